@@ -1,0 +1,26 @@
+"""Checks that can fail: the enumeration oracle, tests of bias and of couplings, variances. For our tests and yours."""
+
+from arms.checks.bias import bias_scores, check_bias
+from arms.checks.contract import check_estimator
+from arms.checks.coupling import check_coupling
+from arms.checks.oracle import exact_gradient, random_table, table_objective
+from arms.checks.report import Finding, Report, score_limit
+from arms.checks.univariate import univariate_variance
+from arms.checks.variance import VarianceRow, VarianceTable, variance
+
+__all__ = [
+    "Finding",
+    "Report",
+    "VarianceRow",
+    "VarianceTable",
+    "bias_scores",
+    "check_bias",
+    "check_coupling",
+    "check_estimator",
+    "exact_gradient",
+    "random_table",
+    "score_limit",
+    "table_objective",
+    "univariate_variance",
+    "variance",
+]

@@ -1,0 +1,103 @@
+"""The coupling test: marginals, the claimed common correlation, exchangeability, independence between latents."""
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+
+import torch
+from torch import Generator, Tensor
+
+from arms.checks.report import FAILURE_RATE, Finding, Report, judge_score
+from arms.couplings import Coupling
+
+LOGITS = (0.0, 0.6, -1.5, 2.5)
+
+
+def check_coupling(
+    coupling: Coupling,
+    counts: Sequence[int] = (2, 3, 5),
+    draws: int = 100_000,
+    failure_rate: float = FAILURE_RATE,
+    seed: int = 0,
+) -> Report:
+    """Test whether a coupling is what ARMS needs, for every n in `counts`, n <= 12.
+
+    >>> from arms import Systematic
+    >>> check_coupling(Systematic(), counts=[3], draws=1000).passed
+    True
+    """
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.tensor(LOGITS, dtype=torch.float64)
+    findings: list[Finding] = []
+    for n in counts:
+        samples = coupling.sample(logits.expand(draws, -1), n, generator)
+        shape = (n, draws, len(LOGITS))
+        if samples.shape != shape or not bool(((samples == 0) | (samples == 1)).all()):
+            figure = f"expected zeros and ones of shape {list(shape)}, got {samples.dtype} {list(samples.shape)}"
+            findings.append(Finding(f"samples, n = {n}", False, figure))
+            continue
+        scores = {
+            "marginals": _marginal_scores(samples, logits),
+            "correlation": _pair_scores(samples, logits, coupling.debias(logits, n)),
+            "exchangeability": _pattern_scores(samples),
+            "latents independent": _latent_scores(samples, logits),
+        }
+        rate = failure_rate / (len(counts) * (len(scores) + 1))
+        for name, score in scores.items():
+            largest = score.abs().max().item() if score.numel() else 0.0
+            findings.append(judge_score(f"{name}, n = {n}", largest, max(1, score.numel()), rate))
+        findings.append(_extremes(coupling, n, generator))
+    return Report(repr(coupling), tuple(findings))
+
+
+def _scores(hits: Tensor, probability: Tensor, draws: Tensor | int) -> Tensor:
+    """Return binomial z-scores; an event of probability 0 or 1 must never, or always, happen."""
+    spread = (probability * (1 - probability) * draws).clamp(min=1e-12).sqrt()
+    return (hits - probability * draws) / spread
+
+
+def _marginal_scores(samples: Tensor, logits: Tensor) -> Tensor:
+    return _scores(samples.sum(1), torch.sigmoid(logits), samples.shape[1])
+
+
+def _pair_scores(samples: Tensor, logits: Tensor, debias: Tensor) -> Tensor:
+    """P(b_i = 1, b_j = 0) of every ordered pair against p(1-p)/debias."""
+    claimed = torch.sigmoid(logits) * torch.sigmoid(-logits) / debias
+    hits = torch.einsum("ird,jrd->ijd", samples, 1 - samples)
+    ordered = ~torch.eye(len(samples), dtype=torch.bool)
+    return _scores(hits[ordered], claimed, samples.shape[1])
+
+
+def _pattern_scores(samples: Tensor) -> Tensor:
+    """Given how many are ones, every arrangement of them must be as likely as any other."""
+    n, _, d = samples.shape
+    weights = (2 ** torch.arange(n)).view(-1, 1, 1)
+    patterns = (samples.long() * weights).sum(0)
+    counts = torch.stack([torch.bincount(patterns[:, k], minlength=2**n) for k in range(d)]).double()
+    ones = torch.tensor([bin(pattern).count("1") for pattern in range(2**n)])
+    scores = []
+    for s in range(1, n):
+        arrangements = counts[:, ones == s]
+        total = arrangements.sum(1, keepdim=True)
+        # Fewer than 30 expected hits and a binomial is no longer close to normal that far out.
+        enough = total.squeeze(1) > 30 * math.comb(n, s)
+        scores.append(_scores(arrangements, torch.tensor(1 / math.comb(n, s)).double(), total)[enough].flatten())
+    return torch.cat(scores) if scores else torch.zeros(0)
+
+
+def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
+    """Sample i of one latent against sample j of another: uncorrelated."""
+    centred = (samples - torch.sigmoid(logits)) / (torch.sigmoid(logits) * torch.sigmoid(-logits)).sqrt()
+    pairs = [
+        torch.einsum("ir,jr->ij", centred[..., k], centred[..., m]) for k, m in combinations(range(len(logits)), 2)
+    ]
+    return torch.stack(pairs) / math.sqrt(samples.shape[1])
+
+
+def _extremes(coupling: Coupling, n: int, generator: Generator) -> Finding:
+    far = torch.tensor([200.0, torch.inf])
+    logits = torch.cat([far, -far])
+    samples, debias = coupling.sample(logits, n, generator), coupling.debias(logits, n)
+    right = bool((samples == (logits > 0).to(samples.dtype)).all()) and bool(debias.isfinite().all())
+    figure = "samples certain, debias finite" if right else f"samples {samples.tolist()}, debias {debias.tolist()}"
+    return Finding(f"p = 0 and p = 1, n = {n}", right, figure)

@@ -1,0 +1,53 @@
+"""What a check says: findings, each with its figure and the limit it was held against."""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+FAILURE_RATE = 1e-6
+"""How often a whole check of a correct estimator or coupling may fail by chance."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    passed: bool
+    figure: str
+    """What was measured and what it was held against, in words."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings on one subject."""
+
+    subject: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every finding passed."""
+        return all(finding.passed for finding in self.findings)
+
+    def __str__(self) -> str:
+        width = max((len(finding.name) for finding in self.findings), default=0)
+        lines = [
+            f"{finding.name:<{width}}  {'pass' if finding.passed else 'FAIL'}  {finding.figure}"
+            for finding in self.findings
+        ]
+        return "\n".join([f"{self.subject}: {'pass' if self.passed else 'FAIL'}", *lines])
+
+
+def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
+    """Return the |z| that the largest of so many normal scores exceeds with probability at most `failure_rate`.
+
+    >>> round(score_limit(1, 0.05), 2)
+    1.96
+    """
+    return NormalDist().inv_cdf(1 - failure_rate / (2 * comparisons))
+
+
+def judge_score(name: str, largest: float, comparisons: int, failure_rate: float = FAILURE_RATE) -> Finding:
+    """Hold the largest of so many |z| against its limit; NaN fails."""
+    limit = score_limit(comparisons, failure_rate)
+    return Finding(name, largest <= limit, f"largest |z| of {comparisons} is {largest:.2f}, limit {limit:.2f}")

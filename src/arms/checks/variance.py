@@ -1,0 +1,120 @@
+"""Variance of estimators by repeated draws, on the user's own objective: which estimator should I use?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import Logits, as_count, as_logits
+from arms.checks.oracle import exact_gradient
+from arms.checks.report import score_limit
+from arms.estimators import ESTIMATORS, Estimator
+from arms.estimators import estimator as as_estimator
+from arms.estimators.base import Objective
+
+ENUMERABLE = 10
+COMPARED = tuple(name for name in ESTIMATORS if name != "exact")
+
+
+@dataclass(frozen=True)
+class VarianceRow:
+    """One estimator's line of the table."""
+
+    estimator: str
+    num_samples: int
+    variance: float
+    """Mean over all latents of the variance of one estimate."""
+    bias_score: float
+    """Largest |z| of the mean estimate against the reference."""
+    milliseconds: float
+    """Time of one estimate, objective included."""
+
+
+@dataclass(frozen=True)
+class VarianceTable:
+    """Estimators compared on one objective; `print` it."""
+
+    rows: tuple[VarianceRow, ...]
+    reference: str
+    """What the bias scores are held against."""
+    score_limit: float
+    """The |z| that unbiased estimators exceed once in a million tables."""
+
+    def __str__(self) -> str:
+        lowest = min(row.variance for row in self.rows)
+        lines = [f"{'estimator':<14} {'n':>5} {'variance':>12} {'x lowest':>9} {'bias |z|':>9} {'ms':>9}"]
+        for row in self.rows:
+            ratio = row.variance / lowest if lowest > 0 else float("nan")
+            lines.append(
+                f"{row.estimator:<14} {row.num_samples:>5} {row.variance:>12.5g} {ratio:>9.3f} "
+                f"{row.bias_score:>9.2f} {row.milliseconds:>9.3f}"
+            )
+        return "\n".join([*lines, f"bias against {self.reference}; suspicious beyond |z| = {self.score_limit:.2f}"])
+
+
+def variance(
+    objective: Objective,
+    logits: Logits,
+    num_samples: int = 8,
+    estimators: Sequence[str | Estimator] = COMPARED,
+    repeats: int = 1000,
+    generator: Generator | None = None,
+) -> VarianceTable:
+    """Compare estimators on an objective at fixed logits: variance of one estimate, bias score, time.
+
+    The bias score is taken against enumeration up to ten latents, and beyond that against leave-one-out REINFORCE with
+    draws of its own.
+
+    >>> table = variance(lambda b: b.prod(-1), torch.zeros(2), 4, ["loorf", "arms-s"], repeats=200)
+    >>> [row.estimator for row in table.rows]
+    ['loorf', 'arms-s']
+    """
+    repeats = as_count(repeats, 2, "repeats")
+    if not estimators:
+        raise ValueError("estimators must name at least one estimator, got none")
+    phi = as_logits(logits).detach()
+    chosen = [
+        (_name(entry), as_estimator(entry, None if isinstance(entry, Estimator) else num_samples))
+        for entry in estimators
+    ]
+    with torch.no_grad():
+        truth, truth_error, reference = _reference(objective, phi, num_samples, repeats, generator)
+        rows = []
+        for name, one in chosen:
+            start = perf_counter()
+            mean, spread = _moments(one, objective, phi, repeats, generator)
+            elapsed = (perf_counter() - start) / repeats
+            error = (spread / repeats + truth_error).sqrt().clamp(min=1e-6 * truth.abs().max().clamp(min=1e-30))
+            score = ((mean - truth).abs() / error).max().item()
+            rows.append(VarianceRow(name, one.num_samples, spread.mean().item(), score, 1e3 * elapsed))
+    return VarianceTable(tuple(rows), reference, score_limit(phi.numel() * len(rows)))
+
+
+def _name(entry: str | Estimator) -> str:
+    return entry if isinstance(entry, str) else type(entry).__name__
+
+
+def _reference(
+    objective: Objective, phi: Tensor, n: int, repeats: int, generator: Generator | None
+) -> tuple[Tensor, Tensor, str]:
+    if phi.shape[-1] <= ENUMERABLE:
+        truth = exact_gradient(objective, phi).double()
+        return truth, torch.zeros_like(truth), "enumeration"
+    mean, spread = _moments(as_estimator("loorf", n), objective, phi, repeats, generator)
+    return mean, spread / repeats, "loorf"
+
+
+def _moments(
+    estimator: Estimator, objective: Objective, phi: Tensor, repeats: int, generator: Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance over repeated draws, by Welford's recurrence: nothing is kept but two arrays."""
+    mean = torch.zeros_like(phi, dtype=torch.float64)
+    squares = torch.zeros_like(mean)
+    for count in range(1, repeats + 1):
+        grad = estimator(objective, phi, generator).grad.double()
+        delta = grad - mean
+        mean += delta / count
+        squares += delta * (grad - mean)
+    return mean, squares / (repeats - 1)

@@ -1,0 +1,64 @@
+"""Every estimator by name. One file here and one line in ESTIMATORS make a new one known everywhere."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from arms.couplings import Dirichlet, Gaussian, Systematic
+from arms.estimators.arm import ARM
+from arms.estimators.arms import ARMS
+from arms.estimators.arts import ARTS
+from arms.estimators.base import Draw, Estimate, Estimator, Objective
+from arms.estimators.disarm import DisARM
+from arms.estimators.exact import Exact
+from arms.estimators.loorf import LOORF
+from arms.estimators.reinforce import Reinforce
+
+__all__ = [
+    "ARM",
+    "ARMS",
+    "ARTS",
+    "DEFAULT_NUM_SAMPLES",
+    "ESTIMATORS",
+    "LOORF",
+    "DisARM",
+    "Draw",
+    "Estimate",
+    "Estimator",
+    "Exact",
+    "Objective",
+    "Reinforce",
+    "estimator",
+]
+
+DEFAULT_NUM_SAMPLES = 8
+
+ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
+    "reinforce": Reinforce,
+    "loorf": LOORF,
+    "arm": ARM,
+    "disarm": DisARM,
+    "arts": ARTS,
+    "arms-d": partial(ARMS, coupling=Dirichlet()),
+    "arms-n": partial(ARMS, coupling=Gaussian()),
+    "arms-s": partial(ARMS, coupling=Systematic()),
+    "exact": Exact,
+}
+
+
+def estimator(name: str | Estimator, num_samples: int | None = None) -> Estimator:
+    """Return the estimator of that name with that budget; an estimator object is returned as it is.
+
+    >>> estimator("arms-s", num_samples=4)
+    ARMS(num_samples=4, coupling=Systematic())
+    """
+    if isinstance(name, Estimator):
+        if num_samples not in (None, name.num_samples):
+            raise ValueError(
+                f"num_samples={num_samples} contradicts {name}: give the number to one of them, not to both"
+            )
+        return name
+    if not isinstance(name, str):
+        raise ValueError(f"estimator must be a name or an Estimator, got {name!r}")
+    if name not in ESTIMATORS:
+        raise ValueError(f"no estimator is called {name!r}: choose one of {', '.join(ESTIMATORS)}")
+    return ESTIMATORS[name](DEFAULT_NUM_SAMPLES if num_samples is None else num_samples)
