@@ -6,7 +6,10 @@ from torch import Generator, Tensor
 from arms.arguments import Logits
 from arms.estimators import Draw, Estimator, Objective
 from arms.estimators import estimator as as_estimator
-from arms.estimators.base import as_values, draw_from, evaluate, gradient
+from arms.estimators.base import Values, as_values, draw_from, evaluate, gradient
+
+LARGEST = 1e4
+"""A logit whose p is 0 or 1 in every floating-point format."""
 
 
 def expectation(
@@ -56,7 +59,7 @@ def draw(
     return draw_from(as_estimator(estimator, num_samples), logits, generator, validate=validate)
 
 
-def attach(draw: Draw, values: Tensor, *, validate: bool = True) -> Tensor:
+def attach(draw: Draw, values: Values, *, validate: bool = True) -> Tensor:
     """Return the value `[*batch]` of a draw, given its objective values `[n, *batch]`, ready for `.backward()`.
 
     >>> logits = torch.zeros(3, requires_grad=True)
@@ -72,7 +75,6 @@ def _surrogate(draw: Draw, values: Tensor) -> Tensor:
     value = draw.estimator.value(draw, values)
     if not (torch.is_grad_enabled() and draw.logits.requires_grad):
         return value
-    grad = gradient(draw, values)
-    # Zero in value, one in slope; an infinite logit cannot move, and infinity minus itself is no zero.
-    zero = torch.where(draw.logits.isfinite(), draw.logits - draw.logits.detach(), 0.0)
-    return value + (zero * grad).sum(-1)
+    # Zero in value, the estimate in slope. The clamp meets only logits that cannot move: inf - inf would be NaN.
+    slope = (draw.logits.clamp(-LARGEST, LARGEST) * gradient(draw, values)).sum(-1)
+    return value + (slope - slope.detach())

@@ -1,5 +1,7 @@
 """The enumeration oracle, and objectives with no structure that an estimator could be lucky with."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Generator, Tensor
 
@@ -23,7 +25,7 @@ def random_table(d: int, generator: Generator | None = None) -> Tensor:
     return torch.randn(2**d, generator=generator, dtype=torch.float64) + 1
 
 
-def table_objective(table: Tensor) -> Objective:
+def table_objective(table: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the objective whose value at state b is table[b], extended multilinearly so that b may also be relaxed.
 
     >>> table_objective(torch.tensor([1.0, 2.0, 3.0, 4.0]))(torch.tensor([1.0, 0.0]))

@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import widen
+from arms.couplings import step, uniform
 from arms.estimators.base import Draw, Estimator
 
 
@@ -32,8 +33,8 @@ class ARM(Estimator):
 
     def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
         phi = widen(logits.detach())
-        noise = torch.rand(self.num_samples // 2, *phi.shape, generator=generator, dtype=phi.dtype, device=phi.device)
-        samples = torch.cat([noise < torch.sigmoid(phi), noise >= torch.sigmoid(-phi)])
+        noise = uniform(self.num_samples // 2, phi, generator)
+        samples = torch.cat([step(torch.sigmoid(phi) - noise), 1 - step(torch.sigmoid(-phi) - noise)])
         return Draw(self, logits, samples.to(logits.dtype), noise)
 
     def combine(self, draw: Draw, values: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import widen
-from arms.couplings import Coupling
+from arms.couplings import Coupling, flip, step, uniform
 from arms.estimators.base import Draw, Estimator
 
 
@@ -34,10 +34,10 @@ class CorrelatedPair(Coupling):
         phi = widen(logits.detach())
         smaller, larger = torch.sigmoid(-phi.abs()), torch.sigmoid(phi.abs())
         differ = smaller * (larger / self.debias(phi, 2))  # P(1, 0) = P(0, 1)
-        uniform = torch.rand(phi.shape, generator=generator, dtype=phi.dtype, device=phi.device)
+        noise = uniform(1, phi, generator)[0]
         # The first is one on [0, q), the second on [P(1, 0), q + P(1, 0)): both are where these overlap.
-        ones = torch.stack([uniform < smaller, (uniform >= differ) & (uniform < smaller + differ)])
-        return (ones ^ (phi > 0)).to(logits.dtype)
+        ones = [step(smaller - noise), step(smaller + differ - noise) - step(differ - noise)]
+        return flip(torch.stack(ones), logits)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         self._check(n)

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Generator, Tensor
 from torch.utils.checkpoint import checkpoint
 
 from arms.arguments import Logits, as_count, as_logits, holds
 
-Objective: TypeAlias = Callable[[Tensor], Tensor]
+Values: TypeAlias = "Tensor | ArrayLike"
+Objective: TypeAlias = Callable[[Tensor], Values]
 
 
 class Estimate(NamedTuple):
@@ -117,7 +119,7 @@ def evaluate(objective: Objective, draw: Draw, *, chunk: int | None = None, vali
     return as_values(draw, values, validate=validate)
 
 
-def as_values(draw: Draw, values: object, *, validate: bool = True) -> Tensor:
+def as_values(draw: Draw, values: Values, *, validate: bool = True) -> Tensor:
     """Return objective values, of whatever array type, as a checked tensor `[n, *batch]`."""
     try:
         tensor = values if isinstance(values, Tensor) else torch.as_tensor(values)

@@ -1,0 +1,41 @@
+"""Closed-form gradient variances on the toy problem, as ratios to LOORF, mean over sigma(phi) from 0.1 to 0.9.
+
+python benchmarks/toy_variance.py --output benchmarks/results/toy_variance.json
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+import arms
+from arms import toy
+from arms.checks import univariate_variance
+
+BUDGETS = (2, 4, 6, 8, 10, 20, 50, 100)
+
+
+def ratios(n: int) -> dict[str, float]:
+    logits = torch.logit(torch.linspace(0.1, 0.9, 81, dtype=torch.float64))
+    variances = {
+        name: univariate_variance(arms.estimator(name, n), logits, toy.P0**2, (1 - toy.P0) ** 2)
+        for name in toy.ESTIMATORS
+    }
+    means = {name: variance.mean().item() for name, variance in variances.items() if variance is not None}
+    return {name: mean / means["loorf"] for name, mean in means.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    table = {n: ratios(n) for n in BUDGETS}
+    for n, row in table.items():
+        print(n, {name: round(ratio, 4) for name, ratio in row.items()})
+    if options.output:
+        options.output.write_text(json.dumps(table, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

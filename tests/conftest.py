@@ -1,0 +1,7 @@
+import torch
+from hypothesis import settings
+
+# Two test processes on two cores; more threads each would only fight. Examples are the same in every run.
+torch.set_num_threads(1)
+settings.register_profile("arms", derandomize=True, deadline=None, max_examples=40)
+settings.load_profile("arms")

@@ -1,0 +1,41 @@
+"""The one list of estimators that drives every generic test."""
+
+from arms import (
+    ARM,
+    ARMS,
+    ARTS,
+    LOORF,
+    Dirichlet,
+    DisARM,
+    Estimator,
+    Exact,
+    Gaussian,
+    Independent,
+    Reinforce,
+    Systematic,
+)
+
+ESTIMATORS: list[Estimator] = [
+    Reinforce(1),
+    Reinforce(3),
+    LOORF(2),
+    LOORF(3),
+    ARM(2),
+    ARM(4),
+    DisARM(2),
+    DisARM(4),
+    ARTS(2),
+    ARTS(2, correlation=-0.3),
+    ARTS(4, correlation=0.4),
+    ARMS(3, Independent()),
+    ARMS(2, Dirichlet()),
+    ARMS(3, Dirichlet()),
+    ARMS(4, Dirichlet()),
+    ARMS(2, Gaussian()),
+    ARMS(3, Gaussian()),
+    ARMS(4, Gaussian()),
+    ARMS(2, Systematic()),
+    ARMS(3, Systematic()),
+    ARMS(4, Systematic()),
+    Exact(),
+]

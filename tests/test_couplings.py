@@ -1,0 +1,141 @@
+"""Tier 4: couplings at every logit, against references of many digits and as properties."""
+
+import mpmath as mp
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms import COUPLINGS, Coupling, Dirichlet, Gaussian, Systematic, coupling
+
+LOGITS = [0.0, 1e-4, -0.1, 0.5, 1.0, -1.7, 2.0, 3.3, -5.0, 8.0, 10.0, 14.0, -17.0, 25.0, 40.0, -60.0, 80.0]
+finite_logits = st.floats(-200, 200, allow_nan=False, width=32)
+counts = st.sampled_from([2, 3, 4, 10, 100, 1000])
+names = st.sampled_from(sorted(COUPLINGS))
+
+
+def reference_debias(name: str, logit: float, n: int) -> mp.mpf:
+    """q(1-q)/P10 with 60 digits, straight from the definitions."""
+    q = 1 / (1 + mp.e ** abs(mp.mpf(logit)))
+    if name == "independent":
+        return mp.mpf(1)
+    if name == "dirichlet":
+        both = max(mp.mpf(0), 2 * q ** (mp.mpf(1) / (n - 1)) - 1) ** (n - 1)
+        return q * (1 - q) / (q - both)
+    if name == "systematic":
+        whole = mp.floor(n * q)
+        part = n * q - whole
+        pairs = (1 - part) * whole * (n - whole) + part * (whole + 1) * (n - whole - 1)
+        return q * (1 - q) * n * (n - 1) / pairs
+    if n == 2:
+        return 1 - q
+    h = mp.findroot(lambda z: mp.log(mp.erfc(-z / mp.sqrt(2)) / 2) - mp.log(q), 0.5 - mp.sqrt(-2 * mp.log(q)))
+    a = mp.sqrt(mp.mpf(n) / (n - 2))
+    owen = mp.quad(lambda x: mp.e ** (-h * h * (1 + x * x) / 2) / (1 + x * x), mp.linspace(0, a, 9)) / (2 * mp.pi)
+    return q * (1 - q) / (2 * owen)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 10, 100])
+@pytest.mark.parametrize("name", COUPLINGS)
+def test_debias_against_many_digits(name: str, n: int) -> None:
+    with mp.workdps(60):
+        for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-13)):
+            logits = torch.tensor(LOGITS, dtype=dtype)
+            factors = coupling(name).debias(logits, n)
+            for logit, factor in zip(logits.tolist(), factors.tolist(), strict=True):
+                assert abs(factor / reference_debias(name, logit, n) - 1) < tolerance
+
+
+@given(names, finite_logits, counts, st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]))
+def test_correlation_lies_between_its_bounds(name: str, logit: float, n: int, dtype: torch.dtype) -> None:
+    phi = torch.tensor([logit], dtype=dtype)
+    debias = coupling(name).debias(phi, n)
+    assert debias.isfinite().all()
+    assert debias.dtype == dtype
+    rho = coupling(name).correlation(phi.double(), n).item()
+    p = torch.sigmoid(phi.double()).item()
+    lowest = Systematic().correlation(phi.double(), n).item()
+    assert -1 / (n - 1) - 1e-9 <= lowest <= rho + 1e-9
+    assert rho <= 1e-9
+    assert p in (0, 1) or rho >= -min(p / (1 - p), (1 - p) / p) - 1e-9
+
+
+@given(names, finite_logits, counts)
+def test_law_is_symmetric_in_p(name: str, logit: float, n: int) -> None:
+    phi = torch.tensor([logit])
+    assert torch.equal(coupling(name).debias(phi, n), coupling(name).debias(-phi, n))
+
+
+@given(names, st.lists(finite_logits, min_size=1, max_size=5), counts, st.sampled_from([torch.float32, torch.bfloat16]))
+def test_samples_are_bits_and_inputs_stay(name: str, logits: list[float], n: int, dtype: torch.dtype) -> None:
+    phi = torch.tensor(logits, dtype=dtype, requires_grad=True)
+    before = phi.detach().clone()
+    samples = coupling(name).sample(phi, n, torch.Generator().manual_seed(0))
+    again = coupling(name).sample(phi, n, torch.Generator().manual_seed(0))
+    assert samples.shape == (n, len(logits))
+    assert samples.dtype == dtype
+    assert not samples.requires_grad
+    assert ((samples == 0) | (samples == 1)).all()
+    assert torch.equal(samples, again)
+    assert torch.equal(phi.detach(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("n", [2, 3, 1000])
+@pytest.mark.parametrize("name", COUPLINGS)
+def test_certain_latents_never_change(name: str, n: int, dtype: torch.dtype) -> None:
+    phi = torch.tensor([torch.inf, -torch.inf, 900, -900], dtype=dtype).expand(200, -1)
+    samples = coupling(name).sample(phi, n, torch.Generator().manual_seed(0))
+    assert torch.equal(samples, (phi > 0).to(dtype).expand_as(samples))
+    assert (coupling(name).debias(phi, n) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_systematic_puts_out_one_of_two_counts(n: int) -> None:
+    phi = torch.linspace(-4, 4, 33).expand(300, -1)
+    ones = Systematic().sample(phi, n, torch.Generator().manual_seed(0)).sum(0)
+    expected = n * torch.sigmoid(phi)
+    assert ((ones - expected).abs() < 1 + 1e-5).all()
+
+
+def test_lowest_correlation_is_systematics_and_touches_the_bound() -> None:
+    phi = torch.linspace(-3, 3, 101, dtype=torch.float64)
+    for n in (3, 5, 10):
+        lowest = Systematic().correlation(phi, n)
+        assert (lowest <= Dirichlet().correlation(phi, n) + 1e-12).all()
+        assert (lowest <= Gaussian().correlation(phi, n) + 1e-12).all()
+        expected = n * torch.sigmoid(phi)
+        smallest = (expected - expected.floor()) * (1 - expected + expected.floor())  # Var of an integer of that mean
+        single = torch.sigmoid(phi) * torch.sigmoid(-phi)
+        bound = (smallest / (n * single) - 1) / (n - 1)
+        assert (lowest - bound).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "gaussian", "systematic"])
+def test_coupling_of_one_is_refused(name: str) -> None:
+    for method in ("sample", "debias"):
+        with pytest.raises(ValueError, match="n must be an integer >= 2, got 1"):
+            getattr(coupling(name), method)(torch.zeros(2), 1)
+
+
+def test_unknown_coupling_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"no coupling is called 'copula': choose one of independent, dirichlet"):
+        coupling("copula")
+
+
+def test_a_users_own_coupling_needs_only_two_methods() -> None:
+    from arms import ARMS
+    from arms.checks import check_bias
+
+    class Swapped(Coupling):
+        """Dirichlet up to one half, independent beyond: a legal mixture."""
+
+        def sample(self, logits: torch.Tensor, n: int, generator: torch.Generator | None = None) -> torch.Tensor:
+            coupled, free = (coupling(name).sample(logits, n, generator) for name in ("dirichlet", "independent"))
+            return torch.where(logits > 0, free, coupled)
+
+        def debias(self, logits: torch.Tensor, n: int) -> torch.Tensor:
+            return torch.where(logits > 0, 1.0, Dirichlet().debias(logits, n))
+
+    assert Swapped().correlation(torch.tensor([1.0, 0.0]), 3)[0] == 0
+    assert check_bias(ARMS(3, Swapped()), draws=20_000).passed

@@ -1,0 +1,84 @@
+"""Bad input: one clear ValueError each, and nothing changed before it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Generator, Tensor
+from torch.distributions import Bernoulli, Normal
+from torch.distributions import Independent as IndependentDistribution
+
+import arms
+
+
+def total(b: Tensor) -> Tensor:
+    return b.sum(-1)
+
+
+class WrongShape(arms.Independent):
+    def sample(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
+        return super().sample(logits, n + 1, generator)
+
+
+class WrongDebias(arms.Independent):
+    def debias(self, logits: Tensor, n: int) -> Tensor:
+        return torch.ones(n)
+
+
+def call(logits: object = None, estimator: object = "arms-s", n: object = 4, objective: object = total) -> Tensor:
+    phi = torch.zeros(3, 2, requires_grad=True) if logits is None else logits
+    return arms.expectation(objective, phi, estimator, n)  # type: ignore[arg-type]
+
+
+CASES: list[tuple[Callable[[], object], str]] = [
+    (lambda: call(n=1), r"num_samples of ARMS must be an integer >= 2, got 1"),
+    (lambda: call(n=0, estimator="reinforce"), r"num_samples of Reinforce must be an integer >= 1, got 0"),
+    (lambda: call(n=2.5), r"num_samples of ARMS must be an integer >= 2, got 2.5"),
+    (lambda: call(n=3, estimator="disarm"), r"num_samples of DisARM must be even.*got 3: try 4"),
+    (lambda: call(n=3, estimator="arm"), r"num_samples of ARM must be even"),
+    (lambda: call(estimator="arms"), r"no estimator is called 'arms': choose one of reinforce, loorf, .*arms-s"),
+    (lambda: call(estimator=7), r"estimator must be a name or an Estimator, got 7"),
+    (lambda: call(estimator=arms.LOORF(3)), r"num_samples=4 contradicts LOORF\(num_samples=3\)"),
+    (lambda: call(torch.zeros(3, 2, dtype=torch.int64)), r"logits must be floating point, got torch.int64"),
+    (lambda: call(torch.tensor([0.0, torch.nan])), r"logits must not be NaN"),
+    (lambda: call(torch.tensor(0.0)), r"shape \[\*batch, d\].*got a scalar"),
+    (lambda: call([0.0, 1.0]), r"logits must be a tensor.*got list"),
+    (lambda: call(Normal(0.0, 1.0)), r"must be Bernoulli, got Normal"),
+    (lambda: call(IndependentDistribution(Bernoulli(logits=torch.zeros(3, 2)), 2)), r"exactly one axis.*got 2"),
+    (lambda: call(objective=lambda b: b), r"one value a sample, shape \[4, 3\], got \[4, 3, 2\]"),
+    (lambda: call(objective=lambda b: b.sum()), r"shape \[4, 3\], got \[\]"),
+    (lambda: call(objective=lambda b: "a string"), r"a tensor or an array of shape \[4, 3\], got str"),
+    (lambda: call(objective=lambda b: b.sum(-1) * torch.nan), r"returned NaN or infinity"),
+    (lambda: call(objective=lambda b: b.sum(-1) / 0), r"returned NaN or infinity"),
+    (lambda: call(estimator=arms.ARMS(4, WrongShape())), r"samples of shape \[4, 3, 2\], got \[5, 3, 2\]"),
+    (lambda: call(estimator=arms.ARMS(4, WrongDebias())), r"debias factor for every latent, shape \[3, 2\], got \[4\]"),
+    (lambda: arms.ARMS(4, "dirichlet"), r"coupling must be an object with methods sample and debias"),  # type: ignore[arg-type]
+    (lambda: arms.ARTS(2, correlation=1.0), r"correlation must lie in \[-1, 1\), got 1.0"),
+    (lambda: call(torch.zeros(17), estimator="exact"), r"at most 16 latents \(65536 states\), got 17"),
+    (lambda: arms.expectation(total, torch.zeros(2), chunk=0), r"chunk must be an integer >= 1, got 0"),
+    (lambda: arms.expectation(lambda b: b.sum(), torch.zeros(2), chunk=2), r"got a scalar for each chunk"),
+    (lambda: arms.variance(total, torch.zeros(2), repeats=1), r"repeats must be an integer >= 2, got 1"),
+    (lambda: arms.variance(total, torch.zeros(2), estimators=[]), r"at least one estimator"),
+]
+
+
+@pytest.mark.parametrize(("provoke", "message"), CASES, ids=[message for _, message in CASES])
+def test_message(provoke: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        provoke()
+
+
+@pytest.mark.parametrize("n", [1, 2.5])
+def test_refused_budget_leaves_the_generator_alone(n: object) -> None:
+    generator = torch.Generator().manual_seed(0)
+    state = generator.get_state()
+    with pytest.raises(ValueError, match="num_samples"):
+        arms.expectation(total, torch.zeros(3), "arms-s", n, generator)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="NaN"):
+        arms.expectation(total, torch.tensor([torch.nan]), "arms-s", 4, generator)
+    assert torch.equal(state, generator.get_state())
+
+
+def test_validation_can_be_switched_off() -> None:
+    value = arms.expectation(lambda b: b.sum(-1) * torch.nan, torch.zeros(2), "loorf", 4, validate=False)
+    assert value.isnan().all()

@@ -1,0 +1,273 @@
+"""The user's door: values, gradients, shapes, dtypes, transforms."""
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from instances import ESTIMATORS
+from torch import Generator, Tensor
+from torch.distributions import Bernoulli
+from torch.distributions import Independent as IndependentDistribution
+
+import arms
+from arms.checks import exact_gradient, score_limit
+
+NAMES = [name for name in arms.ESTIMATORS if name != "exact"]
+
+
+def seeded(seed: int = 0) -> Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def quadratic(b: Tensor) -> Tensor:
+    weights = torch.linspace(-1, 2, b.shape[-1], dtype=b.dtype)
+    return (b * weights).sum(-1).square()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_value_is_the_mean_and_gradient_the_estimate(name: str) -> None:
+    logits = torch.linspace(-2, 2, 12).reshape(3, 4).requires_grad_()
+    value = arms.expectation(quadratic, logits, name, 4, seeded())
+    estimate = arms.estimator(name, 4)(quadratic, logits, seeded())
+    assert torch.equal(value, estimate.values.mean(0))
+    scale = torch.tensor([1.0, 2.0, -3.0])
+    (value * scale).sum().backward()
+    assert torch.allclose(logits.grad, estimate.grad * scale.unsqueeze(-1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_objective_parameters_get_autograds_gradient(name: str) -> None:
+    logits, weights = torch.zeros(3, 4, requires_grad=True), torch.ones(4, requires_grad=True)
+    value = arms.expectation(lambda b: (b @ weights).square(), logits, name, 4, seeded())
+    value.sum().backward()
+    samples = arms.draw(logits, name, 4, seeded()).samples
+    expected = (2 * (samples @ weights.detach()).unsqueeze(-1) * samples).mean(0).sum(0)
+    assert torch.allclose(weights.grad, expected)  # type: ignore[arg-type]
+
+
+def test_logits_inside_the_objective_keep_their_own_gradient() -> None:
+    logits = torch.tensor([0.3, -0.8], dtype=torch.float64, requires_grad=True)
+    # E[phi . b] with phi both in the law and in the objective: d/dphi (phi p) = p + phi p (1-p)
+    arms.expectation(lambda b: (b * logits).sum(-1), logits, "exact").backward()
+    p = torch.sigmoid(logits.detach())
+    assert torch.allclose(logits.grad, p + logits.detach() * p * (1 - p))  # type: ignore[arg-type]
+
+
+def test_two_steps_equal_one() -> None:
+    one, two = (torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_() for _ in range(2))
+    arms.expectation(quadratic, one, "arms-d", 6, seeded()).sum().backward()
+    draw = arms.draw(two, "arms-d", 6, seeded())
+    costs = quadratic(draw.samples).numpy()
+    arms.attach(draw, costs).sum().backward()
+    assert torch.equal(one.grad, two.grad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_black_box_objective(name: str) -> None:
+    def simulator(b: Tensor) -> npt.NDArray[np.floating]:
+        return np.asarray(np.round(b.numpy().sum(-1) ** 2))
+
+    logits = torch.zeros(3, 4, requires_grad=True)
+    arms.expectation(simulator, logits, name, 4, seeded()).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (5,), (2, 3), (0,)])
+@pytest.mark.parametrize("name", NAMES)
+def test_any_batch_shape(name: str, batch: tuple[int, ...]) -> None:
+    logits = torch.zeros(*batch, 3, requires_grad=True)
+    value = arms.expectation(quadratic, logits, name, 4)
+    assert value.shape == batch
+    value.sum().backward()
+    assert logits.grad.shape == logits.shape  # type: ignore[union-attr]
+
+
+@given(st.integers(0, 6))
+def test_batch_entries_do_not_see_each_other(row: int) -> None:
+    logits = torch.linspace(-2, 2, 28).reshape(7, 4)
+    for name in NAMES:
+        estimator = arms.estimator(name, 4)
+        draw = estimator.draw(logits, seeded())
+        values = quadratic(draw.samples)
+        changed = values.clone()
+        others = torch.arange(7) != row
+        changed[:, others] += 100.0
+        assert torch.equal(estimator.combine(draw, values)[row], estimator.combine(draw, changed)[row])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
+def test_dtypes_and_extreme_logits(estimator: arms.Estimator, dtype: torch.dtype) -> None:
+    row = torch.tensor([0.0, 5.0, -20.0, 88.0, -200.0, torch.inf, -torch.inf, 1e-3])
+    logits = row.to(dtype).expand(20, -1).clone().requires_grad_()
+    value = arms.expectation(quadratic, logits, estimator, generator=seeded())
+    value.sum().backward()
+    assert value.dtype == dtype
+    grad = logits.grad
+    assert grad is not None
+    assert grad.dtype == dtype
+    assert grad.isfinite().all()
+    if not isinstance(estimator, arms.ARM):  # whose noise stays until p is exactly 0
+        assert grad[:, 4].double().abs().max() < 1e-80  # exactly 0 but in float64, where p is 1e-87
+    assert (grad[:, 5:7] == 0).all()
+
+
+@given(st.lists(st.floats(-200, 200, width=32), min_size=1, max_size=6), st.sampled_from(NAMES))
+def test_finite_for_any_logits(logits: list[float], name: str) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        phi = torch.tensor(logits, dtype=dtype, requires_grad=True)
+        arms.expectation(quadratic, phi, name, 4, seeded()).backward()
+        assert phi.grad.isfinite().all()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda logits: Bernoulli(logits=logits),
+        lambda logits: IndependentDistribution(Bernoulli(logits=logits), 1),
+        lambda logits: Bernoulli(probs=torch.sigmoid(logits)),
+    ],
+)
+def test_torch_distributions_are_logits_too(wrap: Callable[[Tensor], Bernoulli]) -> None:
+    plain, wrapped = (torch.linspace(-2, 2, 6, dtype=torch.float64).reshape(2, 3).requires_grad_() for _ in range(2))
+    arms.expectation(quadratic, plain, "arms-s", 4, seeded()).sum().backward()
+    arms.expectation(quadratic, wrap(wrapped), "arms-s", 4, seeded()).sum().backward()
+    assert torch.allclose(plain.grad, wrapped.grad, atol=1e-12)  # type: ignore[arg-type]
+
+
+def test_probabilities_of_zero_and_one_are_ordinary() -> None:
+    probs = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)
+    draw = arms.draw(Bernoulli(probs=probs), "arms-s", 4)
+    assert torch.equal(draw.samples[:, [0, 2]], torch.tensor([0.0, 1.0]).expand(4, 2))
+    arms.attach(draw, quadratic(draw.samples)).backward()
+    assert probs.grad.isfinite().all()  # type: ignore[union-attr]
+    assert probs.grad[1] != 0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_chunks_give_the_same_result(chunk: int) -> None:
+    results = []
+    for size in (None, chunk):
+        logits, weights = torch.zeros(5, 4, requires_grad=True), torch.ones(4, requires_grad=True)
+        value = arms.expectation(lambda b, w=weights: (b @ w).square(), logits, "arms-d", 8, seeded(), chunk=size)  # type: ignore[misc]
+        value.sum().backward()
+        results.append((value.detach(), logits.grad, weights.grad))
+    for whole, sliced in zip(*results, strict=True):
+        assert torch.allclose(whole, sliced, atol=1e-6)
+
+
+def test_chunks_keep_less_for_backward() -> None:
+    kept = []
+    for chunk in (None, 1):
+        total = [0]
+
+        def pack(tensor: Tensor, total: list[int] = total) -> Tensor:
+            total[0] += tensor.numel()
+            return tensor
+
+        weights = torch.ones(4, 100, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            arms.expectation(
+                lambda b, w=weights: torch.tanh(b @ w).square().sum(-1),  # type: ignore[misc]
+                torch.zeros(50, 4, requires_grad=True),
+                "loorf",
+                16,
+                chunk=chunk,
+            )
+        kept.append(total[0])
+    assert kept[1] < kept[0] / 10
+
+
+def test_no_grad_gives_the_value_only() -> None:
+    logits = torch.zeros(3, requires_grad=True)
+    with torch.no_grad():
+        value = arms.expectation(quadratic, logits, "arms-s", 4, seeded())
+    assert not value.requires_grad
+    assert torch.equal(value, arms.expectation(quadratic, logits, "arms-s", 4, seeded()).detach())
+
+
+def test_gradient_accumulates() -> None:
+    logits = torch.zeros(3, requires_grad=True)
+    grads = [arms.estimator("arms-s", 4)(quadratic, logits, seeded(seed)).grad for seed in (1, 2)]
+    for seed in (1, 2):
+        arms.expectation(quadratic, logits, "arms-s", 4, seeded(seed)).backward()
+    assert torch.allclose(logits.grad, grads[0] + grads[1])  # type: ignore[arg-type]
+
+
+def test_autocast_does_not_touch_the_estimate() -> None:
+    layer, x = torch.nn.Linear(6, 4), torch.randn(5, 6, generator=seeded())
+    decoder = torch.nn.Linear(4, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = layer(x)
+        value = arms.expectation(lambda b: decoder(b).square().sum(-1), logits, "arms-n", 8, seeded())
+    assert logits.dtype == torch.bfloat16
+    value.float().mean().backward()
+    assert layer.weight.grad.isfinite().all()  # type: ignore[union-attr]
+    values = torch.randn(8, 5, generator=seeded())
+    draw = arms.draw(logits.detach(), "arms-n", 8, seeded())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = draw.estimator.combine(draw, values)
+    assert torch.equal(inside, draw.estimator.combine(draw, values))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vmap_of_grad(name: str) -> None:
+    logits = torch.linspace(-1, 1, 2000 * 2, dtype=torch.float64).reshape(2000, 2) * 0 + torch.tensor([0.5, -0.5])
+
+    def value(phi: Tensor) -> Tensor:
+        return arms.expectation(quadratic, phi, name, 4)
+
+    torch.manual_seed(0)
+    grads = torch.func.vmap(torch.func.grad(value), randomness="different")(logits)
+    assert grads.shape == logits.shape
+    spread = grads.std(0) / len(grads) ** 0.5
+    truth = exact_gradient(quadratic, logits[0])
+    assert ((grads.mean(0) - truth).abs() <= score_limit(2 * len(NAMES)) * spread + 1e-9).all()
+
+
+@pytest.mark.parametrize("name", ["disarm", "arms-d", "arms-n", "arms-s"])
+def test_compiles_as_one_graph(name: str) -> None:
+    torch.compiler.reset()
+    weights = torch.linspace(-1, 1, 3)
+
+    def value(phi: Tensor) -> Tensor:
+        return arms.expectation(lambda b: (b @ weights).square(), phi, name, 4)
+
+    compiled = torch.compile(value, fullgraph=True, backend="aot_eager")
+    eager_logits, logits = (torch.linspace(-2, 2, 15).reshape(5, 3).requires_grad_() for _ in range(2))
+    torch.manual_seed(0)
+    expected = value(eager_logits)
+    torch.manual_seed(0)
+    result = compiled(logits)
+    expected.sum().backward()
+    result.sum().backward()
+    assert torch.allclose(result, expected)
+    assert torch.allclose(logits.grad, eager_logits.grad, atol=1e-6)  # type: ignore[arg-type]
+
+
+def test_compiles_to_machine_code() -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(lambda phi: arms.expectation(quadratic, phi, "arms-s", 4), fullgraph=True)
+    logits = torch.zeros(500, 3, requires_grad=True)
+    torch.manual_seed(0)
+    compiled(logits).sum().backward()
+    grad = logits.grad
+    assert grad is not None
+    spread = grad.std(0) / len(grad) ** 0.5
+    assert ((grad.mean(0) - exact_gradient(quadratic, torch.zeros(3))).abs() <= score_limit(3) * spread + 1e-6).all()
+
+
+def test_estimators_are_values() -> None:
+    assert arms.estimator("arms-s", 4) == arms.ARMS(4, coupling=arms.Systematic())
+    assert arms.estimator(arms.LOORF(3)) == arms.LOORF(3)
+    assert copy.deepcopy(arms.ARMS(4)) == arms.ARMS(4)
+
+
+def test_default_budget_is_eight() -> None:
+    assert arms.draw(torch.zeros(2)).samples.shape == (8, 2)

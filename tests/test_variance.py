@@ -1,0 +1,79 @@
+"""Tier 5: claims about variance, against closed forms."""
+
+import pytest
+import torch
+
+import arms
+from arms import toy
+from arms.checks import score_limit, univariate_variance
+
+POINTS = torch.logit(torch.linspace(0.1, 0.9, 41, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n", [2, 4, 6, 8, 10, 20, 50, 100])
+def test_order_on_the_toy_problem(n: int) -> None:
+    exact = {name: univariate_variance(arms.estimator(name, n), POINTS, 0.0, 1.0) for name in toy.ESTIMATORS}
+    assert exact["arms-n"] is None
+    systematic, dirichlet, loorf, disarm, arm = (exact[k] for k in ("arms-s", "arms-d", "loorf", "disarm", "arm"))
+    assert systematic is not None
+    assert dirichlet is not None
+    assert loorf is not None
+    assert disarm is not None
+    assert arm is not None
+    slack = 1e-12
+    assert (systematic <= dirichlet + slack).all()
+    assert (dirichlet <= loorf + slack).all()
+    assert (disarm <= arm + slack).all()
+    assert systematic.mean() < 0.5 * loorf.mean()
+
+
+@pytest.mark.parametrize("n", [2, 4, 10])
+def test_measured_variance_agrees_with_closed_form(n: int) -> None:
+    replicas, points = 20_000, 9
+    curves = toy.variance_curves(
+        n, [*toy.ESTIMATORS, "reinforce", "arts"], points, replicas, torch.Generator().manual_seed(n)
+    )
+    assert {curve.estimator for curve in curves if curve.exact is None} == {"arms-n"}
+    for curve in curves:
+        if curve.exact is not None:
+            # Var of a sample variance is at most (kurtosis - 1) var^2 / replicas; kurtosis of these bounded
+            # estimates stays under 60 on this grid.
+            tolerance = score_limit(8 * points * 3) * (60 / replicas) ** 0.5 * curve.exact
+            assert ((curve.measured - curve.exact).abs() <= tolerance + 1e-18).all(), curve.estimator
+
+
+def test_closed_forms_tell_estimators_apart() -> None:
+    """The tolerance above is not so wide that any curve would pass for any other."""
+    curves = toy.variance_curves(10, ["loorf", "arms-d", "arms-s"], 9, 20_000, torch.Generator().manual_seed(0))
+    for curve, other in ((0, 1), (1, 2), (0, 2)):
+        exact = curves[other].exact
+        assert exact is not None
+        tolerance = score_limit(8 * 9 * 3) * (60 / 20_000) ** 0.5 * exact
+        assert ((curves[curve].measured - exact).abs() > tolerance).any()
+
+
+def test_table_ranks_estimators_and_sees_bias() -> None:
+    class Halved(arms.LOORF):
+        def combine(self, draw: arms.Draw, values: torch.Tensor) -> torch.Tensor:
+            return super().combine(draw, values) / 2
+
+    table = arms.variance(
+        lambda b: (b.sum(-1) - 1.2).square(),
+        torch.tensor([[0.3, -0.5, 1.0]]),
+        4,
+        ["reinforce", "loorf", "arms-s", "exact", Halved(4)],
+        repeats=2000,
+        generator=torch.Generator().manual_seed(0),
+    )
+    rows = {row.estimator: row for row in table.rows}
+    assert rows["exact"].variance < rows["arms-s"].variance < rows["loorf"].variance < rows["reinforce"].variance
+    assert all(rows[name].bias_score < table.score_limit for name in ("reinforce", "loorf", "arms-s", "exact"))
+    assert rows["Halved"].bias_score > table.score_limit
+    assert "bias against enumeration" in str(table)
+
+
+def test_table_beyond_enumeration_compares_with_loorf() -> None:
+    weights = torch.linspace(-1, 1, 30)
+    table = arms.variance(lambda b: (b @ weights).square(), torch.zeros(2, 30), 4, ["loorf", "arms-s"], repeats=500)
+    assert table.reference == "loorf"
+    assert all(row.bias_score < table.score_limit for row in table.rows)
