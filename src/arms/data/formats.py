@@ -4,7 +4,7 @@ import gzip
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,13 +21,13 @@ IDX_UINT8 = 0x08
 
 def read_npz(path: Path, counts: Mapping[str, int], levels: int) -> dict[str, Images]:
     """Read the array `<part>_images` of every part in `counts`; nothing in the file is unpickled."""
-    if not zipfile.is_zipfile(path):
-        raise _refusal(path, "an npz archive", "something else, or a truncated one")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {part: _member(path, archive, part, count, levels) for part, count in counts.items()}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
-        raise _refusal(path, "an intact npz archive", str(error)) from None
+    names = {part: f"{part}_images" for part in counts}
+    arrays = _npz_arrays(path, names.values())
+    for part, name in names.items():
+        images = _checked(path, name, arrays[name], counts[part])
+        if images.max() > levels:
+            raise _refusal(path, f"{name} from 0 to {levels}", f"values up to {images.max()}")
+    return {part: arrays[name] for part, name in names.items()}
 
 
 def read_idx(path: Path, count: int) -> Images:
@@ -81,18 +81,16 @@ def read_amat(path: Path, count: int) -> Images:
     return bits.reshape(count, SIDE, SIDE)
 
 
-def _member(path: Path, archive: Mapping[str, Images], part: str, count: int, levels: int) -> Images:
-    name = f"{part}_images"
-    if name not in archive:
-        raise _refusal(path, f"an array {name}", ", ".join(archive))
+def _npz_arrays(path: Path, names: Collection[str]) -> dict[str, Images]:
+    if not zipfile.is_zipfile(path):
+        raise _refusal(path, "an npz archive", "something else, or a truncated one")
     try:
-        images = archive[name]
-    except ValueError as error:  # pickled objects and damaged headers
-        raise _refusal(path, f"an array {name}", str(error)) from None
-    _checked(path, name, images, count)
-    if images.max() > levels:
-        raise _refusal(path, f"{name} from 0 to {levels}", f"values up to {images.max()}")
-    return images
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in names}
+    except KeyError as error:
+        raise _refusal(path, f"arrays {', '.join(names)}", str(error)) from None
+    except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise _refusal(path, "an intact npz archive", str(error)) from None
 
 
 def _checked(path: Path, name: str, images: Images, count: int) -> Images:
