@@ -30,7 +30,7 @@ class Source:
 def default_cache_dir() -> Path:
     """Return the folder of downloads: ARMS_CACHE_DIR, or else the platform's cache folder."""
     named = os.environ.get("ARMS_CACHE_DIR")
-    return Path(named) if named else Path(require("pooch").os_cache("arms-grad"))
+    return Path(named).expanduser() if named else Path(require("pooch").os_cache("arms-grad"))
 
 
 def obtain(source: Source, folder: Path) -> Path:
@@ -45,7 +45,7 @@ def obtain(source: Source, folder: Path) -> Path:
             retrieve(url, known_hash=f"md5:{source.md5}", fname=source.file, path=folder)
             return path
         except (OSError, ValueError) as error:
-            failures.append(f"{url} ({textwrap.shorten(f'{type(error).__name__}: {error}', 200)})")
+            failures.append(f"{url} ({textwrap.shorten(f'{type(error).__name__}: {error}', 100)})")
     state = "has another checksum" if path.exists() else "is missing"
     raise ValueError(
         f"{path} {state} and cannot be downloaded from {' or '.join(failures)}: "
