@@ -6,6 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count
+from arms.couplings import step
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,5 +41,4 @@ def binarize(images: Tensor, levels: int, generator: Generator | None = None) ->
     if images.dtype != torch.uint8:
         raise ValueError(f"images must be uint8 values from 0 to {levels}, got {images.dtype}: pass them unscaled")
     probs = images / as_count(levels, 1, "levels")
-    uniforms = torch.rand(images.shape, generator=generator, device=images.device)
-    return (uniforms < probs).float()
+    return step(probs - torch.rand(images.shape, generator=generator, device=images.device))

@@ -1,0 +1,209 @@
+"""The binary variational autoencoder, every parameter with a leading replica axis; knows no estimator.
+
+One stochastic layer of Bernoulli latents b, binary pixels x:
+log w(b) = log p(x|b) + log p(b) - log q(b|x), with shapes x `[R, B, pixels]`, logits `[R, B, latents]`,
+b `[n, R, B, latents]`, log-weights `[n, R, B]`. R independent replicas are trained for little more than the price of one.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from arms.arguments import as_count
+
+Network: TypeAlias = Literal["linear", "nonlinear"]
+HIDDEN: dict[Network, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
+
+
+class ReplicaLinear(nn.Module):
+    """R affine maps at once: `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`."""
+
+    def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply each replica's rows, whatever axes stand before, with its own matrix."""
+        first = x.movedim(-3, 0)
+        out = torch.baddbmm(self.bias, first.flatten(1, -2), self.weight)
+        return out.unflatten(1, first.shape[1:-1]).movedim(0, -3)
+
+    def initialise(self, generators: Sequence[Generator]) -> None:
+        """Draw Glorot-uniform weights, replica r from its own generator, and zero biases."""
+        _, inputs, outputs = self.weight.shape
+        limit = math.sqrt(6 / (inputs + outputs))
+        with torch.no_grad():
+            for weight, generator in zip(self.weight, generators, strict=True):
+                weight.copy_(limit * (2 * torch.rand(weight.shape, generator=generator) - 1))
+            self.bias.zero_()
+
+
+class BinaryVAE(nn.Module):
+    """A discrete VAE of any encoder and decoder: modules, or functions, that map the last axis.
+
+    >>> vae = BinaryVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=torch.full((64,), 0.3))
+    >>> vae.encode(torch.ones(1, 5, 64)).shape
+    torch.Size([1, 5, 20])
+    """
+
+    pixel_mean: Tensor
+
+    def __init__(
+        self,
+        encoder: Callable[[Tensor], Tensor],
+        decoder: Callable[[Tensor], Tensor],
+        latents: int,
+        pixel_mean: Tensor,
+        replicas: int = 1,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+        self.replicas, self.latents = replicas, latents
+        self.prior = nn.Parameter(torch.zeros(replicas, 1, latents))
+        self.register_buffer("pixel_mean", pixel_mean)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the logits of q(b|x) `[R, B, latents]`."""
+        return self.encoder(x - self.pixel_mean)
+
+    def decode(self, b: Tensor) -> Tensor:
+        """Return the logits of p(x|b) `[*lead, R, B, pixels]`."""
+        return self.decoder(2 * b - 1)
+
+    def log_weights(self, b: Tensor, x: Tensor, logits: Tensor) -> Tensor:
+        """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]`."""
+        # log p(b) - log q(b) in one pass over the samples: b (prior - logits) - softplus(prior) + softplus(logits)
+        softplus = nn.functional.softplus
+        constant = (softplus(logits) - softplus(self.prior)).sum(-1)
+        return self.log_likelihood(b, x) + (b * (self.prior - logits)).sum(-1) + constant
+
+    def log_likelihood(self, b: Tensor, x: Tensor) -> Tensor:
+        """Return log p(x|b) `[n, R, B]`."""
+        decoder = self.decoder
+        if isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
+            return affine_log_prob(decoder[:-1](2 * b - 1), decoder[-1], x)
+        return bernoulli_log_prob(self.decode(b), x)
+
+
+def build_vae(
+    network: Network, latents: int, pixel_mean: Tensor, replicas: int = 1, seed: int = 0, device: str = "cpu"
+) -> BinaryVAE:
+    """Return the paper's linear or nonlinear VAE, freshly initialised.
+
+    Replica r starts from weights that depend on the seed and r alone, not on how many replicas there are. The decoder's
+    output bias is the logit of the pixel's training mean, clipped to [0.001, 0.999].
+    """
+    if network not in HIDDEN:
+        raise ValueError(f"no network is called {network!r}: choose one of {', '.join(HIDDEN)}")
+    as_count(replicas, 1, "replicas")
+    pixels = len(pixel_mean)
+    generators = [seeded_generator(seed, "init", replica) for replica in range(replicas)]
+    encoder = _perceptron(replicas, (pixels, *HIDDEN[network], as_count(latents, 1, "latents")), generators)
+    decoder = _perceptron(replicas, (latents, *HIDDEN[network], pixels), generators)
+    last = decoder[-1]
+    assert isinstance(last, ReplicaLinear)
+    with torch.no_grad():
+        last.bias.copy_(torch.logit(pixel_mean.clamp(0.001, 0.999)))
+    return BinaryVAE(encoder, decoder, latents, pixel_mean, replicas).to(device)
+
+
+def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:
+    """Return a generator for one use of a run's seed; different uses never share numbers.
+
+    >>> torch.rand(1, generator=seeded_generator(0, "init")) == torch.rand(1, generator=seeded_generator(0, "train"))
+    tensor([False])
+    """
+    words = np.random.SeedSequence([as_count(seed, 0, "seed"), index, *stream.encode()]).generate_state(2)
+    return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))
+
+
+def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
+    """Return sum over the last axis of log Bernoulli(x; sigmoid(logits)), for x of 0 and 1 that broadcasts.
+
+    >>> bernoulli_log_prob(torch.zeros(2), torch.tensor([0.0, 1.0]))  # 2 log 1/2
+    tensor(-1.3863)
+    """
+    return _LogProb.apply(logits, x)  # type: ignore[no-any-return]
+
+
+def affine_log_prob(h: Tensor, layer: ReplicaLinear, x: Tensor) -> Tensor:
+    """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]` and x `[R, B, pixels]`, in half the passes.
+
+    The pixels' logits are the widest thing in a step: here they are made, used and overwritten in one place.
+    """
+    return _AffineLogProb.apply(h, layer.weight, layer.bias, x)  # type: ignore[no-any-return]
+
+
+class _LogProb(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:  # noqa: ANN401
+        logits, x = inputs
+        sign = 1 - 2 * x
+        value, residual = _log_prob_and_residual(logits * sign, sign)
+        ctx.save_for_backward(residual)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        (residual,) = ctx.saved_tensors
+        return residual * grads[0].unsqueeze(-1), None
+
+
+class _AffineLogProb(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:  # noqa: ANN401
+        h, weight, bias, x = inputs
+        rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs]: one matrix product a replica
+        sign = (1 - 2 * x).unsqueeze(1)
+        z = torch.bmm(rows, weight).unflatten(1, (len(h), -1))  # [R, n, B, pixels]
+        torch.addcmul(bias.unsqueeze(1) * sign, z, sign, out=z)
+        value, residual = _log_prob_and_residual(z, sign)
+        ctx.save_for_backward(rows, weight, residual.flatten(1, 2))
+        return value.movedim(1, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:  # noqa: ANN401
+        rows, weight, residual = ctx.saved_tensors
+        scale = grads[0].movedim(0, 1).flatten(1, 2).unsqueeze(-1)  # [R, nB, 1]: cheaper on rows than on pixels
+        inward = None
+        if ctx.needs_input_grad[0]:
+            inward = (torch.bmm(residual, weight.mT) * scale).unflatten(1, grads[0].shape[::2]).movedim(1, 0)
+        return inward, torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual), None
+
+
+def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
+    """From z = logits (1 - 2x), overwritten, return sum log p(x) = -softplus(z) over pixels, and x - sigmoid(logits).
+
+    softplus(z) = relu(z) - log sigmoid(|z|), and sigmoid(|z|) lies in [1/2, 1]: dozens can be multiplied before one
+    logarithm is taken. One sigmoid a pixel serves both results, in two buffers.
+    """
+    scratch = z.clamp(min=0)
+    missed = scratch.sum(-1)
+    wrong = z.sigmoid_()
+    likely = torch.sub(wrong, 0.5, out=scratch).abs_().add_(0.5)
+    return _sum_log(likely) - missed, wrong.mul_(-sign)
+
+
+def _sum_log(y: Tensor) -> Tensor:
+    """Sum over the last axis of log y, for y in [1/2, 1]: up to 64 factors a logarithm, far from underflow."""
+    for _ in range(6):
+        if y.shape[-1] % 2:
+            break
+        first, second = y.chunk(2, -1)
+        y = first * second
+    return y.log().sum(-1)
+
+
+def _perceptron(replicas: int, widths: Sequence[int], generators: Sequence[Generator]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layer = ReplicaLinear(replicas, inputs, outputs)
+        layer.initialise(generators)
+        layers += [layer, nn.LeakyReLU(0.3)]
+    return nn.Sequential(*layers[:-1])

@@ -1,0 +1,173 @@
+"""One training step and its state: on the device, with no look at a value, so that nothing waits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from arms.arguments import as_count
+from arms.couplings import Independent
+from arms.data import Dataset, binarize
+from arms.estimators import Estimator
+from arms.estimators import estimator as as_estimator
+from arms.estimators.base import gradient
+from arms.models import BinaryVAE, Network, build_vae, seeded_generator
+
+VARIANCE_DECAY = 0.999
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides the numbers of a run. The defaults are the paper's, but for the decoder's gradient."""
+
+    dataset: str = "digits"
+    """Data set by name (see `arms data list`)."""
+    network: Network = "linear"
+    """One affine layer each way, or two hidden layers of 200 in between."""
+    estimator: str = "arms-s"
+    """Gradient estimator by name (see `arms estimators`)."""
+    num_samples: int = 4
+    """Evaluations of the decoder per image and step."""
+    replicas: int = 1
+    """Independent seeds trained at once."""
+    steps: int = 10_000
+    """Optimisation steps."""
+    seed: int = 0
+    """Seed of everything: weights, batches, bits, samples."""
+    batch_size: int = 50
+    """Images per step and replica."""
+    latents: int = 200
+    """Binary latent variables."""
+    learning_rate: float = 1e-4
+    """Adam's, for encoder and decoder."""
+    prior_learning_rate: float = 1e-2
+    """Gradient ascent's, for the prior logits."""
+    decoder_samples: Literal["all", "extra"] = "all"
+    """Where decoder and prior take their gradient from: all samples, or one extra independent one as the paper's code."""
+
+    def __post_init__(self) -> None:
+        for name in ("replicas", "steps", "batch_size", "latents"):
+            as_count(getattr(self, name), 1, name)
+        as_count(self.seed, 0, "seed")
+        for name in ("learning_rate", "prior_learning_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        as_estimator(self.estimator, self.num_samples)
+
+
+def paper_preset(config: TrainConfig) -> TrainConfig:
+    """Return the configuration under the paper's protocol: a million steps, five seeds, its decoder rule."""
+    return replace(config, steps=1_000_000, replicas=5, decoder_samples="extra")
+
+
+class Trainer:
+    """A run in memory: model, optimiser, generator, step; `step()` advances it."""
+
+    def __init__(
+        self, config: TrainConfig, dataset: Dataset, device: str = "cpu", model: BinaryVAE | None = None
+    ) -> None:
+        self.config = config
+        self.estimator: Estimator = as_estimator(config.estimator, config.num_samples)
+        self.images, self.levels = dataset.train.to(device), dataset.levels
+        if model is None:
+            model = build_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas, config.seed, device)
+        self.model = model
+        self.generator = seeded_generator(config.seed, "train", device=device)
+        self.weights = [p for p in model.parameters() if p is not model.prior]
+        self.optimizer = torch.optim.Adam(self.weights, lr=config.learning_rate, eps=1e-7, fused=True)
+        encoder = model.encoder
+        self.encoder_weights = list(encoder.parameters()) if isinstance(encoder, nn.Module) else []
+        self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
+        self.steps_done = 0
+        self.elbo_sum = torch.zeros(config.replicas, device=device)
+        self.elbo_count = 0
+
+    def step(self) -> None:
+        """Draw a batch, estimate, update."""
+        self._backward(self._batch())
+        self.optimizer.step()
+        prior = self.model.prior
+        assert prior.grad is not None
+        with torch.no_grad():
+            prior.add_(prior.grad, alpha=-self.config.prior_learning_rate)
+            if self.encoder_weights:
+                grads = [p.grad for p in self.encoder_weights]
+                torch._foreach_lerp_(self.mean_grads, grads, 1 - VARIANCE_DECAY)
+        for parameter in (*self.weights, prior):
+            parameter.grad = None
+        self.steps_done += 1
+
+    def gradient_variance(self) -> Tensor:
+        """Return the paper's curve `[R]`: EMA(g^2) - EMA(g)^2, bias-corrected, mean over the encoder's parameters.
+
+        Adam keeps the first of the two anyway, with the same decay. It includes the noise of the minibatch.
+        """
+        correction = 1 - VARIANCE_DECAY ** max(1, self.steps_done)
+        total = torch.zeros_like(self.elbo_sum)
+        for parameter, mean in zip(self.encoder_weights, self.mean_grads, strict=True):
+            square = self.optimizer.state[parameter]["exp_avg_sq"]
+            total += (square / correction - (mean / correction).square()).flatten(1).sum(1)
+        return total / sum(p[0].numel() for p in self.encoder_weights)
+
+    def recent_elbo(self) -> Tensor:
+        """Return the mean ELBO `[R]` over the training batches since the last call, and start anew."""
+        mean = self.elbo_sum / max(1, self.elbo_count)
+        self.elbo_sum, self.elbo_count = torch.zeros_like(self.elbo_sum), 0
+        return mean
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that the future of the run depends on, as named tensors."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        for index, parameter in enumerate(self.weights):
+            moments = self.optimizer.state.get(parameter, {})
+            tensors |= {f"adam.{index}.{name}": tensor for name, tensor in moments.items()}
+        tensors |= {f"mean_grad.{index}": tensor for index, tensor in enumerate(self.mean_grads)}
+        tensors["generator"] = self.generator.get_state()
+        tensors["elbo_sum"] = self.elbo_sum
+        tensors["counts"] = torch.tensor([self.steps_done, self.elbo_count])
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go back to a state that `state()` returned."""
+        device = self.images.device
+        model = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+        self.model.load_state_dict(model)
+        for index, parameter in enumerate(self.weights):
+            prefix = f"adam.{index}."
+            moments = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            self.optimizer.state[parameter] = {name: t.to(device, copy=True) for name, t in moments.items()}
+        self.mean_grads = [tensors[f"mean_grad.{index}"].to(device, copy=True) for index in range(len(self.mean_grads))]
+        self.generator.set_state(tensors["generator"].cpu())
+        self.elbo_sum = tensors["elbo_sum"].to(device, copy=True)
+        self.steps_done, self.elbo_count = (int(count) for count in tensors["counts"])
+
+    def _batch(self) -> Tensor:
+        """Bits of random training images `[R, B, pixels]`, each replica its own."""
+        shape = (self.config.replicas, self.config.batch_size)
+        device = self.images.device
+        rows = torch.randint(len(self.images), shape, generator=self.generator, device=device)
+        return binarize(self.images[rows], self.levels, self.generator)
+
+    def _backward(self, x: Tensor) -> None:
+        logits = self.model.encode(x)
+        constant = logits.detach()
+        draw = self.estimator.draw(constant, self.generator)
+        if self.config.decoder_samples == "all":
+            values = self.model.log_weights(draw.samples, x, self._inside(logits))
+            value = self.estimator.value(draw, values)
+        else:
+            with torch.no_grad():
+                values = self.model.log_weights(draw.samples, x, constant)
+            extra = Independent().sample(constant, 1, self.generator)
+            value = self.model.log_weights(extra, x, constant)[0]
+        scale = -1 / self.config.batch_size
+        grad = gradient(draw, values)
+        torch.autograd.backward([logits, value], [grad * scale, torch.full_like(value, scale)])
+        self.elbo_sum += values.detach().mean((0, 2))
+        self.elbo_count += 1
+
+    def _inside(self, logits: Tensor) -> Tensor:
+        # The ELBO's own gradient through log q is zero on average and only noise; the bound's is not.
+        return logits.detach() if self.estimator.objective == "expectation" else logits
