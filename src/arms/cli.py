@@ -11,7 +11,7 @@ import torch
 
 from arms import checks, toy
 from arms.couplings import COUPLINGS, Coupling
-from arms.estimators import ESTIMATORS, Estimator
+from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 
 try:
     import rich
@@ -61,10 +61,10 @@ def check(
 
 def estimators() -> None:
     """List every estimator with its formula and reference."""
-    table = Table("name", "estimate", "smallest n", "reference")
+    table = Table("name", "gradient of the", "estimate", "smallest n", "reference")
     for name, factory in ESTIMATORS.items():
-        one = factory(2)
-        table.add_row(name, one.formula, f"{one.least}{', even' if one.pairs else ''}", one.reference)
+        one = factory(DEFAULT_NUM_SAMPLES)
+        table.add_row(name, one.objective, one.formula, f"{one.least}{', even' if one.pairs else ''}", one.reference)
     rich.print(table)
 
 

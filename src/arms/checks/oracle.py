@@ -1,5 +1,9 @@
 """The enumeration oracle, and objectives with no structure that an estimator could be lucky with."""
 
+import math
+from collections import Counter
+from itertools import combinations_with_replacement
+
 import torch
 from torch import Generator, Tensor
 
@@ -16,6 +20,27 @@ def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
     """
     with torch.no_grad():
         return Exact()(objective, logits).grad
+
+
+def exact_bound(log_weight: Objective, logits: Tensor, bound_samples: int) -> Tensor:
+    """Return E[log(1/K sum_k w(b_k))] over K independent samples of logits `[d]`, attached to them.
+
+    All multisets of K states are enumerated, since the order of samples does not matter: few latents, few samples.
+
+    >>> exact_bound(lambda b: torch.zeros(len(b)), torch.zeros(2), bound_samples=3)
+    tensor(0.)
+    """
+    states = binary_states(len(logits), logits)
+    log_probs = torch.nn.functional.logsigmoid(torch.where(states > 0, logits, -logits)).sum(-1)
+    multisets = list(combinations_with_replacement(range(len(states)), bound_samples))
+    orders = torch.tensor([_orders(multiset) for multiset in multisets], dtype=logits.dtype, device=logits.device)
+    chosen = torch.tensor(multisets, device=logits.device)
+    bounds = log_weight(states)[chosen].logsumexp(-1) - math.log(bound_samples)
+    return (orders * log_probs[chosen].sum(-1).exp() * bounds).sum()
+
+
+def _orders(multiset: tuple[int, ...]) -> int:
+    return math.factorial(len(multiset)) // math.prod(map(math.factorial, Counter(multiset).values()))
 
 
 def random_table(d: int, generator: Generator | None = None) -> Tensor:
