@@ -48,5 +48,6 @@ class MultiSampleDisARM(MultiSample):
 def pair_differences(values: Tensor) -> Tensor:
     """Return half of f_{-k}(b_k) - f_{-k}(b'_k) for every slot, `[n/2, *batch]`, from values `[n, *batch]`."""
     pairs = torch.stack(values.chunk(2))
-    bounds = replace_slots(without_each(pairs[0]), pairs)
+    top, others = without_each(pairs[0])
+    bounds = replace_slots(others, pairs - top)
     return (bounds[0] - bounds[1]) / 2

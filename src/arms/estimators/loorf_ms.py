@@ -69,4 +69,5 @@ class MultiSampleLOORF(MultiSample):
 
 def slot_sums(values: Tensor, bound_samples: int) -> Tensor:
     """Return the sum over slots k of f_{-k} at every tried sample, `[n - K, *batch]`, up to a constant."""
-    return replace_slots(without_each(values[:bound_samples]), values[bound_samples:].unsqueeze(1)).sum(1)
+    top, others = without_each(values[:bound_samples])
+    return replace_slots(others, values[bound_samples:].unsqueeze(1) - top).sum(1)

@@ -50,13 +50,19 @@ def log_mean_exp(log_weights: Tensor) -> Tensor:
     return total.to(log_weights.dtype)
 
 
-def without_each(values: Tensor) -> Tensor:
-    """Return, for each k, the log-sum-exp over all others, `[K, *batch]`: -inf where there are none.
+def without_each(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what each slot sees of the others: the largest, `[K, *batch]`, and all relative to it, `[K, K, *batch]`.
 
-    >>> without_each(torch.tensor([10_000.0, 0.0, 0.0]))
-    tensor([6.9315e-01, 1.0000e+04, 1.0000e+04])
+    A slot does not see itself: -inf. Kept apart, neither loses digits to the other. Where there are no others, or none
+    that is possible, the largest is 0.
+
+    >>> without_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
+    tensor([1.0000e+00, 1.0000e+04, 1.0000e+04])
     """
-    return torch.where(own(values), -torch.inf, values.unsqueeze(0)).logsumexp(1)
+    table = torch.where(own(values), -torch.inf, values.unsqueeze(0))
+    top = table.amax(1)
+    top = torch.where(top > -torch.inf, top, 0.0)
+    return top, table - top.unsqueeze(1)
 
 
 def own(values: Tensor) -> Tensor:
@@ -65,12 +71,12 @@ def own(values: Tensor) -> Tensor:
     return torch.eye(count, dtype=torch.bool, device=values.device).view(count, count, *[1] * (values.ndim - 1))
 
 
-def replace_slots(rest: Tensor, candidates: Tensor) -> Tensor:
+def replace_slots(others: Tensor, candidates: Tensor) -> Tensor:
     """Return f_{-k} at each candidate, `[m, K, *batch]`, up to a constant of each slot: only differences have meaning.
 
-    `rest` `[K, *batch]` is `without_each`; `candidates` `[m, K, *batch]` are log-weights, or `[m, 1, *batch]` where
-    all slots have the same ones. The constant is the largest term of the slot, so that neither large nor small
-    differences drown in it.
+    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are log-weights relative to the slot's top. The largest
+    term is taken out of each slot, so that differences far below one keep their digits too.
     """
-    top = torch.maximum(rest, candidates.amax(0)).clamp(min=torch.finfo(rest.dtype).min)
-    return torch.logaddexp(rest - top, candidates - top)
+    rest = others.logsumexp(1)
+    peak = torch.maximum(rest, candidates.amax(0)).clamp(min=torch.finfo(rest.dtype).min)
+    return torch.logaddexp(rest - peak, candidates - peak)

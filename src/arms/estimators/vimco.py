@@ -56,10 +56,10 @@ def local_signals(values: Tensor, baseline: Literal["geometric", "arithmetic"]) 
     """Return every slot's learning signal `[n, *batch]`: the bound minus the bound with that slot guessed."""
     if len(values) == 1:
         return values
-    rest = without_each(values)
+    top, others = without_each(values)
     if baseline == "arithmetic":
-        guess = rest - math.log(len(values) - 1)
+        guess = others.logsumexp(1) - math.log(len(values) - 1)
     else:
-        guess = torch.where(own(values), 0.0, values.unsqueeze(0)).sum(1) / (len(values) - 1)
-    bounds = replace_slots(rest, torch.stack([values, guess]))
+        guess = torch.where(own(values), 0.0, others).sum(1) / (len(values) - 1)
+    bounds = replace_slots(others, torch.stack([values - top, guess]))
     return bounds[0] - bounds[1]
