@@ -460,6 +460,11 @@ def test_bound_samples_of_the_registry() -> None:
     assert counts == {name: 8 if name in ("vimco", "reinforce-ms") else 4 for name in MULTI_SAMPLE}
 
 
+def test_variances_are_compared_among_black_box_estimators_of_the_expectation() -> None:
+    table = arms.variance(lambda b: b.detach().prod(-1), torch.zeros(2), 4, repeats=2)
+    assert {row.estimator for row in table.rows} == set(arms.ESTIMATORS) - {*MULTI_SAMPLE, "rebar", "relax", "exact"}
+
+
 # --- Coupled samples in the bound, for evaluation ---------------------------------------------------------------------
 
 

@@ -95,7 +95,8 @@ def coupled_bound(
     """Return log(1/n sum_i w_i) `[*batch]` over n coupled samples: a lower bound of log p(x) too, for evaluation only.
 
     Each sample has the law q, so the mean of the weights is unbiased for p(x) and Jensen's inequality holds as it does
-    for independent ones; how tight the bound is depends on the coupling. The result is detached.
+    for independent ones. Antithetic samples mostly tighten the bound, but no theorem says so: there are models where
+    they loosen it. The result is detached.
 
     >>> coupled_bound(lambda b: b.sum(-1), torch.zeros(5, 3), "systematic", num_samples=4).shape
     torch.Size([5])

@@ -60,6 +60,8 @@ class Relaxation(nn.Module):
 class REBAR(Estimator):
     """REBAR, n/2 samples, each with f(b) and f at two relaxed points: 3n/2 evaluations, n of them differentiated.
 
+    The values of the estimate are the f(b), `[n/2, *batch]`; only they pass gradients to what the objective is made of.
+
     >>> REBAR(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """
@@ -87,7 +89,7 @@ class REBAR(Estimator):
         phi = checked_logits(logits, validate=validate).detach()
         bits = Draw(self, phi, Independent().sample(phi, self.num_samples // 2, generator))
         values = evaluate(objective, bits, chunk=chunk, validate=validate)
-        z, path = latent_points(phi, bits.samples, generator)
+        z, path = latent_points(phi, bits.samples, _logistic(bits.samples, generator))
         learnt = tuple(parameter for parameter in self.parameters() if parameter.requires_grad)
         learning = torch.is_grad_enabled() and bool(learnt)
         with torch.enable_grad():
@@ -124,14 +126,21 @@ class REBAR(Estimator):
         raise ValueError(f"{type(self).__name__} needs more than values at its samples: call arms.expectation")
 
 
-def latent_points(phi: Tensor, samples: Tensor, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Draw z and z~ given the bits `[m, ...]`, stacked as `[2m, ...]`, and d z~/d phi `[m, ...]`."""
+def latent_points(phi: Tensor, samples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z and z~ given the bits `[m, ...]`, stacked as `[2m, ...]`, and d z~/d phi `[m, ...]`.
+
+    `noise` `[2, m, ...]` is logistic; -inf, the logit of a uniform 0, is fine: z is 0 there and its path flat.
+    """
     phi = widen(phi).clamp(-FURTHEST, FURTHEST)
     sign = 2 * samples.to(phi.dtype) - 1
-    uniform = torch.rand(2, *sign.shape, generator=generator, dtype=phi.dtype, device=phi.device)
-    depth = torch.logit(uniform) + nn.functional.softplus(sign * phi)  # u = 0 gives -inf: z = 0 and a flat path
+    depth = noise + nn.functional.softplus(sign * phi)
     z = sign * nn.functional.softplus(depth)
     return z.flatten(0, 1), torch.sigmoid(depth[1]) * torch.sigmoid(sign * phi)
+
+
+def _logistic(samples: Tensor, generator: Generator | None) -> Tensor:
+    like = widen(samples)
+    return torch.rand(2, *like.shape, generator=generator, dtype=like.dtype, device=like.device).logit()
 
 
 def combine_relaxed(
