@@ -65,12 +65,15 @@ def by_hand(n: int) -> Step:
 
 
 def by_library(name: str, n: int) -> Step:
-    model = Model()
+    model, estimator = Model(), arms.estimator(name, n)
 
     def step() -> None:
         logits = model.encoder(model.x)
         constant = logits.detach()
-        value = arms.expectation(lambda b: model.log_joint(b) + log_loss(constant, b), logits, name, n)
+        if estimator.objective == "expectation":
+            value = arms.expectation(lambda b: model.log_joint(b) + log_loss(constant, b), logits, estimator)
+        else:
+            value = arms.multi_sample_bound(lambda b: model.log_joint(b) + log_loss(logits, b), logits, estimator)
         model.update(value)
 
     return step
@@ -104,7 +107,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    names = [name for name in arms.ESTIMATORS if name != "exact"]
+    names = [name for name, make in arms.ESTIMATORS.items() if name != "exact" and not make(4).relaxes]
     steps = {"by hand (loorf)": by_hand(options.num_samples)}
     steps |= {name: by_library(name, options.num_samples) for name in names}
     steps["by hand again"] = by_hand(options.num_samples)

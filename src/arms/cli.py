@@ -11,11 +11,12 @@ import torch
 
 from arms import checks, toy
 from arms.couplings import COUPLINGS, Coupling
-from arms.estimators import ESTIMATORS, Estimator
+from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 
 try:
     import rich
     import tyro
+    from rich.markup import escape
     from rich.table import Table
 except ImportError:
     sys.stderr.write("arms: the command line needs more packages: pip install 'arms-grad[cli]'\n")
@@ -53,7 +54,7 @@ def check(
         report = checks.check_estimator(found, draws=draws, failure_rate=failure_rate)
     table = Table("check", "verdict", "figure", title=f"{subject}: {report.subject}")
     for finding in report.findings:
-        table.add_row(finding.name, "[green]pass" if finding.passed else "[bold red]FAIL", finding.figure)
+        table.add_row(finding.name, "[green]pass" if finding.passed else "[bold red]FAIL", escape(finding.figure))
     rich.print(table)
     if not report.passed:
         raise SystemExit(1)
@@ -61,10 +62,10 @@ def check(
 
 def estimators() -> None:
     """List every estimator with its formula and reference."""
-    table = Table("name", "estimate", "smallest n", "reference")
+    table = Table("name", "gradient of the", "estimate", "smallest n", "reference")
     for name, factory in ESTIMATORS.items():
-        one = factory(2)
-        table.add_row(name, one.formula, f"{one.least}{', even' if one.pairs else ''}", one.reference)
+        one = factory(DEFAULT_NUM_SAMPLES)
+        table.add_row(name, one.objective, one.formula, f"{one.least}{', even' if one.pairs else ''}", one.reference)
     rich.print(table)
 
 

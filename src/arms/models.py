@@ -2,7 +2,7 @@
 
 One stochastic layer of Bernoulli latents b, binary pixels x:
 log w(b) = log p(x|b) + log p(b) - log q(b|x), with shapes x `[R, B, pixels]`, logits `[R, B, latents]`,
-b `[n, R, B, latents]`, log-weights `[n, R, B]`. R independent replicas are trained for little more than the price of one.
+b `[n, R, B, latents]`, log-weights `[n, R, B]`. R independent replicas train for little more than the price of one.
 """
 
 import math
@@ -31,8 +31,8 @@ class ReplicaLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Multiply each replica's rows, whatever axes stand before, with its own matrix."""
         first = x.movedim(-3, 0)
-        out = torch.baddbmm(self.bias, first.flatten(1, -2), self.weight)
-        return out.unflatten(1, first.shape[1:-1]).movedim(0, -3)
+        out: Tensor = torch.baddbmm(self.bias, first.flatten(1, -2), self.weight)
+        return out.reshape(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
 
     def initialise(self, generators: Sequence[Generator]) -> None:
         """Draw Glorot-uniform weights, replica r from its own generator, and zero biases."""
@@ -129,7 +129,8 @@ def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     >>> bernoulli_log_prob(torch.zeros(2), torch.tensor([0.0, 1.0]))  # 2 log 1/2
     tensor(-1.3863)
     """
-    return _LogProb.apply(logits, x)  # type: ignore[no-any-return]
+    value: Tensor = _LogProb.apply(logits, x)  # type: ignore[no-untyped-call]
+    return value
 
 
 def affine_log_prob(h: Tensor, layer: ReplicaLinear, x: Tensor) -> Tensor:
@@ -137,12 +138,13 @@ def affine_log_prob(h: Tensor, layer: ReplicaLinear, x: Tensor) -> Tensor:
 
     The pixels' logits are the widest thing in a step: here they are made, used and overwritten in one place.
     """
-    return _AffineLogProb.apply(h, layer.weight, layer.bias, x)  # type: ignore[no-any-return]
+    value: Tensor = _AffineLogProb.apply(h, layer.weight, layer.bias, x)  # type: ignore[no-untyped-call]
+    return value
 
 
 class _LogProb(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
         logits, x = inputs
         sign = 1 - 2 * x
         value, residual = _log_prob_and_residual(logits * sign, sign)
@@ -150,14 +152,14 @@ class _LogProb(torch.autograd.Function):
         return value
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (residual,) = ctx.saved_tensors
         return residual * grads[0].unsqueeze(-1), None
 
 
 class _AffineLogProb(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
         h, weight, bias, x = inputs
         rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs]: one matrix product a replica
         sign = (1 - 2 * x).unsqueeze(1)
@@ -168,7 +170,7 @@ class _AffineLogProb(torch.autograd.Function):
         return value.movedim(1, 0)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         rows, weight, residual = ctx.saved_tensors
         scale = grads[0].movedim(0, 1).flatten(1, 2).unsqueeze(-1)  # [R, nB, 1]: cheaper on rows than on pixels
         inward = None

@@ -45,7 +45,7 @@ class TrainConfig:
     prior_learning_rate: float = 1e-2
     """Gradient ascent's, for the prior logits."""
     decoder_samples: Literal["all", "extra"] = "all"
-    """Where decoder and prior take their gradient from: all samples, or one extra independent one as the paper's code."""
+    """Where decoder and prior take their gradient from: all samples, or one extra, independent one (the paper)."""
 
     def __post_init__(self) -> None:
         for name in ("replicas", "steps", "batch_size", "latents"):
@@ -72,7 +72,9 @@ class Trainer:
         self.estimator: Estimator = as_estimator(config.estimator, config.num_samples)
         self.images, self.levels = dataset.train.to(device), dataset.levels
         if model is None:
-            model = build_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas, config.seed, device)
+            model = build_vae(
+                config.network, config.latents, dataset.pixel_mean(), config.replicas, config.seed, device
+            )
         self.model = model
         self.generator = seeded_generator(config.seed, "train", device=device)
         self.weights = [p for p in model.parameters() if p is not model.prior]
@@ -93,7 +95,7 @@ class Trainer:
         with torch.no_grad():
             prior.add_(prior.grad, alpha=-self.config.prior_learning_rate)
             if self.encoder_weights:
-                grads = [p.grad for p in self.encoder_weights]
+                grads = [p.grad for p in self.encoder_weights if p.grad is not None]
                 torch._foreach_lerp_(self.mean_grads, grads, 1 - VARIANCE_DECAY)
         for parameter in (*self.weights, prior):
             parameter.grad = None

@@ -3,7 +3,7 @@
 from arms.checks.bias import bias_scores, check_bias
 from arms.checks.contract import check_estimator
 from arms.checks.coupling import check_coupling
-from arms.checks.oracle import exact_gradient, random_table, table_objective
+from arms.checks.oracle import exact_bound, exact_gradient, random_table, table_objective
 from arms.checks.report import Finding, Report, score_limit
 from arms.checks.univariate import univariate_variance
 from arms.checks.variance import VarianceRow, VarianceTable, variance
@@ -17,6 +17,7 @@ __all__ = [
     "check_bias",
     "check_coupling",
     "check_estimator",
+    "exact_bound",
     "exact_gradient",
     "random_table",
     "score_limit",

@@ -25,7 +25,14 @@ def check_estimator(
     if not accepted:
         raise ValueError(f"{factory!r} accepts no num_samples among {COUNTS}: nothing to check")
     first = accepted[-1]
-    findings = [_shapes(first), _repeatable(first), _extremes(first, torch.float32), _extremes(first, torch.bfloat16)]
+    # An estimator with parameters may settle on a number of latents, so each check has one of its own.
+    checked = [factory(first.num_samples) for _ in range(4)]
+    findings = [
+        _shapes(checked[0]),
+        _repeatable(checked[1]),
+        _extremes(checked[2], torch.float32),
+        _extremes(checked[3], torch.bfloat16),
+    ]
     if first.unbiased:
         rate = failure_rate / len(accepted)
         findings += [check_bias(estimator, draws, rate, seed) for seed, estimator in enumerate(accepted)]
@@ -49,8 +56,10 @@ def _shapes(estimator: Estimator) -> Finding:
     for batch in ((), (5,), (2, 3)):
         logits = torch.linspace(-2, 2, 4).expand(*batch, 4)
         grad, values = estimator(_objective, logits, torch.Generator().manual_seed(0))
-        if grad.shape != logits.shape or grad.dtype != logits.dtype or grad.requires_grad:
+        attached = grad.requires_grad and not any(True for _ in estimator.parameters())
+        if grad.shape != logits.shape or grad.dtype != logits.dtype or attached:
             figure = f"logits {list(logits.shape)} gave a gradient {list(grad.shape)}, {grad.dtype}, expected the same"
+            figure += ", detached" if attached else ""
             return Finding("shapes", False, figure)
         if values.shape[1:] != batch:
             return Finding("shapes", False, f"values must have shape [n, *batch], got {list(values.shape)}")

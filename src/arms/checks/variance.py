@@ -10,12 +10,17 @@ from torch import Generator, Tensor
 from arms.arguments import Logits, as_count, as_logits
 from arms.checks.oracle import exact_gradient
 from arms.checks.report import score_limit
-from arms.estimators import ESTIMATORS, Estimator
+from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 from arms.estimators import estimator as as_estimator
 from arms.estimators.base import Objective
 
 ENUMERABLE = 10
-COMPARED = tuple(name for name in ESTIMATORS if name != "exact")
+COMPARED = tuple(
+    name
+    for name, factory in ESTIMATORS.items()
+    if (one := factory(DEFAULT_NUM_SAMPLES)).objective == "expectation" and not one.relaxes and name != "exact"
+)
+"""Those that need nothing of the objective but its values."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,9 @@ def variance(
         (_name(entry), as_estimator(entry, None if isinstance(entry, Estimator) else num_samples))
         for entry in estimators
     ]
+    for name, one in chosen:
+        if one.objective != "expectation":
+            raise ValueError(f"variance compares gradients of the expectation; {name} estimates the {one.objective}'s")
     with torch.no_grad():
         truth, truth_error, reference = _reference(objective, phi, num_samples, repeats, generator)
         rows = []

@@ -6,12 +6,20 @@ from functools import partial
 from arms.couplings import Dirichlet, Gaussian, Systematic
 from arms.estimators.arm import ARM
 from arms.estimators.arms import ARMS
+from arms.estimators.arms_ms import MultiSampleARMS
 from arms.estimators.arts import ARTS
-from arms.estimators.base import Draw, Estimate, Estimator, Objective
+from arms.estimators.base import Draw, Estimate, Estimator, Objective, variance_loss
 from arms.estimators.disarm import DisARM
+from arms.estimators.disarm_ms import MultiSampleDisARM
 from arms.estimators.exact import Exact
 from arms.estimators.loorf import LOORF
+from arms.estimators.loorf_ms import MultiSampleLOORF
+from arms.estimators.multi_sample import MultiSample
+from arms.estimators.rebar import REBAR, Relaxation
 from arms.estimators.reinforce import Reinforce
+from arms.estimators.reinforce_ms import MultiSampleReinforce
+from arms.estimators.relax import RELAX, relax_control
+from arms.estimators.vimco import VIMCO
 
 __all__ = [
     "ARM",
@@ -20,14 +28,25 @@ __all__ = [
     "DEFAULT_NUM_SAMPLES",
     "ESTIMATORS",
     "LOORF",
+    "REBAR",
+    "RELAX",
+    "VIMCO",
     "DisARM",
     "Draw",
     "Estimate",
     "Estimator",
     "Exact",
+    "MultiSample",
+    "MultiSampleARMS",
+    "MultiSampleDisARM",
+    "MultiSampleLOORF",
+    "MultiSampleReinforce",
     "Objective",
     "Reinforce",
+    "Relaxation",
     "estimator",
+    "relax_control",
+    "variance_loss",
 ]
 
 DEFAULT_NUM_SAMPLES = 8
@@ -41,7 +60,16 @@ ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "arms-d": partial(ARMS, coupling=Dirichlet()),
     "arms-n": partial(ARMS, coupling=Gaussian()),
     "arms-s": partial(ARMS, coupling=Systematic()),
+    "rebar": REBAR,
+    "relax": RELAX,
     "exact": Exact,
+    "reinforce-ms": MultiSampleReinforce,
+    "vimco": VIMCO,
+    "disarm-ms": MultiSampleDisARM,
+    "loorf-ms": MultiSampleLOORF,
+    "arms-ms-d": partial(MultiSampleARMS, coupling=Dirichlet()),
+    "arms-ms-n": partial(MultiSampleARMS, coupling=Gaussian()),
+    "arms-ms-s": partial(MultiSampleARMS, coupling=Systematic()),
 }
 
 

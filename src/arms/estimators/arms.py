@@ -36,27 +36,41 @@ class ARMS(Estimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(callable(getattr(self.coupling, name, None)) for name in ("sample", "debias")):
-            raise ValueError(
-                f"coupling must be an object with methods sample and debias, got {self.coupling!r}: "
-                "for example arms.Systematic()"
-            )
+        require_coupling(self.coupling)
 
     def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        samples = self.coupling.sample(logits, self.num_samples, generator)
-        expected = (self.num_samples, *logits.shape)
-        if samples.shape != expected:
-            raise ValueError(
-                f"{self.coupling!r} must return samples of shape {list(expected)}, got {list(samples.shape)}"
-            )
-        return Draw(self, logits, samples)
+        return Draw(self, logits, coupled_samples(self.coupling, logits, self.num_samples, generator))
 
     def combine(self, draw: Draw, values: Tensor) -> Tensor:
         logits = widen(draw.logits)
-        debias = self.coupling.debias(logits, self.num_samples)
-        if debias.shape != logits.shape:
-            raise ValueError(
-                f"{self.coupling!r} must return a debias factor for every latent, shape {list(logits.shape)}, "
-                f"got {list(debias.shape)}"
-            )
+        debias = debias_factor(self.coupling, logits, self.num_samples)
         return leave_one_out(draw.samples, values, torch.sigmoid(logits)) * debias
+
+
+def require_coupling(coupling: object) -> None:
+    """Refuse what cannot be a coupling."""
+    if not all(callable(getattr(coupling, name, None)) for name in ("sample", "debias")):
+        raise ValueError(
+            f"coupling must be an object with methods sample and debias, got {coupling!r}: "
+            "for example arms.Systematic()"
+        )
+
+
+def coupled_samples(coupling: Coupling, logits: Tensor, n: int, generator: Generator | None) -> Tensor:
+    """Draw n samples of a coupling that may be the user's own."""
+    samples = coupling.sample(logits, n, generator)
+    expected = (n, *logits.shape)
+    if samples.shape != expected:
+        raise ValueError(f"{coupling!r} must return samples of shape {list(expected)}, got {list(samples.shape)}")
+    return samples
+
+
+def debias_factor(coupling: Coupling, logits: Tensor, n: int) -> Tensor:
+    """Return 1/(1 - rho) of a coupling that may be the user's own."""
+    debias = coupling.debias(logits, n)
+    if debias.shape != logits.shape:
+        raise ValueError(
+            f"{coupling!r} must return a debias factor for every latent, shape {list(logits.shape)}, "
+            f"got {list(debias.shape)}"
+        )
+    return debias

@@ -1,26 +1,31 @@
 """The contract of an estimator: `draw` samples, then `combine` samples and objective values into a gradient."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from numpy.typing import ArrayLike
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from arms.arguments import Logits, as_count, as_logits, holds
 
 Values: TypeAlias = "Tensor | ArrayLike"
 Objective: TypeAlias = Callable[[Tensor], Values]
+TensorObjective: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class Estimate(NamedTuple):
     """What calling an estimator returns."""
 
     grad: Tensor
-    """`[*batch, d]`: the estimate of the gradient of the expectation with respect to the logits, detached."""
+    """`[*batch, d]`: the estimate of the gradient with respect to the logits, detached.
+
+    An estimator with parameters of its own leaves it attached to those and to nothing else, so that they can learn.
+    For the multi-sample bound it is the score part; autograd adds the rest through the value.
+    """
     values: Tensor
     """`[n, *batch]`: the objective at the samples, attached to the graph of whatever the objective depends on."""
 
@@ -52,6 +57,8 @@ class Estimator(ABC):
     """The smallest `num_samples`."""
     pairs: ClassVar[bool] = False
     """Whether samples come in pairs, so that `num_samples` must be even."""
+    relaxes: ClassVar[bool] = False
+    """Whether the objective is differentiated between 0 and 1 too: no black boxes then, and no two-step form."""
     formula: ClassVar[str] = ""
     """The estimate of one latent's gradient, in plain text."""
     reference: ClassVar[str] = ""
@@ -73,6 +80,10 @@ class Estimator(ABC):
         """Return the value `[*batch]` whose gradient is estimated, as seen by these samples."""
         return values.mean(0)
 
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield what the estimator itself may learn, to be trained on `variance_loss`: nothing, for most."""
+        return iter(())
+
     def __call__(
         self,
         objective: Objective,
@@ -88,13 +99,33 @@ class Estimator(ABC):
         return Estimate(gradient(draw, values), values)
 
 
+def variance_loss(estimate: Estimate) -> Tensor:
+    """Return the squared norm of the estimate, mean over the batch: what the parameters of an estimator minimise.
+
+    The mean of an unbiased estimate does not depend on them, so this differs from its variance by a constant.
+
+    >>> from arms import REBAR
+    >>> estimator = REBAR(2)
+    >>> variance_loss(estimator(lambda b: b.prod(-1), torch.zeros(5, 3))).backward()
+    >>> [parameter.grad.shape for parameter in estimator.parameters()]
+    [torch.Size([]), torch.Size([])]
+    """
+    return estimate.grad.square().sum(-1).mean()
+
+
+def checked_logits(logits: Logits, *, validate: bool = True) -> Tensor:
+    """Return the logits as a tensor `[*batch, d]` without NaN."""
+    tensor = as_logits(logits)
+    if validate and not holds(~tensor.isnan().any()):
+        raise ValueError("logits must not be NaN: look for the step that made them so (infinite logits are fine)")
+    return tensor
+
+
 def draw_from(
     estimator: Estimator, logits: Logits, generator: Generator | None = None, *, validate: bool = True
 ) -> Draw:
     """Draw from checked logits."""
-    tensor = as_logits(logits)
-    if validate and not holds(~tensor.isnan().any()):
-        raise ValueError("logits must not be NaN: look for the step that made them so (infinite logits are fine)")
+    tensor = checked_logits(logits, validate=validate)
     draw = estimator.draw(tensor, generator)
     if draw.samples.shape[1:] != tensor.shape:
         raise ValueError(

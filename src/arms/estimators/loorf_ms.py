@@ -1,0 +1,73 @@
+r"""LOORF for the multi-sample bound: K samples make the bound, m = n - K fresh ones are tried in every slot.
+
+$$ g = \sum_k \frac{1}{m-1} \sum_i \Big(f_{-k}(\tilde b_i) - \frac1m \sum_j f_{-k}(\tilde b_j)\Big)
+       (\tilde b_i - \sigma(\phi)) $$
+
+where f_{-k}(b) is the bound with b in slot k and b_l in every other slot. Unbiased because, given the other slots, each
+term is LOORF for the function f_{-k}, and the fresh samples are independent of them. All slots share the score
+of sample i, so the sum over slots is taken first: g is LOORF for the function sum_k f_{-k}.
+Reference: the independent case of multi-sample ARMS, Dimitriev & Zhou 2021, section 3.3.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import as_count, widen
+from arms.couplings import Independent
+from arms.estimators.base import Draw
+from arms.estimators.loorf import leave_one_out
+from arms.estimators.multi_sample import MultiSample, replace_slots, without_each
+
+
+@dataclass(frozen=True)
+class MultiSampleLOORF(MultiSample):
+    """LOORF of the K-sample bound, K = n/2 unless said; the other n - K samples, at least two, are tried in its slots.
+
+    >>> MultiSampleLOORF(10)
+    MultiSampleLOORF(num_samples=10, bound_samples=5)
+    >>> MultiSampleLOORF(10, bound_samples=1)(lambda b: b.sum(-1), torch.zeros(5, 3)).grad.shape
+    torch.Size([5, 3])
+    """
+
+    bound_samples: int = None  # type: ignore[assignment]  # None, n/2, becomes a number at once
+
+    least: ClassVar[int] = 4
+    pairs: ClassVar[bool] = True
+    formula: ClassVar[str] = "sum_i (F(b'_i) - mean F) (b'_i - p) / (n/2 - 1), F(b) = sum_k (L with b as b_k)"
+    reference: ClassVar[str] = "Dimitriev & Zhou 2021, section 3.3"
+
+    def __post_init__(self) -> None:
+        bound = self._half() if self.bound_samples is None else self.bound_samples
+        bound = as_count(bound, 1, f"bound_samples of {type(self).__name__}")
+        what = f"num_samples of {type(self).__name__} with bound_samples={bound}"
+        object.__setattr__(self, "num_samples", as_count(self.num_samples, bound + 2, what))
+        object.__setattr__(self, "bound_samples", bound)
+
+    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
+        bound = Independent().sample(logits, self.bound_samples, generator)
+        return Draw(self, logits, torch.cat([bound, self._tried(logits, generator)]))
+
+    def combine(self, draw: Draw, values: Tensor) -> Tensor:
+        tried = draw.samples[self.bound_samples :]
+        return leave_one_out(tried, slot_sums(widen(values), self.bound_samples), torch.sigmoid(widen(draw.logits)))
+
+    def _half(self) -> int:
+        count = as_count(self.num_samples, self.least, f"num_samples of {type(self).__name__}")
+        if count % 2:
+            raise ValueError(
+                f"num_samples of {type(self).__name__} must be even, half for the bound and half to try in its slots, "
+                f"got {count}: try {count + 1}, or give bound_samples"
+            )
+        return count // 2
+
+    def _tried(self, logits: Tensor, generator: Generator | None) -> Tensor:
+        return Independent().sample(logits, self.num_samples - self.bound_samples, generator)
+
+
+def slot_sums(values: Tensor, bound_samples: int) -> Tensor:
+    """Return the sum over slots k of f_{-k} at every tried sample, `[n - K, *batch]`, up to a constant."""
+    top, others = without_each(values[:bound_samples])
+    return replace_slots(others, values[bound_samples:].unsqueeze(1) - top).sum(1)

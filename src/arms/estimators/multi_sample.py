@@ -1,0 +1,82 @@
+r"""The multi-sample bound of Burda et al., and the algebra that its estimators share.
+
+$$ L_K = E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x), \quad w(b) = p(x, b) / q(b), \quad b_k \sim q $$
+
+Write f_{-k}(b) for the logarithm with slot k replaced by b. The gradient has two parts,
+
+$$ \nabla L_K = E\Big[\sum_k f_{-k}(b_k)\,\nabla \log q(b_k)\Big] + E\Big[\nabla \log \frac1K \sum_k w(b_k)\Big], $$
+
+a sum (no mean) over slots of one-sample score-function gradients, which `combine` estimates, and the direct term
+-sum_k w_k/(sum_l w_l) grad log q(b_k), which is autograd's through `value`, since log_weight contains log q. All that
+a slot needs of the others is their log-sum-exp, taken over them alone: subtracting w_k from the total would lose
+everything where w_k dominates.
+Reference: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from arms.arguments import widen
+from arms.estimators.base import Draw, Estimator
+
+
+@dataclass(frozen=True)
+class MultiSample(Estimator):
+    """An estimator of the gradient of the K-sample bound; its objective is the log-weight, log p(x, b) - log q(b)."""
+
+    objective: ClassVar[Literal["expectation", "multi-sample bound"]] = "multi-sample bound"
+
+    @property
+    @abstractmethod
+    def bound_samples(self) -> int:
+        """K: the bound is over the first K of the `num_samples` samples, which are independent."""
+
+    def value(self, draw: Draw, values: Tensor) -> Tensor:
+        return log_mean_exp(values[: self.bound_samples])
+
+
+def log_mean_exp(log_weights: Tensor) -> Tensor:
+    """Return log mean exp over the first axis.
+
+    >>> log_mean_exp(torch.tensor([0.0, 10_000.0]))
+    tensor(9999.3066)
+    """
+    total = widen(log_weights).logsumexp(0) - math.log(len(log_weights))
+    return total.to(log_weights.dtype)
+
+
+def without_each(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what each slot sees of the others: the largest, `[K, *batch]`, and all relative to it, `[K, K, *batch]`.
+
+    A slot does not see itself: -inf. Kept apart, neither loses digits to the other. Where there are no others, or none
+    that is possible, the largest is 0.
+
+    >>> without_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
+    tensor([1.0000e+00, 1.0000e+04, 1.0000e+04])
+    """
+    table = torch.where(own(values), -torch.inf, values.unsqueeze(0))
+    top = table.amax(1)
+    top = torch.where(top > -torch.inf, top, 0.0)
+    return top, table - top.unsqueeze(1)
+
+
+def own(values: Tensor) -> Tensor:
+    """Return the diagonal `[K, K, 1, ...]` of the table of all slots against all samples."""
+    count = len(values)
+    return torch.eye(count, dtype=torch.bool, device=values.device).view(count, count, *[1] * (values.ndim - 1))
+
+
+def replace_slots(others: Tensor, candidates: Tensor) -> Tensor:
+    """Return f_{-k} at each candidate, `[m, K, *batch]`, up to a constant of each slot: only differences have meaning.
+
+    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are log-weights relative to the slot's top. The largest
+    term is taken out of each slot, so that differences far below one keep their digits too.
+    """
+    rest = others.logsumexp(1)
+    peak = torch.maximum(rest, candidates.amax(0)).clamp(min=torch.finfo(rest.dtype).min)
+    return torch.logaddexp(rest - peak, candidates - peak)

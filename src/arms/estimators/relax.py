@@ -1,0 +1,118 @@
+r"""RELAX: REBAR with a free function, say a neural network, added to the control variate.
+
+$$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi)) + \partial_\phi c(z) - \partial_\phi c(\tilde z),
+   \qquad c(z) = \eta\, f(\sigma(z/\tau)) + r(z) $$
+
+averaged over n/2 samples. Unbiased because any c will do, for the reason given for REBAR. Without the first term of c
+(`relaxation=None`) the objective may be a black box. The network r learns with eta and tau, on `variance_loss`.
+Reference: Grathwohl et al., "Backpropagation through the void: Optimizing control variates for black-box gradient
+estimation", ICLR 2018.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from arms.estimators.base import Objective
+from arms.estimators.rebar import REBAR, Relaxation
+
+
+class AdditiveControl(nn.Module):
+    """r(z) = sum_i h(z_i), one piecewise linear h for all latents, zero at first: the control for any number of them.
+
+    >>> AdditiveControl()(torch.zeros(4, 5, 3)).shape
+    torch.Size([4, 5])
+    """
+
+    knots: Tensor
+
+    def __init__(self, knots: int = 9, reach: float = 4.0) -> None:
+        super().__init__()
+        self.register_buffer("knots", torch.linspace(-reach, reach, knots))
+        self.bends = nn.Parameter(torch.zeros(knots))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Map `[n, *batch, d]` to `[n, *batch]`."""
+        ramps = nn.functional.leaky_relu(z.unsqueeze(-1) - self.knots.to(z), 0.3)
+        return (ramps @ self.bends.to(z)).sum(-1)
+
+
+class HiddenControl(nn.Module):
+    """r(z) by one hidden layer of LeakyReLU units on z, or on z and a context; see `relax_control`."""
+
+    def __init__(self, d: int, hidden: int, context: int) -> None:
+        super().__init__()
+        self.latent = nn.Linear(d, hidden)
+        self.context = nn.Linear(context, hidden, bias=False) if context else None
+        self.output = nn.Linear(hidden, 1)
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Tensor:
+        """Map `[n, *batch, d]`, and a context `[*batch, c]` where there is one, to `[n, *batch]`."""
+        if (self.context is None) != (context is None):
+            raise ValueError(
+                "a control made by relax_control(..., context=c) needs RELAX.with_context(x), and one without, none"
+            )
+        hidden = self.latent(z)
+        if self.context is not None:
+            hidden = hidden + self.context(context)
+        values: Tensor = self.output(nn.functional.leaky_relu(hidden, 0.3)).squeeze(-1)
+        return values
+
+
+def relax_control(d: int, hidden: int = 137, context: int = 0) -> nn.Module:
+    """Return the control network of the ARMS paper's VAE: a hidden layer on z, or on [x, z] with x `[*batch, context]`.
+
+    >>> relax_control(3)(torch.zeros(4, 5, 3)).shape
+    torch.Size([4, 5])
+    """
+    return HiddenControl(d, hidden, context)
+
+
+@dataclass(frozen=True)
+class RELAX(REBAR):
+    """RELAX, n/2 samples, each with f(b) and c at two relaxed points: 3n/2 evaluations, n of them differentiated.
+
+    `control` is any module that maps `[n, *batch, d]` to `[n, *batch]`; one that also looks at a context, such as the
+    image behind the logits, gets it as second argument after `with_context`. Keep one RELAX and train it:
+
+    >>> estimator = RELAX(4, control=relax_control(3))
+    >>> optimizer = torch.optim.Adam(estimator.parameters())
+    >>> logits, weights = torch.zeros(5, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+    >>> estimate = estimator(lambda b: (b @ weights).square(), logits)
+    >>> logits.backward(estimate.grad.detach())  # what arms.expectation(...).sum().backward() does
+    >>> estimate.values.mean(0).sum().backward()
+    >>> estimate.grad.square().sum(-1).mean().backward()  # arms.variance_loss(estimate): reaches the estimator only
+    >>> optimizer.step()
+    """
+
+    relaxation: Relaxation | None = field(default_factory=Relaxation)  # type: ignore[assignment]
+    control: nn.Module = field(default_factory=AdditiveControl)
+    context: Tensor | None = field(default=None, repr=False, compare=False)
+
+    formula: ClassVar[str] = "mean of (f(b) - c(z')) (b - p) + dc(z) - dc(z'), c(z) = eta f(sigmoid(z / tau)) + r(z)"
+    reference: ClassVar[str] = "Grathwohl et al. 2018"
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        if self.relaxation is not None:
+            yield from super().parameters()
+        yield from self.control.parameters()
+
+    def with_context(self, context: Tensor) -> Self:
+        """Return the same estimator, sharing all parameters, whose control is called as control(z, context)."""
+        return replace(self, context=context)
+
+    def control_variate(
+        self, objective: Objective, z: Tensor, phi: Tensor, *, chunk: int | None, validate: bool
+    ) -> tuple[Tensor, Tensor]:
+        values: Tensor = self.control(z) if self.context is None else self.control(z, self.context)
+        if values.shape != z.shape[:-1]:
+            raise ValueError(
+                f"the control must return one value a sample, shape {list(z.shape[:-1])}, got {list(values.shape)}"
+            )
+        if self.relaxation is None:
+            return values, z
+        relaxed, through = super().control_variate(objective, z, phi, chunk=chunk, validate=validate)
+        return values + relaxed, through
