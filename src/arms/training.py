@@ -46,11 +46,21 @@ class TrainConfig:
     """Gradient ascent's, for the prior logits."""
     decoder_samples: Literal["all", "extra"] = "all"
     """Where decoder and prior take their gradient from: all samples, or one extra, independent one (the paper)."""
+    report_every: int = 100
+    """Steps between two reports."""
+    evaluate_every: int = 0
+    """Steps between two looks at the test set, a multiple of `report_every`; 0 looks only at the end."""
+    evaluate_images: int = 500
+    """Test images of such a look; at the end it is all of them."""
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "steps", "batch_size", "latents"):
+        for name in ("replicas", "steps", "batch_size", "latents", "report_every", "evaluate_images"):
             as_count(getattr(self, name), 1, name)
         as_count(self.seed, 0, "seed")
+        if as_count(self.evaluate_every, 0, "evaluate_every") % self.report_every:
+            raise ValueError(
+                f"evaluate_every must be a multiple of report_every ({self.report_every}), got {self.evaluate_every}"
+            )
         for name in ("learning_rate", "prior_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")

@@ -1,4 +1,4 @@
-"""The `arms` command: one verb, one function, no logic of its own."""
+"""Verbs that look at estimators: check, estimators."""
 
 import importlib
 import inspect
@@ -7,31 +7,14 @@ import sys
 from collections.abc import Callable
 from typing import Annotated
 
-import torch
+import rich
+import tyro
+from rich.markup import escape
+from rich.table import Table
 
-from arms import checks, toy
+from arms import checks
 from arms.couplings import COUPLINGS, Coupling
 from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
-
-try:
-    import rich
-    import tyro
-    from rich.markup import escape
-    from rich.table import Table
-except ImportError:
-    sys.stderr.write("arms: the command line needs more packages: pip install 'arms-grad[cli]'\n")
-    raise SystemExit(2) from None
-
-
-def main() -> None:
-    """Run the command line; what the user got wrong is one line on stderr and exit code 2."""
-    try:
-        tyro.extras.subcommand_cli_from_dict(
-            {"check": check, "estimators": estimators, "toy": toy_problem}, prog="arms", description=__doc__
-        )
-    except ValueError as error:
-        sys.stderr.write(f"arms: {error}\n")
-        raise SystemExit(2) from None
 
 
 def check(
@@ -67,26 +50,6 @@ def estimators() -> None:
         one = factory(DEFAULT_NUM_SAMPLES)
         table.add_row(name, one.objective, one.formula, f"{one.least}{', even' if one.pairs else ''}", one.reference)
     rich.print(table)
-
-
-def toy_problem(num_samples: tuple[int, ...] = (2, 4, 10), replicas: int = 1000, seed: int = 0) -> None:
-    """Measure gradient variances on the paper's toy problem, beside their closed forms.
-
-    Args:
-        num_samples: Budgets n, a block of columns each.
-        replicas: Monte-Carlo replicas at each of 81 probabilities.
-        seed: Seed of the generator.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    for n in num_samples:
-        table = Table("estimator", "variance", "closed form", "x loorf", title=f"toy problem, n = {n}, mean over p")
-        curves = toy.variance_curves(n, replicas=replicas, generator=generator)
-        reference = next(curve for curve in curves if curve.estimator == "loorf").measured.mean()
-        for curve in curves:
-            exact = "" if curve.exact is None else f"{curve.exact.mean():.4e}"
-            mean = curve.measured.mean()
-            table.add_row(curve.estimator, f"{mean:.4e}", exact, f"{mean / reference:.3f}")
-        rich.print(table)
 
 
 def _find(subject: str) -> Coupling | Callable[[int], Estimator]:

@@ -1,0 +1,68 @@
+"""Bounds of a trained model, for any K, and the clean variance of estimators at its parameters."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import as_count
+from arms.checks import VarianceTable, variance
+from arms.couplings import Coupling, Independent
+from arms.data import binarize
+from arms.estimators import Estimator
+from arms.estimators.multi_sample import log_mean_exp
+from arms.models import BinaryVAE
+
+ROWS = 8192
+"""Decoder rows at a time: enough to keep the matrix products busy, few enough to stay in memory."""
+
+
+def bounds(
+    model: BinaryVAE,
+    images: Tensor,
+    levels: int,
+    sample_counts: Sequence[int],
+    generator: Generator,
+    coupling: Coupling | None = None,
+) -> dict[int, Tensor]:
+    """Return the K-sample bound `[R]` in nats, mean over all images, for every K in `sample_counts`.
+
+    K = 1 is the ELBO. Bits are drawn from the images once; all K look at the first K samples of one draw. With a
+    `coupling` the samples of every K are coupled ones instead: another lower bound, mostly a tighter one.
+    """
+    counts = sorted({as_count(count, 1, "sample_counts") for count in sample_counts})
+    if not counts:
+        raise ValueError("sample_counts must name at least one K, got none")
+    totals = {count: torch.zeros(model.replicas, dtype=torch.float64, device=images.device) for count in counts}
+    with torch.no_grad():
+        for rows in images.split(max(1, ROWS // (counts[-1] * model.replicas))):
+            x = binarize(rows, levels, generator).expand(model.replicas, -1, -1)
+            logits = model.encode(x)
+            weights = None if coupling else _log_weights(model, x, logits, Independent(), counts[-1], generator)
+            for count in counts:
+                of_count = weights
+                if of_count is None:
+                    drawn = coupling if coupling and count > 1 else Independent()
+                    of_count = _log_weights(model, x, logits, drawn, count, generator)
+                totals[count] += log_mean_exp(of_count[:count].double()).sum(-1)
+    return {count: (total / len(images)).cpu() for count, total in totals.items()}
+
+
+def gradient_variances(
+    model: BinaryVAE,
+    x: Tensor,
+    num_samples: int,
+    estimators: Sequence[str | Estimator],
+    repeats: int,
+    generator: Generator,
+) -> VarianceTable:
+    """Compare the estimators' variance of the logit gradient over repeated draws, at fixed parameters and bits x."""
+    with torch.no_grad():
+        logits = model.encode(x)
+    return variance(lambda b: model.log_weights(b, x, logits), logits, num_samples, estimators, repeats, generator)
+
+
+def _log_weights(
+    model: BinaryVAE, x: Tensor, logits: Tensor, coupling: Coupling, count: int, generator: Generator
+) -> Tensor:
+    return model.log_weights(coupling.sample(logits, count, generator), x, logits)

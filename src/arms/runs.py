@@ -1,0 +1,212 @@
+"""A run directory: what was asked, what came of it, and enough to go on after a crash at any moment.
+
+config.json      the configuration, which decides every number
+metrics.jsonl    a line a report: step, then each metric as a list with one number a replica
+checkpoint.safetensors, checkpoint.previous.safetensors
+result.json      the final bounds, once training has ended
+provenance.json  versions, device, command, wall time
+events.*         the metrics again, for TensorBoard, where it is installed
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from arms.training import TrainConfig
+
+Record: TypeAlias = dict[str, Any]
+CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
+
+
+def run_name(config: TrainConfig) -> str:
+    """Return a name that tells runs apart at a glance, and by a digest of the configuration for certain.
+
+    >>> run_name(TrainConfig())
+    'digits-linear-arms-s-n4-r1-seed0-127eba83'
+    """
+    digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:8]
+    name = f"{config.dataset}-{config.network}-{config.estimator}-n{config.num_samples}"
+    return f"{name}-r{config.replicas}-seed{config.seed}-{digest}"
+
+
+class Run:
+    """One run directory. Every file is replaced whole or appended by a line: a crash leaves nothing half-written."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: Path | str, config: TrainConfig) -> "Run":
+        """Return the run of this configuration in that directory, new or to be gone on with."""
+        run = cls(path)
+        if (run.path / "config.json").exists():
+            if (found := run.config()) != config:
+                raise ValueError(f"{path} holds another run ({run_name(found)}): choose another directory")
+            return run
+        run.path.mkdir(parents=True, exist_ok=True)
+        replace_file(run.path / "config.json", _to_json(asdict(config)))
+        return run
+
+    def config(self) -> TrainConfig:
+        """Return the configuration."""
+        found = self._read("config.json")
+        known = {field.name for field in fields(TrainConfig)}
+        if unknown := set(found) - known:
+            raise ValueError(f"{self.path / 'config.json'} has unknown fields {', '.join(sorted(unknown))}")
+        try:
+            return TrainConfig(**found)
+        except TypeError as error:
+            raise ValueError(f"{self.path / 'config.json'} is no configuration: {error}") from None
+
+    def result(self) -> Record | None:
+        """Return the final bounds, or None while the run is not finished."""
+        return self._read("result.json") if (self.path / "result.json").exists() else None
+
+    def provenance(self) -> Record:
+        """Return where the numbers come from."""
+        return self._read("provenance.json")
+
+    def metrics(self) -> list[Record]:
+        """Return all reports that were written whole."""
+        return list(self._whole_lines())
+
+    def report(self, record: Mapping[str, object]) -> None:
+        """Append a report."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def finish(self, result: Mapping[str, object]) -> None:
+        """Write the final bounds: the run is done."""
+        replace_file(self.path / "result.json", _to_json(result))
+
+    def describe(self, device: str, seconds: float) -> None:
+        """Write down the provenance; `seconds` of this sitting are added to those of earlier ones."""
+        earlier = 0.0
+        with suppress(ValueError):
+            earlier = float(self.provenance()["wall_seconds"])
+        record = {
+            "version": _version(),
+            "commit": _commit(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine(),
+            "threads": torch.get_num_threads(),
+            "command": " ".join(sys.argv),
+            "wall_seconds": round(earlier + seconds, 3),
+        }
+        replace_file(self.path / "provenance.json", _to_json(record))
+
+    def save(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint, and keep the one before."""
+        from safetensors.torch import save
+
+        flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        data = save(flat, metadata={"sha256": _digest(flat)})
+        newest, previous = (self.path / name for name in CHECKPOINTS)
+        with _written(newest.with_suffix(".new"), data) as written:
+            if newest.exists():
+                newest.replace(previous)
+            written.replace(newest)
+
+    def load(self) -> dict[str, Tensor] | None:
+        """Return the newest checkpoint that is intact, or None."""
+        for name in CHECKPOINTS:
+            with suppress(ValueError, FileNotFoundError):
+                return _read_checkpoint(self.path / name)
+        return None
+
+    def forget_after(self, step: int) -> None:
+        """Drop the reports of steps that will be done again."""
+        kept = [record for record in self._whole_lines() if record["step"] <= step]
+        replace_file(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+
+    def _whole_lines(self) -> Iterator[Record]:
+        file = self.path / "metrics.jsonl"
+        if not file.exists():
+            return
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(json.JSONDecodeError):
+                record = json.loads(line)
+                if isinstance(record, dict) and isinstance(record.get("step"), int):
+                    yield record
+
+    def _read(self, name: str) -> Record:
+        try:
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ValueError(f"{self.path} is no run directory, or an unfinished one: it has no {name}") from None
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.path / name} cannot be read: {error}") from None
+        if not isinstance(content, dict):
+            raise ValueError(f"{self.path / name} must hold a JSON object, got {type(content).__name__}")
+        return content
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file so that it is there whole, or as it was before."""
+    with _written(path.with_name(path.name + ".new"), text.encode()) as written:
+        written.replace(path)
+
+
+@contextmanager
+def _written(path: Path, data: bytes) -> Iterator[Path]:
+    """Write data to a new file, through to the disk; whatever goes wrong, the file does not stay."""
+    try:
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _read_checkpoint(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            expected = (file.metadata() or {}).get("sha256")
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no checkpoint: {error}") from None
+    if _digest(tensors) != expected:
+        raise ValueError(f"{path} is damaged: its contents do not match their checksum")
+    return tensors
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
+        digest.update(tensors[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _to_json(content: Mapping[str, object]) -> str:
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _version() -> str:
+    from arms import __version__
+
+    return __version__
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
