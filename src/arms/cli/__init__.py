@@ -16,6 +16,7 @@ def main() -> None:
     verbs: dict[str, Callable[..., None]] = {
         "check": checking.check,
         "estimators": checking.estimators,
+        "report": reporting.report,
         "toy": reporting.toy_problem,
     }
     try:

@@ -1,0 +1,71 @@
+"""Reports: run directories become tables, figures and one HTML page, the paper's numbers beside ours."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from arms.reports.collect import Collection, Problem, collect
+from arms.reports.curves import plots
+from arms.reports.figures import looks, save, training_figure
+from arms.reports.groups import Group, Setting, group_runs
+from arms.reports.page import Section, render, summary
+from arms.reports.tables import Table, beside_paper, comparison, overview
+from arms.reports.written import write_table
+from arms.runs import replace_file
+
+__all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
+
+
+def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: bool = True) -> Collection:
+    """Write a page on runs (run directories, or folders of them), and return what was found.
+
+    With `files`, every table (Markdown, LaTeX, CSV) and figure (PDF, SVG) is also written, into `<page>_files` beside
+    the page. A run that is missing, unfinished or broken is listed on the page, and never fatal.
+    """
+    from arms import __version__
+
+    page = _page_path(output)
+    collection = collect(run_paths)
+    groups = group_runs(collection.runs)
+    folder = page.with_name(f"{page.stem}_files") if files else None
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    sections = [_section(group, f"{index}-{_slug(group.setting)}", folder) for index, group in enumerate(groups, 1)]
+    summary_table = overview(groups, "overview")
+    if folder and summary_table:
+        write_table(summary_table, folder)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(page, render(collection, sections, summary_table, __version__))
+    return collection
+
+
+def _page_path(output: Path | str) -> Path:
+    page = Path(output)
+    if page.is_dir():
+        raise ValueError(f"the report must be a file, got the folder {page}: try {page / 'report.html'}")
+    if page.suffix not in (".html", ".htm"):
+        raise ValueError(f"the report must be an .html file, got {page}: try {page.with_suffix('.html')}")
+    return page
+
+
+def _section(group: Group, name: str, folder: Path | None) -> Section:
+    first = comparison(group, name)
+    tables = [*([first] if first else []), *beside_paper(group, name)]
+    curves = plots(group)
+    written: list[Path] = []
+    if folder:
+        written = _write_tables(tables, folder)
+        if curves:
+            with looks():
+                written += save(training_figure(curves), folder, f"{name}-training")
+    return Section(group, tables, curves, [f"{path.parent.name}/{path.name}" for path in written])
+
+
+def _write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
+    return [path for table in tables for path in write_table(table, folder)]
+
+
+def _slug(setting: Setting) -> str:
+    """Return a file name that holds nothing but letters, digits and dashes, whatever a data set is called."""
+    words = re.sub(r"[^a-z0-9]+", "-", f"{setting.dataset}-{setting.network}".lower()).strip("-")[:60]
+    return f"{words}-n{setting.num_samples}-{setting.steps}-{re.sub('[^a-z]', '', setting.decoder_samples)[:10]}"

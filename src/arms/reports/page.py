@@ -1,0 +1,126 @@
+"""The page: one HTML file that needs nothing beside it. Whatever comes from a run directory is escaped."""
+
+import base64
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from arms.reports.collect import Collection, RunData
+from arms.reports.curves import Curve, Plot
+from arms.reports.figures import band
+from arms.reports.groups import Group
+from arms.reports.style import style_of
+from arms.reports.tables import RULE, Table
+
+Json: TypeAlias = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of one comparison."""
+
+    group: Group
+    tables: Sequence[Table]
+    plots: Sequence[Plot]
+    downloads: Sequence[str] = ()
+    """Files beside the page, relative to it."""
+
+
+def render(collection: Collection, sections: Sequence[Section], overview: Table | None, version: str) -> str:
+    """Return the page."""
+    environment = Environment(loader=PackageLoader("arms.reports"), autoescape=True, trim_blocks=True)
+    figures = [_figure(plot) for section in sections for plot in section.plots]
+    return environment.get_template("page.html.j2").render(
+        summary=summary(collection),
+        sections=sections,
+        overview=overview,
+        problems=collection.problems,
+        runs=collection.runs,
+        rule=RULE,
+        version=version,
+        picture=_data_uri,
+        figures=Markup(script_json(figures)),  # noqa: S704 (script_json escapes)
+        plotly=Markup(get_plotlyjs()),  # noqa: S704 (a library, not data)
+    )
+
+
+def summary(collection: Collection) -> str:
+    """Say how much there is, and of what."""
+    runs = collection.runs
+    replicas = sum(run.config.replicas for run in runs)
+    datasets = ", ".join(sorted({run.config.dataset for run in runs})) or "no data"
+    unfinished = sum(run.bounds is None for run in runs)
+    said = [_plural(len(runs), "run"), _plural(replicas, "replica"), f"data: {datasets}"]
+    return " · ".join([*said, *([f"{unfinished} unfinished"] if unfinished else [])])
+
+
+def script_json(content: object) -> str:
+    """Return JSON that cannot end the script element it is put in."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _data_uri(run: RunData) -> str:
+    assert run.picture is not None
+    return "data:image/png;base64," + base64.b64encode(run.picture).decode()
+
+
+def _figure(plot: Plot) -> Json:
+    """A plot for the page's script: traces, and the little of the layout that depends on it."""
+    quantity = plot.quantity
+    traces = [trace for curve in plot.curves for trace in _traces(curve, positive=quantity.logarithmic)]
+    return {
+        "traces": traces,
+        "axis": quantity.axis,
+        "log": quantity.logarithmic,
+        "range": plot.frame(),
+    }
+
+
+def _traces(curve: Curve, *, positive: bool) -> list[Json]:
+    # Plotly reads HTML in names, so a label is escaped here though it is JSON.
+    name = html.escape(curve.label)
+    style = style_of(curve.estimator)
+    line: Json = {"color": style.color, "dash": style.dash, "width": 2}
+    spread = f" ± %{{customdata:.3{'e' if positive else 'f'}}}" if curve.std else ""
+    value = "%{y:.3e}" if positive else "%{y:.3f}"
+    main: Json = {
+        "x": curve.steps,
+        "y": curve.mean,
+        "name": name,
+        "legendgroup": name,
+        "mode": "lines+markers",
+        "marker": {"symbol": style.marker, "color": style.color, "size": 7, "maxdisplayed": 7},
+        "line": line,
+        "hovertemplate": f"{value}{spread}",
+    }
+    if curve.std is None:
+        return [main]
+    low, high = band(curve, positive=positive)
+    edge: Json = {
+        "x": curve.steps + curve.steps[::-1],
+        "y": high + low[::-1],
+        "legendgroup": name,
+        "showlegend": False,
+        "mode": "lines",
+        "line": {"width": 0},
+        "fill": "toself",
+        "fillcolor": _translucent(style.color),
+        "hoverinfo": "skip",
+    }
+    return [edge, main | {"customdata": curve.std}]
+
+
+def _translucent(color: str) -> str:
+    red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.15)"

@@ -1,0 +1,81 @@
+"""One colour, dash and marker for every estimator, the same in every figure and on every page.
+
+The colours are Okabe and Ito's, told apart by colour-blind eyes; dash and marker repeat the distinction in print.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+VERMILION, BLUE, SKY, GREEN = "#D55E00", "#0072B2", "#56B4E9", "#009E73"
+PURPLE, ORANGE, GREY = "#CC79A7", "#E69F00", "#808080"
+
+DASHES: Mapping[str, tuple[float, tuple[float, ...]]] = {
+    "solid": (0, ()),
+    "dash": (0, (5, 2)),
+    "dot": (0, (1.2, 1.5)),
+    "dashdot": (0, (5, 1.5, 1.2, 1.5)),
+    "longdash": (0, (9, 2.5)),
+}
+"""A dash by the name it has on the page, as matplotlib writes it."""
+
+MARKERS: Mapping[str, str] = {
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "triangle-up": "^",
+    "triangle-down": "v",
+    "cross": "P",
+    "x": "X",
+    "star": "*",
+    "pentagon": "p",
+}
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the curves of one estimator look."""
+
+    color: str
+    dash: str
+    marker: str
+
+
+STYLES: Mapping[str, Style] = {
+    "arms-s": Style(VERMILION, "solid", "circle"),
+    "arms-d": Style(BLUE, "solid", "square"),
+    "arms-n": Style(SKY, "solid", "diamond"),
+    "loorf": Style(GREEN, "dash", "triangle-up"),
+    "disarm": Style(PURPLE, "dash", "triangle-down"),
+    "relax": Style(ORANGE, "dash", "cross"),
+    "rebar": Style(ORANGE, "dot", "x"),
+    "arm": Style(GREY, "dash", "x"),
+    "arts": Style(PURPLE, "dot", "star"),
+    "reinforce": Style(GREY, "dot", "cross"),
+    "exact": Style(GREY, "solid", "star"),
+    "arms-ms-s": Style(VERMILION, "longdash", "circle"),
+    "arms-ms-d": Style(BLUE, "longdash", "square"),
+    "arms-ms-n": Style(SKY, "longdash", "diamond"),
+    "loorf-ms": Style(GREEN, "dashdot", "triangle-up"),
+    "disarm-ms": Style(PURPLE, "dashdot", "triangle-down"),
+    "vimco": Style(ORANGE, "dashdot", "pentagon"),
+    "reinforce-ms": Style(GREY, "dashdot", "cross"),
+}
+
+COUPLING_STYLES: Mapping[str, Style] = {
+    "independent": STYLES["loorf"],
+    "dirichlet": STYLES["arms-d"],
+    "gaussian": STYLES["arms-n"],
+    "systematic": STYLES["arms-s"],
+}
+"""A coupling looks like the estimator that draws from it."""
+
+UNKNOWN = Style(GREY, "longdash", "pentagon")
+
+
+def style_of(estimator: str) -> Style:
+    """Return the estimator's looks; one that is not in the registry is grey.
+
+    >>> style_of("arms-s").color
+    '#D55E00'
+    """
+    return STYLES.get(estimator, UNKNOWN)
