@@ -13,11 +13,10 @@ import arms
 from arms import toy
 from arms.checks import univariate_variance
 
-BUDGETS = (2, 4, 6, 8, 10, 20, 50, 100)
 
 
 def ratios(n: int) -> dict[str, float]:
-    logits = torch.logit(torch.linspace(0.1, 0.9, 81, dtype=torch.float64))
+    logits = torch.logit(torch.linspace(0.1, 0.9, toy.POINTS, dtype=torch.float64))
     variances = {
         name: univariate_variance(arms.estimator(name, n), logits, toy.P0**2, (1 - toy.P0) ** 2)
         for name in toy.ESTIMATORS
@@ -30,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    table = {n: ratios(n) for n in BUDGETS}
+    table = {n: ratios(n) for n in toy.BUDGETS}
     for n, row in table.items():
         print(n, {name: round(ratio, 4) for name, ratio in row.items()})
     if options.output:

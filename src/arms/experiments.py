@@ -1,0 +1,194 @@
+"""Every figure and table of the ARMS paper by name, each a pure function from a scale to the runs behind it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import Literal, TypeAlias, get_args
+
+import torch
+
+from arms import toy
+from arms.models import Network
+from arms.pipeline import train
+from arms.runs import Run, run_name
+from arms.training import TrainConfig, paper_preset
+
+Scale: TypeAlias = Literal["smoke", "laptop", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+RELAX_TRAINS = False
+"""Whether a training step can run `relax`, which needs the objective between 0 and 1; then it joins the ELBO runs."""
+
+DATASETS = ("dynamic-mnist", "fashion-mnist", "omniglot")
+NETWORKS: tuple[Network, ...] = ("linear", "nonlinear")
+BUDGETS = (4, 6, 8, 10)
+ELBO_ESTIMATORS = ("arms-d", "arms-n", "arms-s", "loorf", "disarm", *(("relax",) if RELAX_TRAINS else ()))
+BOUND_ESTIMATORS = ("arms-ms-d", "arms-ms-s", "disarm-ms", "vimco")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs behind one table or figure: every combination."""
+
+    estimators: Sequence[str]
+    datasets: Sequence[str] = DATASETS
+    networks: Sequence[Network] = NETWORKS
+
+    def configs(self, scale: Scale) -> list[TrainConfig]:
+        """Return the configurations at that scale, each once."""
+        budgets = BUDGETS if scale == "paper" else BUDGETS[:1]
+        combinations = product(self.datasets, self.networks, budgets, self.estimators)
+        return list(dict.fromkeys(_scaled(self._config(*combination), scale) for combination in combinations))
+
+    def _config(self, dataset: str, network: Network, num_samples: int, estimator: str) -> TrainConfig:
+        # A decoder on one extra sample would train on the ELBO, not on the bound of these estimators.
+        config = paper_preset(TrainConfig(dataset, network, estimator, num_samples))
+        return replace(config, decoder_samples="all") if self.estimators == BOUND_ESTIMATORS else config
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that needs no training."""
+
+    draw: Callable[[Scale, Path], list[Path]]
+
+    def configs(self, scale: Scale) -> list[TrainConfig]:
+        """Return no runs."""
+        return []
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure or table of the paper."""
+
+    description: str
+    source: Sweep | Drawing
+
+
+def draw_correlations(scale: Scale, folder: Path) -> list[Path]:
+    """Draw the correlation of every coupling against p, as exact at any scale."""
+    from arms.reports.correlations import correlation_curves, write_correlations
+
+    return write_correlations(correlation_curves(), folder)
+
+
+def draw_toy(scale: Scale, folder: Path) -> list[Path]:
+    """Measure and draw the toy problem."""
+    from arms.reports.toy_problem import write_toy
+
+    budgets, replicas = ((2, 4), 100) if scale == "smoke" else (toy.BUDGETS, 1000)
+    generator = torch.Generator().manual_seed(0)
+    curves = [curve for n in budgets for curve in toy.variance_curves(n, replicas=replicas, generator=generator)]
+    return write_toy(curves, toy.ascents(budgets[-1], replicas=replicas, generator=generator), folder)
+
+
+ELBO, BOUND = Sweep(ELBO_ESTIMATORS), Sweep(BOUND_ESTIMATORS)
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    "figure1": Experiment("correlation of every coupling against p, n = 5", Drawing(draw_correlations)),
+    "figure2": Experiment("toy problem: gradient variance against p, and ascents", Drawing(draw_toy)),
+    "figure3": Experiment(
+        "training curves, ELBO, nonlinear, Fashion MNIST",
+        replace(ELBO, datasets=("fashion-mnist",), networks=("nonlinear",)),
+    ),
+    "figure4": Experiment(
+        "training curves, multi-sample bound, linear, Dynamic MNIST",
+        replace(BOUND, datasets=("dynamic-mnist",), networks=("linear",)),
+    ),
+    "figure5": Experiment("training curves, ELBO, linear, all data sets", replace(ELBO, networks=("linear",))),
+    "figure6": Experiment("training curves, ELBO, nonlinear, all data sets", replace(ELBO, networks=("nonlinear",))),
+    "figure7": Experiment("training curves, bound, linear, all data sets", replace(BOUND, networks=("linear",))),
+    "figure8": Experiment("training curves, bound, nonlinear, all data sets", replace(BOUND, networks=("nonlinear",))),
+    "table1": Experiment("final train ELBO", ELBO),
+    "table2": Experiment("final train multi-sample bound", BOUND),
+    "table3": Experiment("test log-likelihood after training on the ELBO (the runs of table1)", ELBO),
+    "table4": Experiment("test log-likelihood after training on the bound (the runs of table2)", BOUND),
+}
+
+
+def configs(name: str, scale: Scale) -> list[TrainConfig]:
+    """Return the runs behind a figure or table; none for one that is computed without training.
+
+    >>> [config.estimator for config in configs("figure4", "smoke")]
+    ['arms-ms-d', 'arms-ms-s', 'disarm-ms', 'vimco']
+    """
+    return _experiment(name).source.configs(_checked(scale))
+
+
+def run_experiment(
+    name: str,
+    scale: Scale,
+    output: Path | str,
+    *,
+    device: str = "auto",
+    data_dir: Path | str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Path]:
+    """Train what is not yet trained under `output`, write the report or the figures, and return their paths.
+
+    The same call again goes on where an earlier one ended; experiments in one folder share their runs.
+    """
+    source, folder = _experiment(name).source, Path(output)
+    if isinstance(source, Drawing):
+        return source.draw(_checked(scale), folder / name)
+    wanted = configs(name, scale)
+    runs = [
+        _trained(config, folder, f"{name} {index}/{len(wanted)}", device, data_dir, tell)
+        for index, config in enumerate(wanted, 1)
+    ]
+    from arms.reports import build_report
+
+    page = folder / f"{name}.html"
+    build_report([run.path for run in runs], page)
+    return [page]
+
+
+def _trained(
+    config: TrainConfig, folder: Path, place: str, device: str, data_dir: Path | str | None, tell: Callable[[str], None]
+) -> Run:
+    start = perf_counter()
+    run = train(config, folder / run_name(config), device=device, data_dir=data_dir)
+    tell(f"{place} {run.path.name}: {perf_counter() - start:.1f} s")
+    return run
+
+
+def _scaled(config: TrainConfig, scale: Scale) -> TrainConfig:
+    """Make the paper's run as small as the scale asks; a short run learns ten times as fast."""
+    if scale == "paper":
+        return replace(config, report_every=1000, evaluate_every=10_000)
+    if scale == "laptop":
+        return replace(
+            config,
+            steps=5000,
+            replicas=2,
+            learning_rate=1e-3,
+            report_every=50,
+            evaluate_every=500,
+            evaluate_images=200,
+        )
+    return replace(
+        config,
+        dataset="digits",
+        steps=40,
+        replicas=2,
+        latents=20,
+        batch_size=20,
+        learning_rate=1e-3,
+        report_every=5,
+        evaluate_every=20,
+        evaluate_images=50,
+    )
+
+
+def _experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise ValueError(f"no experiment is called {name!r}: choose one of {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]
+
+
+def _checked(scale: Scale) -> Scale:
+    if scale not in SCALES:
+        raise ValueError(f"no scale is called {scale!r}: choose one of {', '.join(SCALES)}")
+    return scale

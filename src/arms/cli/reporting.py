@@ -1,5 +1,7 @@
-"""Verbs that draw and tell: report, toy."""
+"""Verbs that draw and tell: report, toy, correlations, experiments list, experiments run."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -10,45 +12,132 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms import toy
+from arms.experiments import EXPERIMENTS, Scale, configs, run_experiment
 
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+ALL = "all"
 
 
 def report(
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional], /, output: Output = Path("report.html"), files: bool = True
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    output: Output = Path("report.html"),
+    files: bool = True,
 ) -> None:
-    """Compare finished runs on one self-contained page, with the paper's numbers beside them.
+    """Compare runs on one self-contained page, with the paper's numbers beside them.
 
     Args:
         runs: Run directories, or folders of them.
         output: The page to write.
         files: Write every table (.md, .tex, .csv) and figure (.pdf, .svg) too, into `<page>_files`.
     """
-    from arms.reports import build_report, summary
-
     if not runs:
-        raise ValueError("name at least one run directory, or a folder of them")
-    found = build_report(runs, output, files=files)
+        raise ValueError("name at least one run directory, or a folder of them: arms report runs")
+    with _drawing():
+        from arms.reports import build_report, summary
+
+        found = build_report(runs, output, files=files)
     for problem in found.problems:
         rich.print(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
     rich.print(f"{escape(summary(found))}\n[bold]{escape(str(output))}")
 
 
-def toy_problem(num_samples: tuple[int, ...] = (2, 4, 10), replicas: int = 1000, seed: int = 0) -> None:
-    """Measure gradient variances on the paper's toy problem, beside their closed forms.
+def toy_problem(
+    num_samples: tuple[int, ...] = toy.BUDGETS, replicas: int = 1000, seed: int = 0, output: Output = Path("toy")
+) -> None:
+    """Measure gradient variances on the paper's toy problem, beside their closed forms, and draw its figure 2.
 
     Args:
-        num_samples: Budgets n, a block of columns each.
-        replicas: Monte-Carlo replicas at each of 81 probabilities.
+        num_samples: Budgets n, a panel each.
+        replicas: Monte-Carlo replicas at each of 98 probabilities, and ascents.
         seed: Seed of the generator.
+        output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
     """
     generator = torch.Generator().manual_seed(seed)
-    for n in num_samples:
-        table = Table("estimator", "variance", "closed form", "x loorf", title=f"toy problem, n = {n}, mean over p")
-        curves = toy.variance_curves(n, replicas=replicas, generator=generator)
-        reference = next(curve for curve in curves if curve.estimator == "loorf").measured.mean()
-        for curve in curves:
-            exact = "" if curve.exact is None else f"{curve.exact.mean():.4e}"
-            mean = curve.measured.mean()
-            table.add_row(curve.estimator, f"{mean:.4e}", exact, f"{mean / reference:.3f}")
-        rich.print(table)
+    of_budget = {n: toy.variance_curves(n, replicas=replicas, generator=generator) for n in num_samples}
+    if not of_budget:
+        raise ValueError("name at least one budget: --num-samples 4 10")
+    table = Table("n", "variance / loorf's", *toy.ESTIMATORS, title="toy problem, mean over p from 0.1 to 0.9")
+    for n, curves in of_budget.items():
+        _add_budget(table, n, curves)
+    rich.print(table)
+    shown = 10 if 10 in num_samples else num_samples[-1]
+    paths = toy.ascents(shown, replicas=replicas, generator=generator)
+    with _drawing():
+        from arms.reports.toy_problem import write_toy
+
+        _tell(write_toy([curve for curves in of_budget.values() for curve in curves], paths, output))
+
+
+def correlations(num_samples: int = 5, output: Output = Path("correlations")) -> None:
+    """Draw the correlation of every coupling against p, above the smallest there can be: the paper's figure 1.
+
+    Args:
+        num_samples: How many samples are coupled.
+        output: Folder for the figure (.svg, .pdf, .png) and the numbers (.csv).
+    """
+    with _drawing():
+        from arms.reports.correlations import correlation_curves, write_correlations
+
+        _tell(write_correlations(correlation_curves(num_samples), output))
+
+
+def experiments_list() -> None:
+    """List every figure and table of the paper, with the runs behind it."""
+    table = Table("name", "what", "runs: smoke", "laptop", "paper")
+    for name, experiment in EXPERIMENTS.items():
+        counts = [str(len(configs(name, scale)) or "–") for scale in ("smoke", "laptop", "paper")]
+        table.add_row(name, experiment.description, *counts)
+    rich.print(table)
+
+
+def experiments_run(
+    name: Annotated[str, tyro.conf.Positional],
+    /,
+    scale: Scale = "smoke",
+    output: Output = Path("experiments"),
+    device: str = "auto",
+    data_dir: Path | None = None,
+) -> None:
+    """Run a figure or table of the paper, or go on with it, and write its report.
+
+    Args:
+        name: A name of `arms experiments list`, or all.
+        scale: smoke: seconds on 8x8 digits. laptop: 5,000 steps of the smallest budget. paper: as printed, for a GPU.
+        output: Folder for runs and reports; experiments share the runs they have in common.
+        device: cpu, cuda, or auto.
+        data_dir: Folder with the data sets; else ARMS_DATA_DIR, the cache, or the network.
+    """
+    written: list[Path] = []
+    with _drawing():
+        for each in EXPERIMENTS if name == ALL else [name]:
+            written += run_experiment(each, scale, output, device=device, data_dir=data_dir, tell=_say)
+    _tell(written)
+
+
+def _add_budget(table: Table, n: int, curves: Sequence[toy.ToyCurve]) -> None:
+    """Two rows: measured, and in closed form where there is one."""
+    loorf = next(curve for curve in curves if curve.estimator == "loorf")
+    assert loorf.exact is not None
+    measured = [f"{curve.measured.mean() / loorf.measured.mean():.3f}" for curve in curves]
+    exact = ["" if curve.exact is None else f"{curve.exact.mean() / loorf.exact.mean():.3f}" for curve in curves]
+    table.add_row(str(n), "measured", *measured)
+    table.add_row("", "closed form", *exact, end_section=True)
+
+
+def _tell(paths: Sequence[Path]) -> None:
+    for path in paths:
+        _say(f"[bold]{escape(str(path))}")
+
+
+def _say(line: str) -> None:
+    rich.print(line)
+
+
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """Say what to install where a package for figures or pages is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f"figures and reports need {error.name}: pip install 'arms-grad[bench]'") from None

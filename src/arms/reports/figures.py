@@ -48,6 +48,8 @@ def save(figure: Figure, folder: Path, name: str, endings: Sequence[str] = ("pdf
     """Write a figure in every format; no date goes in, so that files change only with their contents."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{ending}" for ending in endings]
+    figure.draw_without_rendering()  # lays out once; each format would do it again
+    figure.set_layout_engine("none")
     stamps: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     for path, ending in zip(paths, endings, strict=True):
         figure.savefig(path, metadata=stamps.get(ending), dpi=200)
@@ -83,6 +85,7 @@ def _draw(axes: Axes, plot: Plot) -> None:
     if frame := plot.frame():
         axes.set_ylim(*frame)
     axes.set_title(plot.quantity.title)
+    axes.set_xlim(left=0)
     axes.set(xlabel="step", ylabel=plot.quantity.axis)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

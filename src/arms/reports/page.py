@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -83,8 +84,16 @@ def _figure(plot: Plot) -> Json:
         "traces": traces,
         "axis": quantity.axis,
         "log": quantity.logarithmic,
+        "dtick": _decade_ticks(plot) if quantity.logarithmic else None,
         "range": plot.frame(),
     }
+
+
+def _decade_ticks(plot: Plot) -> int | str | None:
+    """Return Plotly's name for ticks at 1, at 1-2-5, or (None) wherever it likes, so that labels never collide."""
+    positive = [value for curve in plot.curves for value in curve.mean if value > 0]
+    decades = math.log10(max(positive) / min(positive)) if positive else 0.0
+    return 1 if decades > 2.5 else "D2" if decades > 0.5 else None
 
 
 def _traces(curve: Curve, *, positive: bool) -> list[Json]:
