@@ -9,17 +9,30 @@ def main() -> None:
     try:
         import tyro
 
-        from arms.cli import checking, reporting
+        from arms.cli import checking, reporting, training
     except ImportError as error:
-        sys.stderr.write(f"arms: the command line needs {error.name}: pip install 'arms-grad[cli]'\n")
+        sys.stderr.write(f"arms: the command line needs {error.name}: pip install 'arms-grad[bench]'\n")
         raise SystemExit(2) from None
     verbs: dict[str, Callable[..., None]] = {
+        "train": training.train,
+        "evaluate": training.evaluate,
+        "variance": training.variance,
+        "sample": training.sample,
+        "data:list": training.data_list,
+        "data:get": training.data_get,
+        "demo": training.demo,
         "check": checking.check,
         "estimators": checking.estimators,
         "toy": reporting.toy_problem,
     }
+    words = sys.argv[1:]
+    if words[:1] == ["data"] and len(words) > 1:  # `arms data list` reads better than `arms data:list`
+        words = [f"data:{words[1]}", *words[2:]]
     try:
-        tyro.extras.subcommand_cli_from_dict(verbs, prog="arms", description=__doc__)
+        tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="arms", description=__doc__)
     except ValueError as error:
         sys.stderr.write(f"arms: {error}\n")
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("arms: stopped; a run was saved, and the same command goes on with it\n")
+        raise SystemExit(130) from None
