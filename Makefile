@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test lint clean
 
 demo: .venv/installed
-	$(BIN)/arms toy
+	$(BIN)/arms demo
 
 test: .venv/installed lint
 	$(BIN)/pytest -n 2 --dist worksteal

@@ -14,7 +14,6 @@ from arms import toy
 from arms.checks import univariate_variance
 
 
-
 def ratios(n: int) -> dict[str, float]:
     logits = torch.logit(torch.linspace(0.1, 0.9, toy.POINTS, dtype=torch.float64))
     variances = {

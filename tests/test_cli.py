@@ -74,3 +74,78 @@ def test_listing_and_toy() -> None:
     result = run("toy", "--num-samples", "4", "--replicas", "50")
     assert result.returncode == 0, result.stderr
     assert "arms-n" in result.stdout
+
+
+def test_a_runs_life(tmp_path: Path) -> None:
+    train = ["train", "--steps", "30", "--report-every", "10", "--latents", "10", "--replicas", "2", "--name", "mine"]
+    first = run(*train, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "test bound K = 100" in first.stdout
+    assert "±" in first.stdout
+    again = run(*train, cwd=tmp_path)
+    assert again.returncode == 0
+    evaluated = run("evaluate", "runs/mine", "--samples", "1", "7", "--images", "50", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "│ 7" in evaluated.stdout
+    compared = run("variance", "runs/mine", "--repeats", "20", "--estimators", "loorf", "arms-s", cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert "arms-s" in compared.stdout
+    drawn = run("sample", "runs/mine", "--count", "4", cwd=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
+    assert (tmp_path / "runs/mine/samples.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_data_verbs(tmp_path: Path) -> None:
+    listed = run("data", "list", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert "fashion-mnist" in listed.stdout
+    got = run("data", "get", "digits", cwd=tmp_path)
+    assert got.returncode == 0, got.stderr
+    assert "installed package" in got.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--estimator", "best"], "no estimator is called 'best'"),
+        (["train", "--estimator", "arm", "--num-samples", "3"], "must be even"),
+        (["train", "--dataset", "cifar"], "no data set is called 'cifar'"),
+        (["train", "--device", "tpu"], "no device 'tpu' here"),
+        (["evaluate", "nowhere"], "nowhere is no run directory"),
+        (["data", "get", "cifar"], "no data set is called 'cifar'"),
+        (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
+    ],
+)
+def test_run_mistakes_are_one_line(tmp_path: Path, words: list[str], message: str) -> None:
+    result = run(*words, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
+    import os
+    import signal
+    import time
+
+    command = [
+        sys.executable,
+        "-c",
+        "from arms.cli import main; main()",
+        "train",
+        "--name",
+        "long",
+        "--report-every",
+        "10",
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "runs/long/metrics.jsonl"
+    deadline = time.time() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.time() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on" in errors
+    assert "Traceback" not in errors
+    assert (tmp_path / "runs/long/checkpoint.safetensors").exists()

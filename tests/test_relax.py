@@ -227,20 +227,8 @@ def test_additive_control_serves_any_number_of_latents() -> None:
         torch.testing.assert_close(control(z), sum((control(z[..., i : i + 1]) for i in range(d)), torch.zeros(4, 7)))
 
 
-class ReplicaControl(nn.Module):
-    """One network for each replica, on z `[n, R, B, d]` and x `[R, B, c]`."""
-
-    def __init__(self, replicas: int, d: int, context: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.randn(replicas, d + context, 1, generator=seeded()))
-
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
-        values: Tensor = (torch.cat([x.expand(*z.shape[:-1], -1), z], -1) @ self.weights).squeeze(-1)
-        return values
-
-
 def test_replicas_have_their_own_controls_and_share_the_context() -> None:
-    estimator = RELAX(4, Relaxation(shape=(5, 1)), ReplicaControl(5, 3, 2))
+    estimator = RELAX(4).for_replicas(5, d=3, context=2, generator=seeded())
     logits, x = torch.zeros(5, 7, 3), torch.randn(5, 7, 2, generator=seeded())
     step = estimator.with_context(x)
     estimate = step(quadratic, logits, seeded())

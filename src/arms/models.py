@@ -86,6 +86,9 @@ class BinaryVAE(nn.Module):
     def log_likelihood(self, b: Tensor, x: Tensor) -> Tensor:
         """Return log p(x|b) `[n, R, B]`."""
         decoder = self.decoder
+        if b.requires_grad:  # relaxed bits: their gradient will be differentiated again
+            a = self.decode(b)
+            return (x * a - nn.functional.softplus(a)).sum(-1)
         if isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
             return affine_log_prob(decoder[:-1](2 * b - 1), decoder[-1], x)
         return bernoulli_log_prob(self.decode(b), x)
@@ -153,6 +156,7 @@ class _LogProb(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        _refuse_second_derivatives()
         (residual,) = ctx.saved_tensors
         return residual * grads[0].unsqueeze(-1), None
 
@@ -163,7 +167,7 @@ class _AffineLogProb(torch.autograd.Function):
         h, weight, bias, x = inputs
         rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs]: one matrix product a replica
         sign = (1 - 2 * x).unsqueeze(1)
-        z = torch.bmm(rows, weight).unflatten(1, (len(h), -1))  # [R, n, B, pixels]
+        z = torch.bmm(rows, weight).unflatten(1, h.shape[::2])  # [R, n, B, pixels]
         torch.addcmul(bias.unsqueeze(1) * sign, z, sign, out=z)
         value, residual = _log_prob_and_residual(z, sign)
         ctx.save_for_backward(rows, weight, residual.flatten(1, 2))
@@ -171,12 +175,18 @@ class _AffineLogProb(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        _refuse_second_derivatives()
         rows, weight, residual = ctx.saved_tensors
         scale = grads[0].movedim(0, 1).flatten(1, 2).unsqueeze(-1)  # [R, nB, 1]: cheaper on rows than on pixels
         inward = None
         if ctx.needs_input_grad[0]:
             inward = (torch.bmm(residual, weight.mT) * scale).unflatten(1, grads[0].shape[::2]).movedim(1, 0)
         return inward, torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual), None
+
+
+def _refuse_second_derivatives() -> None:
+    if torch.is_grad_enabled():  # backward with create_graph=True, where the saved residual would count as a constant
+        raise RuntimeError("this log-probability is differentiable once; mark its samples as requiring a gradient")
 
 
 def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
 """From a configuration to a finished run: train, report, save, evaluate; and go on where an earlier try ended."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,24 +12,14 @@ from arms.data import Dataset, load
 from arms.evaluation import bounds
 from arms.memory import keep_freed_memory
 from arms.models import BinaryVAE, build_vae, seeded_generator
-from arms.runs import Record, Run
+from arms.runs import Events, Record, Run
 from arms.training import TrainConfig, Trainer
 
 TEST_SAMPLES = 100
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands, for whoever watches it."""
-
-    step: int
-    elbo: Tensor
-    """`[R]`, mean over the training batches since the last report."""
-    variance: Tensor
-    """`[R]`, the gradient variance as in the paper's figures."""
-
-
-Watcher = Callable[[Progress], None]
+Watcher: TypeAlias = Callable[[Record], None]
+"""Called with every report: step, and each metric as a list with one number a replica."""
 
 
 def train(
@@ -57,11 +47,13 @@ def train(
     if (state := run.load()) is not None:
         trainer.load_state(state)
     run.forget_after(trainer.steps_done)
+    events = Events(run.path, trainer.steps_done)
     start = perf_counter()
     try:
-        _advance(trainer, run, dataset, checkpoint_seconds, watch)
+        _advance(trainer, run, dataset, checkpoint_seconds, [events, *([watch] if watch else [])])
         run.finish(final_bounds(trainer.model, dataset, config))
     finally:
+        events.close()
         run.describe(device, perf_counter() - start)
     return run
 
@@ -112,7 +104,7 @@ def choose_device(name: str) -> str:
     return name
 
 
-def _advance(trainer: Trainer, run: Run, dataset: Dataset, checkpoint_seconds: float, watch: Watcher | None) -> None:
+def _advance(trainer: Trainer, run: Run, dataset: Dataset, checkpoint_seconds: float, watchers: list[Watcher]) -> None:
     config = trainer.config
     saved = perf_counter()
     try:
@@ -120,10 +112,10 @@ def _advance(trainer: Trainer, run: Run, dataset: Dataset, checkpoint_seconds: f
             trainer.step()
             step, last = trainer.steps_done, trainer.steps_done == config.steps
             if step % config.report_every == 0 or last:
-                progress = Progress(step, trainer.recent_elbo().cpu(), trainer.gradient_variance().cpu())
-                run.report(_record(trainer, dataset, progress))
-                if watch:
-                    watch(progress)
+                record = _record(trainer, dataset)
+                run.report(record)
+                for watch in watchers:
+                    watch(record)
                 if last or perf_counter() - saved >= checkpoint_seconds:
                     run.save(trainer.state())
                     saved = perf_counter()
@@ -132,14 +124,14 @@ def _advance(trainer: Trainer, run: Run, dataset: Dataset, checkpoint_seconds: f
         raise
 
 
-def _record(trainer: Trainer, dataset: Dataset, progress: Progress) -> Record:
+def _record(trainer: Trainer, dataset: Dataset) -> Record:
+    config, step = trainer.config, trainer.steps_done
     record: Record = {
-        "step": progress.step,
-        "train_elbo": progress.elbo.tolist(),
-        "gradient_variance": progress.variance.tolist(),
+        "step": step,
+        "train_elbo": trainer.recent_elbo().tolist(),
+        "gradient_variance": trainer.gradient_variance().tolist(),
     }
-    config = trainer.config
-    if config.evaluate_every and progress.step % config.evaluate_every == 0:
+    if config.evaluate_every and step % config.evaluate_every == 0:
         found = evaluate(trainer.model, dataset, "test", [TEST_SAMPLES], config.seed, config.evaluate_images)
         record["test_bound_100"] = found[str(TEST_SAMPLES)]
     return record

@@ -153,6 +153,29 @@ class Run:
         return content
 
 
+class Events:
+    """The metrics as TensorBoard events; silent where TensorBoard is not installed."""
+
+    def __init__(self, path: Path, steps_done: int) -> None:
+        self._writer = None
+        with suppress(ImportError):
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            self._writer = SummaryWriter(str(path), purge_step=steps_done + 1)
+
+    def __call__(self, record: Record) -> None:
+        if self._writer is None:
+            return
+        for name, values in record.items():
+            for replica, value in enumerate(values if isinstance(values, list) else []):
+                self._writer.add_scalar(f"{name}/{replica}", value, record["step"])
+
+    def close(self) -> None:
+        """Write out what is still in memory."""
+        if self._writer is not None:
+            self._writer.close()
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a file so that it is there whole, or as it was before."""
     with _written(path.with_name(path.name + ".new"), text.encode()) as written:

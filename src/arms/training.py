@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from arms.arguments import as_count
 from arms.couplings import Independent
 from arms.data import Dataset, binarize
-from arms.estimators import Estimator
+from arms.estimators import MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.estimators.base import gradient
 from arms.models import BinaryVAE, Network, build_vae, seeded_generator
@@ -45,7 +45,8 @@ class TrainConfig:
     prior_learning_rate: float = 1e-2
     """Gradient ascent's, for the prior logits."""
     decoder_samples: Literal["all", "extra"] = "all"
-    """Where decoder and prior take their gradient from: all samples, or one extra, independent one (the paper)."""
+    """Where decoder and prior take their gradient from: all samples, or one extra, independent one (the paper).
+    The multi-sample bound always uses its own samples."""
     report_every: int = 100
     """Steps between two reports."""
     evaluate_every: int = 0
@@ -73,22 +74,25 @@ def paper_preset(config: TrainConfig) -> TrainConfig:
 
 
 class Trainer:
-    """A run in memory: model, optimiser, generator, step; `step()` advances it."""
+    """A run in memory: model, estimator, optimisers, generator, step; `step()` advances it."""
 
     def __init__(
         self, config: TrainConfig, dataset: Dataset, device: str = "cpu", model: BinaryVAE | None = None
     ) -> None:
         self.config = config
-        self.estimator: Estimator = as_estimator(config.estimator, config.num_samples)
         self.images, self.levels = dataset.train.to(device), dataset.levels
+        pixel_mean = dataset.pixel_mean()
         if model is None:
-            model = build_vae(
-                config.network, config.latents, dataset.pixel_mean(), config.replicas, config.seed, device
-            )
+            model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
         self.model = model
         self.generator = seeded_generator(config.seed, "train", device=device)
+        self.estimator = as_estimator(config.estimator, config.num_samples).for_replicas(
+            config.replicas, model.latents, len(pixel_mean), seeded_generator(config.seed, "estimator", device=device)
+        )
         self.weights = [p for p in model.parameters() if p is not model.prior]
-        self.optimizer = torch.optim.Adam(self.weights, lr=config.learning_rate, eps=1e-7, fused=True)
+        self.learnt = list(self.estimator.parameters())
+        groups = [{"params": group} for group in (self.weights, self.learnt) if group]
+        self.optimizer = torch.optim.Adam(groups, lr=config.learning_rate, eps=1e-7, fused=True)
         encoder = model.encoder
         self.encoder_weights = list(encoder.parameters()) if isinstance(encoder, nn.Module) else []
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
@@ -98,7 +102,11 @@ class Trainer:
 
     def step(self) -> None:
         """Draw a batch, estimate, update."""
-        self._backward(self._batch())
+        x = self._batch()
+        if self.estimator.relaxes:
+            self._backward_relaxed(x)
+        else:
+            self._backward(x)
         self.optimizer.step()
         prior = self.model.prior
         assert prior.grad is not None
@@ -107,7 +115,7 @@ class Trainer:
             if self.encoder_weights:
                 grads = [p.grad for p in self.encoder_weights if p.grad is not None]
                 torch._foreach_lerp_(self.mean_grads, grads, 1 - VARIANCE_DECAY)
-        for parameter in (*self.weights, prior):
+        for parameter in (*self.weights, *self.learnt, prior):
             parameter.grad = None
         self.steps_done += 1
 
@@ -120,8 +128,8 @@ class Trainer:
         total = torch.zeros_like(self.elbo_sum)
         for parameter, mean in zip(self.encoder_weights, self.mean_grads, strict=True):
             square = self.optimizer.state[parameter]["exp_avg_sq"]
-            total += (square / correction - (mean / correction).square()).flatten(1).sum(1)
-        return total / sum(p[0].numel() for p in self.encoder_weights)
+            total += (square / correction - (mean / correction).square()).reshape(self.config.replicas, -1).sum(1)
+        return total / max(1, sum(p.numel() for p in self.encoder_weights) // self.config.replicas)
 
     def recent_elbo(self) -> Tensor:
         """Return the mean ELBO `[R]` over the training batches since the last call, and start anew."""
@@ -132,7 +140,8 @@ class Trainer:
     def state(self) -> dict[str, Tensor]:
         """Return all that the future of the run depends on, as named tensors."""
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        for index, parameter in enumerate(self.weights):
+        tensors |= {f"estimator.{index}": tensor for index, tensor in enumerate(self.learnt)}
+        for index, parameter in enumerate((*self.weights, *self.learnt)):
             moments = self.optimizer.state.get(parameter, {})
             tensors |= {f"adam.{index}.{name}": tensor for name, tensor in moments.items()}
         tensors |= {f"mean_grad.{index}": tensor for index, tensor in enumerate(self.mean_grads)}
@@ -144,11 +153,12 @@ class Trainer:
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go back to a state that `state()` returned."""
         device = self.images.device
-        model = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-        self.model.load_state_dict(model)
-        for index, parameter in enumerate(self.weights):
-            prefix = f"adam.{index}."
-            moments = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        self.model.load_state_dict(_part(tensors, "model."))
+        with torch.no_grad():
+            for index, parameter in enumerate(self.learnt):
+                parameter.copy_(tensors[f"estimator.{index}"])
+        for index, parameter in enumerate((*self.weights, *self.learnt)):
+            moments = _part(tensors, f"adam.{index}.")
             self.optimizer.state[parameter] = {name: t.to(device, copy=True) for name, t in moments.items()}
         self.mean_grads = [tensors[f"mean_grad.{index}"].to(device, copy=True) for index in range(len(self.mean_grads))]
         self.generator.set_state(tensors["generator"].cpu())
@@ -164,22 +174,57 @@ class Trainer:
 
     def _backward(self, x: Tensor) -> None:
         logits = self.model.encode(x)
-        constant = logits.detach()
-        draw = self.estimator.draw(constant, self.generator)
-        if self.config.decoder_samples == "all":
-            values = self.model.log_weights(draw.samples, x, self._inside(logits))
-            value = self.estimator.value(draw, values)
-        else:
-            with torch.no_grad():
-                values = self.model.log_weights(draw.samples, x, constant)
-            extra = Independent().sample(constant, 1, self.generator)
-            value = self.model.log_weights(extra, x, constant)[0]
-        scale = -1 / self.config.batch_size
+        draw = self.estimator.draw(logits.detach(), self.generator)
+        values = self._log_weights(draw.samples, x, logits)
         grad = gradient(draw, values)
-        torch.autograd.backward([logits, value], [grad * scale, torch.full_like(value, scale)])
+        value = self.estimator.value(draw, values) if values.requires_grad else self._extra(x, logits)
+        torch.autograd.backward([logits, value], [self._scale * grad, torch.full_like(value, self._scale)])
+        self._count(values)
+
+    def _backward_relaxed(self, x: Tensor) -> None:
+        logits = self.model.encode(x)
+        constant = logits.detach()
+        estimator = self.estimator.with_context(x)
+        grad, values = estimator(
+            lambda b: self.model.log_weights(b, x, constant), constant, self.generator, validate=False
+        )
+        value = values.mean(0) if self.config.decoder_samples == "all" else self._extra(x, logits)
+        torch.autograd.backward(value, torch.full_like(value, self._scale))
+        encoder_grads = torch.autograd.grad(logits, self.encoder_weights, self._scale * grad, create_graph=True)
+        # What the estimator learns: to make the encoder's gradient small, that is, less noisy around its mean.
+        norm = sum((g.square().sum() for g in encoder_grads), torch.zeros((), device=logits.device))
+        for parameter, slope in zip(self.learnt, torch.autograd.grad(norm, self.learnt), strict=True):
+            parameter.grad = slope
+        for parameter, encoder_grad in zip(self.encoder_weights, encoder_grads, strict=True):
+            parameter.grad = encoder_grad.detach()
+        self._count(values)
+
+    @property
+    def _scale(self) -> float:
+        return -1 / self.config.batch_size
+
+    def _count(self, values: Tensor) -> None:
         self.elbo_sum += values.detach().mean((0, 2))
         self.elbo_count += 1
 
-    def _inside(self, logits: Tensor) -> Tensor:
-        # The ELBO's own gradient through log q is zero on average and only noise; the bound's is not.
-        return logits.detach() if self.estimator.objective == "expectation" else logits
+    def _extra(self, x: Tensor, logits: Tensor) -> Tensor:
+        """The paper's rule for decoder and prior: the ELBO at one extra, independent sample."""
+        constant = logits.detach()
+        return self.model.log_weights(Independent().sample(constant, 1, self.generator), x, constant)[0]
+
+    def _log_weights(self, samples: Tensor, x: Tensor, logits: Tensor) -> Tensor:
+        """Log-weights `[n, R, B]`, attached only as far as a gradient will flow through them."""
+        constant = logits.detach()
+        if isinstance(self.estimator, MultiSample):
+            # The bound's own gradient through log q belongs to it; samples that are only tried need none.
+            bound, tried = samples.split([self.estimator.bound_samples, len(samples) - self.estimator.bound_samples])
+            with torch.no_grad():
+                others = self.model.log_weights(tried, x, constant)
+            return torch.cat([self.model.log_weights(bound, x, logits), others])
+        # The ELBO's gradient through log q is zero on average, and only noise.
+        with torch.set_grad_enabled(self.config.decoder_samples == "all"):
+            return self.model.log_weights(samples, x, constant)
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -9,18 +9,34 @@ def main() -> None:
     try:
         import tyro
 
-        from arms.cli import checking, reporting
+        from arms.cli import checking, reporting, training
     except ImportError as error:
-        sys.stderr.write(f"arms: the command line needs {error.name}: pip install 'arms-grad[cli]'\n")
+        sys.stderr.write(f"arms: the command line needs {error.name}: pip install 'arms-grad[bench]'\n")
         raise SystemExit(2) from None
     verbs: dict[str, Callable[..., None]] = {
+        "train": training.train,
+        "evaluate": training.evaluate,
+        "variance": training.variance,
+        "sample": training.sample,
+        "data:list": training.data_list,
+        "data:get": training.data_get,
+        "demo": training.demo,
         "check": checking.check,
         "estimators": checking.estimators,
         "report": reporting.report,
         "toy": reporting.toy_problem,
+        "correlations": reporting.correlations,
+        "experiments:list": reporting.experiments_list,
+        "experiments:run": reporting.experiments_run,
     }
+    words = sys.argv[1:]
+    if words[:1] in (["data"], ["experiments"]) and len(words) > 1:  # reads better than `arms data:list`
+        words = [f"{words[0]}:{words[1]}", *words[2:]]
     try:
-        tyro.extras.subcommand_cli_from_dict(verbs, prog="arms", description=__doc__)
+        tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="arms", description=__doc__)
     except ValueError as error:
         sys.stderr.write(f"arms: {error}\n")
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("arms: stopped; a run was saved, and the same command goes on with it\n")
+        raise SystemExit(130) from None

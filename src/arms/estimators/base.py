@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 from numpy.typing import ArrayLike
@@ -83,6 +83,14 @@ class Estimator(ABC):
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what the estimator itself may learn, to be trained on `variance_loss`: nothing, for most."""
         return iter(())
+
+    def for_replicas(self, replicas: int, d: int, context: int, generator: Generator) -> Self:
+        """Return the estimator with parameters of its own for each replica of logits `[R, B, d]`, freshly drawn."""
+        return self
+
+    def with_context(self, context: Tensor) -> Self:
+        """Return the estimator, sharing all parameters, with a view of what made the logits, `[*batch, c]`."""
+        return self
 
     def __call__(
         self,

@@ -17,8 +17,8 @@ NeurIPS 2017.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, NoReturn, Protocol
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NoReturn, Protocol, Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -76,6 +76,9 @@ class REBAR(Estimator):
 
     def parameters(self) -> Iterator[nn.Parameter]:
         yield from self.relaxation.parameters()
+
+    def for_replicas(self, replicas: int, d: int, context: int, generator: Generator) -> Self:
+        return replace(self, relaxation=Relaxation(shape=(replicas, 1)).to(generator.device))
 
     def __call__(
         self,

@@ -9,15 +9,18 @@ Reference: Grathwohl et al., "Backpropagation through the void: Optimizing contr
 estimation", ICLR 2018.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from arms.estimators.base import Objective
 from arms.estimators.rebar import REBAR, Relaxation
+
+HIDDEN = 137
 
 
 class AdditiveControl(nn.Module):
@@ -62,7 +65,29 @@ class HiddenControl(nn.Module):
         return values
 
 
-def relax_control(d: int, hidden: int = 137, context: int = 0) -> nn.Module:
+class ReplicaControl(nn.Module):
+    """The same network, one for each of R replicas: z `[n, R, B, d]` and context `[R, B, c]` to `[n, R, B]`."""
+
+    def __init__(self, replicas: int, d: int, context: int, generator: Generator, hidden: int = HIDDEN) -> None:
+        super().__init__()
+        self.latent, self.context = (self._uniform(replicas, inputs, hidden, generator) for inputs in (d, context))
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, hidden, device=generator.device))
+        self.output = self._uniform(replicas, hidden, 1, generator)
+
+    def forward(self, z: Tensor, context: Tensor) -> Tensor:
+        """Map each replica by its own weights."""
+        hidden = nn.functional.leaky_relu(z @ self.latent + (context @ self.context + self.bias), 0.3)
+        values: Tensor = (hidden @ self.output).squeeze(-1)
+        return values
+
+    @staticmethod
+    def _uniform(replicas: int, inputs: int, outputs: int, generator: Generator) -> nn.Parameter:
+        limit = math.sqrt(6 / (inputs + outputs))
+        draw = torch.rand(replicas, inputs, outputs, generator=generator, device=generator.device)
+        return nn.Parameter(limit * (2 * draw - 1))
+
+
+def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
     """Return the control network of the ARMS paper's VAE: a hidden layer on z, or on [x, z] with x `[*batch, context]`.
 
     >>> relax_control(3)(torch.zeros(4, 5, 3)).shape
@@ -99,6 +124,10 @@ class RELAX(REBAR):
         if self.relaxation is not None:
             yield from super().parameters()
         yield from self.control.parameters()
+
+    def for_replicas(self, replicas: int, d: int, context: int, generator: Generator) -> Self:
+        prepared = super().for_replicas(replicas, d, context, generator)
+        return replace(prepared, control=ReplicaControl(replicas, d, context, generator))
 
     def with_context(self, context: Tensor) -> Self:
         """Return the same estimator, sharing all parameters, whose control is called as control(z, context)."""

@@ -23,7 +23,11 @@ def write_toy(curves: Sequence[ToyCurve], paths: Sequence[Ascent], folder: Path)
     with looks():
         written = save(variance_figure(curves), folder, "toy_variance", ENDINGS)
         written += save(ascent_figure(paths), folder, "toy_ascent", ENDINGS)
-    return [*written, _write_curves(curves, folder / "toy_variance.csv"), _write_paths(paths, folder / "toy_ascent.csv")]
+    return [
+        *written,
+        _write_curves(curves, folder / "toy_variance.csv"),
+        _write_paths(paths, folder / "toy_ascent.csv"),
+    ]
 
 
 def variance_figure(curves: Sequence[ToyCurve]) -> Figure:

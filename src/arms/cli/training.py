@@ -1,0 +1,235 @@
+"""Verbs around runs: train, evaluate, variance, sample, data list, data get, demo."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Annotated, Literal
+
+import rich
+import tyro
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from arms import data as datasets
+from arms import pipeline
+from arms.checks.variance import COMPARED
+from arms.data import binarize
+from arms.evaluation import gradient_variances
+from arms.models import seeded_generator
+from arms.pictures import write_samples
+from arms.runs import Record, Run, run_name
+from arms.training import TrainConfig, paper_preset
+
+RunPath = Annotated[Path, tyro.conf.Positional]
+DEMO = TrainConfig(replicas=3, steps=5000, num_samples=4, latents=50, learning_rate=1e-3, evaluate_every=500)
+DEMO_ESTIMATORS = ("loorf", "disarm", "arms-d", "arms-n", "arms-s")
+
+
+@dataclass(frozen=True)
+class Flags(TrainConfig):
+    """A configuration as typed, before it is checked: the parser would frame what is wrong with it in a box."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def train(
+    config: tyro.conf.OmitArgPrefixes[Flags],
+    preset: Literal["none", "paper"] = "none",
+    device: str = "auto",
+    runs: Path = Path("runs"),
+    name: str | None = None,
+    data_dir: Path | None = None,
+) -> None:
+    """Train a discrete VAE, or go on with a run that was stopped; the same command again does nothing.
+
+    Args:
+        config: What decides the numbers.
+        preset: `paper` takes a million steps, five replicas and the paper's decoder rule, where no flag says otherwise.
+        device: auto, cpu or cuda.
+        runs: Folder of all runs.
+        name: Name of the run's folder in it; by default made from the configuration.
+        data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
+    """
+    chosen = TrainConfig(**asdict(config))
+    if preset == "paper":
+        chosen = _with_paper_defaults(chosen)
+    run = _train_watched({run_name(chosen): chosen}, runs / name if name else None, runs, device, data_dir)[0]
+    rich.print(f"{escape(str(run.path))}: {_summary(run)}")
+
+
+def evaluate(
+    run: RunPath,
+    samples: tuple[int, ...] = (1, 100),
+    split: Literal["train", "valid", "test"] = "test",
+    images: int | None = None,
+    device: str = "auto",
+    data_dir: Path | None = None,
+) -> None:
+    """Print K-sample bounds of a run's newest checkpoint, in nats, mean and standard deviation over replicas.
+
+    Args:
+        run: Run directory.
+        samples: Every K to report; 1 is the ELBO.
+        split: Which images.
+        images: How many of them; all by default.
+        device: auto, cpu or cuda.
+        data_dir: Folder with data files.
+    """
+    source = Run(run)
+    model, dataset = pipeline.load_model(source, device, data_dir)
+    found = pipeline.evaluate(model, dataset, split, list(samples), source.config().seed, images)
+    table = Table("K", f"{split} bound", title=escape(str(run)), caption=dataset.note or None)
+    for count, bound in found.items():
+        table.add_row(count, _spread(bound))
+    rich.print(table)
+
+
+def variance(
+    run: RunPath,
+    num_samples: int | None = None,
+    estimators: tuple[str, ...] = (),
+    repeats: int = 200,
+    batch_size: int = 20,
+    device: str = "auto",
+    data_dir: Path | None = None,
+) -> None:
+    """Compare the estimators' gradient variance over repeated draws, at a run's checkpoint and one fixed minibatch.
+
+    Args:
+        run: Run directory.
+        num_samples: Budget n; by default the run's.
+        estimators: Which ones; by default all that a black box allows.
+        repeats: Draws.
+        batch_size: Images in the minibatch.
+        device: auto, cpu or cuda.
+        data_dir: Folder with data files.
+    """
+    source = Run(run)
+    config = source.config()
+    model, dataset = pipeline.load_model(source, device, data_dir)
+    where = str(model.prior.device)
+    generator = seeded_generator(config.seed, "variance", device=where)
+    images = dataset.test[:batch_size].to(where)
+    x = binarize(images, dataset.levels, generator).expand(config.replicas, -1, -1)
+    budget = num_samples or config.num_samples
+    rich.print(escape(str(gradient_variances(model, x, budget, estimators or COMPARED, repeats, generator))))
+
+
+def sample(run: RunPath, output: Path | None = None, count: int = 10, data_dir: Path | None = None) -> None:
+    """Draw a PNG: test images, their reconstructions, and samples from the prior, one row of each a replica.
+
+    Args:
+        run: Run directory.
+        output: File to write; by default samples.png in the run directory.
+        count: Images a row.
+        data_dir: Folder with data files.
+    """
+    source = Run(run)
+    model, dataset = pipeline.load_model(source, "cpu", data_dir)
+    target = output or run / "samples.png"
+    write_samples(target, model, dataset, count, seeded_generator(source.config().seed, "sample"))
+    rich.print(f"wrote {escape(str(target))}")
+
+
+def data_list(data_dir: Path | None = None) -> None:
+    """List the data sets and say which are on this machine.
+
+    Args:
+        data_dir: Folder with data files; by default ARMS_DATA_DIR.
+    """
+    table = Table("name", "what", "here", "where")
+    for status in datasets.status(data_dir):
+        table.add_row(status.name, status.description, "yes" if status.available else "no", escape(status.where))
+    rich.print(table)
+
+
+def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None) -> None:
+    """Download a data set, or check the files that are there.
+
+    Args:
+        name: Data set.
+        data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
+    """
+    paths = datasets.fetch(name, data_dir)
+    rich.print("\n".join(f"intact: {escape(str(path))}" for path in paths) or f"{name} comes with an installed package")
+
+
+def demo(output: Path = Path("demo"), steps: int = DEMO.steps, replicas: int = DEMO.replicas) -> None:
+    """Train a small VAE on the embedded digits with five estimators, and print the comparison.
+
+    Args:
+        output: Folder of the runs and the report.
+        steps: Optimisation steps of each.
+        replicas: Seeds of each, trained at once.
+    """
+    configs = [replace(DEMO, estimator=name, steps=steps, replicas=replicas) for name in DEMO_ESTIMATORS]
+    finished = _train_watched({config.estimator: config for config in configs}, None, output, "cpu", None)
+    for run in finished:
+        model, dataset = pipeline.load_model(run, "cpu")
+        write_samples(run.path / "samples.png", model, dataset, 10, seeded_generator(0, "sample"))
+    rich.print(_comparison(finished))
+
+
+def _train_watched(
+    configs: dict[str, TrainConfig], directory: Path | None, runs: Path, device: str, data_dir: Path | None
+) -> list[Run]:
+    columns = (
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}"),
+    )
+    finished = []
+    with Progress(*columns) as bars:
+        for label, config in configs.items():
+            task = bars.add_task(escape(label), total=config.steps, rate="", figures="")
+            path = directory or runs / run_name(config)
+            watch = _watcher(bars, task)
+            finished.append(pipeline.train(config, path, device=device, data_dir=data_dir, watch=watch))
+            bars.update(task, completed=config.steps)
+    return finished
+
+
+def _watcher(bars: Progress, task: TaskID) -> pipeline.Watcher:
+    def watch(record: Record) -> None:
+        speed = bars.tasks[task].speed
+        figures = f"ELBO {mean(record['train_elbo']):.2f}  variance {mean(record['gradient_variance']):.2e}"
+        bars.update(task, completed=record["step"], figures=figures, rate=f"{speed:.0f} steps/s" if speed else "")
+
+    return watch
+
+
+def _with_paper_defaults(config: TrainConfig) -> TrainConfig:
+    default, paper = TrainConfig(), paper_preset(TrainConfig())
+    untouched = [f.name for f in fields(config) if getattr(config, f.name) == getattr(default, f.name)]
+    return replace(config, **{name: getattr(paper, name) for name in untouched})
+
+
+def _summary(run: Run) -> str:
+    result = run.result()
+    assert result is not None
+    found = result["bounds"]["test"]
+    parts = [f"test bound K = {count}: {_spread(found[count])}" for count in ("1", "100")]
+    return ", ".join([*parts, *([result["note"]] if result["note"] else [])])
+
+
+def _comparison(finished: list[Run]) -> Table:
+    table = Table(title="digits, linear, n = 4: bounds in nats, mean ± std over replicas; higher is better")
+    for heading in ("estimator", "train K=1", "test K=1", "test K=4", "test K=100", "variance"):
+        table.add_column(heading, justify="left" if heading == "estimator" else "right", no_wrap=True)
+    for run in finished:
+        result = run.result()
+        assert result is not None
+        found = result["bounds"]
+        bounds = [found["train"]["1"], found["test"]["1"], found["test"]["4"], found["test"]["100"]]
+        noise = mean(run.metrics()[-1]["gradient_variance"])
+        table.add_row(run.config().estimator, *map(_spread, bounds), f"{noise:.2e}")
+    return table
+
+
+def _spread(values: list[float]) -> str:
+    return f"{mean(values):.2f} ±{stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
