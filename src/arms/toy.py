@@ -81,8 +81,9 @@ def variance_curves(
 def exact_curve(estimator: str, num_samples: int, points: int = POINTS) -> tuple[list[float], list[float]]:
     """Return probabilities and the variance there in closed form, for an estimator that has one.
 
-    >>> exact_curve("loorf", 2, points=1)
-    ([0.1], [1.4760000000000013e-07])
+    >>> probs, variances = exact_curve("loorf", 2, points=1)
+    >>> f"{variances[0]:.4e} at {probs[0]}"
+    '1.4760e-07 at 0.1'
     """
     probs = torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
     exact = univariate_variance(as_estimator(estimator, num_samples), torch.logit(probs), P0**2, (1 - P0) ** 2)

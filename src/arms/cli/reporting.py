@@ -86,7 +86,7 @@ def experiments_list() -> None:
     """List every figure and table of the paper, with the runs behind it."""
     table = Table("name", "what", "runs: smoke", "laptop", "paper")
     for name, experiment in EXPERIMENTS.items():
-        counts = [str(len(configs(name, scale)) or "–") for scale in ("smoke", "laptop", "paper")]
+        counts = [str(len(configs(name, scale)) or "") for scale in ("smoke", "laptop", "paper")]
         table.add_row(name, experiment.description, *counts)
     rich.print(table)
 
