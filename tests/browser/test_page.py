@@ -1,0 +1,208 @@
+"""The report in a real browser: Debian's Chromium, headless, driven by Selenium; skipped where either is missing.
+
+Screenshots go to the folder that ARMS_SCREENSHOTS names, else to pytest's temporary one.
+"""
+
+import base64
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arms.pipeline import train
+from arms.reports import build_report
+from arms.runs import Run
+from arms.training import TrainConfig
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAAAAABX3VL4AAAADklEQVR4nGP4z8DAwAAABQEB/6Zp0wAAAABJRU5ErkJggg=="
+)
+EVIL = "<script>alert(1)<_script><img src=x onerror=alert(2)>"
+
+
+class Browser:
+    """A driver, and what the page did behind the scenes."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, page: Path, width: int = 1200, scheme: str = "light") -> None:
+        """Open a page at that width and colour scheme, and wait until its plots are drawn."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        self.driver.get(page.as_uri())
+        self.wait("return [...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.legend'))")
+
+    def wait(self, script: str) -> None:
+        """Wait until a script returns something true."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        WebDriverWait(self.driver, 20).until(lambda driver: driver.execute_script(script))
+
+    def errors(self) -> list[str]:
+        """Return what the console complained about since the last look."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+    def requests(self) -> list[str]:
+        """Return every address asked for since the last look."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        sent = [message for message in messages if message["method"] == "Network.requestWillBeSent"]
+        return [message["params"]["request"]["url"] for message in sent]
+
+    def screenshot(self, path: Path) -> None:
+        """Save the whole page, not only what fits the window."""
+        width, height = self.driver.execute_script(
+            "const e = document.documentElement; return [e.clientWidth, e.scrollHeight]"
+        )
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if not CHROMIUM or not DRIVER:
+        pytest.skip("needs chromium and chromedriver: apt-get install -y chromium chromium-driver")
+    pytest.importorskip("selenium", reason="needs selenium: pip install selenium")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of two real runs, a third that is cut short, and one that has an evil name."""
+    folder = tmp_path_factory.mktemp("report")
+    for estimator in ("arms-s", "loorf"):
+        config = TrainConfig(
+            estimator=estimator, steps=60, replicas=2, latents=10, report_every=5, evaluate_every=20, evaluate_images=20
+        )
+        run = train(config, folder / "runs" / estimator, device="cpu")
+        (run.path / "samples.png").write_bytes(PICTURE)
+    Run.create(folder / "runs" / EVIL, TrainConfig(dataset=EVIL))
+    build_report([folder / "runs"], folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    named = os.environ.get("ARMS_SCREENSHOTS")
+    folder = Path(named) if named else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def test_watchers_see_what_they_watch_for(browser: Browser, tmp_path: Path) -> None:
+    """A page that complains and fetches: else the silence of the next test would mean nothing."""
+    bad = tmp_path / "bad.html"
+    bad.write_text("<script>console.error('complaint')</script><img src='http://127.0.0.1:9/picture.png'>")
+    browser.open(bad)
+    assert any("complaint" in message for message in browser.errors())
+    assert any(url.startswith("http://127.0.0.1") for url in browser.requests())
+
+
+def test_plots_are_drawn_in_silence(browser: Browser, page: Path, pictures: Path) -> None:
+    browser.errors(), browser.requests()
+    browser.open(page)
+    plots = browser.driver.find_elements("css selector", ".plot")
+    assert len(plots) == 3
+    for plot in plots:
+        lines = plot.find_elements("css selector", ".scatterlayer .js-line")
+        drawn = [line.get_attribute("d") or "" for line in lines]
+        assert sum(len(path) > 50 for path in drawn) >= 2
+        assert {text.text for text in plot.find_elements("css selector", ".legendtext")} == {"arms-s", "loorf"}
+    loaded = "return [...document.images].every(image => image.complete && image.naturalWidth > 0)"
+    assert browser.driver.execute_script(loaded)
+    assert browser.errors() == []
+    assert [url for url in browser.requests() if not url.startswith(("file:", "data:", "blob:"))] == []
+    browser.screenshot(pictures / "report-light.png")
+
+
+def test_hovering_shows_values(browser: Browser, page: Path, pictures: Path) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    browser.open(page)
+    plot = browser.driver.find_element("css selector", ".plot .nsewdrag")
+    ActionChains(browser.driver).move_to_element(plot).perform()
+    browser.wait("return document.querySelector('.hoverlayer .legend') !== null")
+    shown = browser.driver.find_element("css selector", ".hoverlayer").text
+    assert "arms-s" in shown
+    assert "±" in shown
+    browser.screenshot(pictures / "report-hover.png")
+
+
+def test_legend_hides_a_curve(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    hidden = "return document.querySelector('.plot').data.filter(trace => trace.visible === 'legendonly').length"
+    assert browser.driver.execute_script(hidden) == 0
+    browser.driver.find_element("css selector", ".plot .legendtoggle").click()
+    browser.wait(hidden)
+    assert browser.driver.execute_script(hidden) == 2  # a line and its band
+
+
+def test_dragging_zooms_and_a_double_click_goes_back(browser: Browser, page: Path) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    browser.open(page)
+    span = "(axis => axis[1] - axis[0])(document.querySelector('.plot').layout.xaxis.range)"
+    before = browser.driver.execute_script(f"return {span}")
+    plot = browser.driver.find_element("css selector", ".plot .nsewdrag")
+    chain = ActionChains(browser.driver).move_to_element_with_offset(plot, -60, -30).click_and_hold()
+    chain.move_by_offset(90, 60).release().perform()
+    browser.wait(f"return {span} < 0.9 * {before}")
+    ActionChains(browser.driver).double_click(plot).perform()
+    browser.wait(f"return Math.abs({span} - {before}) < 1e-6 * {before}")
+
+
+def test_dark_page_is_dark(browser: Browser, page: Path, pictures: Path) -> None:
+    background = "return getComputedStyle(document.body).backgroundColor"
+    plot_paper = "return document.querySelector('.plot').layout.paper_bgcolor"
+    browser.open(page)
+    light = browser.driver.execute_script(background), browser.driver.execute_script(plot_paper)
+    browser.open(page, scheme="dark")
+    assert browser.driver.execute_script(background) != light[0]
+    assert browser.driver.execute_script(plot_paper) != light[1]
+    browser.screenshot(pictures / "report-dark.png")
+
+
+def test_phone_needs_no_sideways_scrolling(browser: Browser, page: Path, pictures: Path) -> None:
+    browser.open(page, width=390)
+    assert browser.driver.execute_script("return document.documentElement.scrollWidth") <= 390
+    browser.screenshot(pictures / "report-phone.png")
+
+
+def test_evil_names_stay_text(browser: Browser, page: Path) -> None:
+    from selenium.common.exceptions import NoAlertPresentException
+
+    browser.open(page)
+    with pytest.raises(NoAlertPresentException):
+        _ = browser.driver.switch_to.alert.text
+    assert EVIL in browser.driver.find_element("css selector", "#problems").text
