@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from arms import experiments
+from arms.cli import reporting
 from arms.data import DATASETS
 from arms.estimators import estimator
 from arms.experiments import EXPERIMENTS, SCALES, Drawing, Scale, Sweep, configs, run_experiment
@@ -76,3 +77,13 @@ def test_drawings_need_no_runs(tmp_path: Path) -> None:
         written = run_experiment(name, "smoke", tmp_path)
         assert all(path.stat().st_size > 0 and path.parent == tmp_path / name for path in written)
     assert experiments.configs("figure1", "paper") == []
+
+
+def test_verbs_list_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reporting.experiments_list()
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in EXPERIMENTS)
+    reporting.experiments_run("figure1", output=tmp_path)
+    assert "correlations.csv" in "".join(capsys.readouterr().out.split())
+    with pytest.raises(ValueError, match="no experiment is called"):
+        reporting.experiments_run("figure99", output=tmp_path)

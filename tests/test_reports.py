@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from arms.cli import reporting
 from arms.estimators import ESTIMATORS
 from arms.reports import build_report, collect
 from arms.reports.collect import RunData
@@ -163,6 +164,18 @@ def test_only_comparable_runs_share_a_table(tmp_path: Path) -> None:
     table = overview(groups, "overview")
     assert table is not None
     assert len(table.rows) == len(changes)
+
+
+def test_overview_says_only_what_differs(tmp_path: Path) -> None:
+    for n in (4, 6):
+        for estimator, level in (("loorf", -100.0), ("arms-s", -90.0)):
+            config = TrainConfig(estimator=estimator, num_samples=n, replicas=2)
+            make_run(tmp_path / f"{estimator}{n}", config, bounds_of(config, level))
+    table = overview(groups_of(tmp_path), "overview")
+    assert table is not None
+    assert table.title == "test K=100, digits, linear, 10,000 steps, decoder on all samples"
+    assert [label for label, _ in table.rows] == ["n = 4", "n = 6"]
+    assert [[cell.best for cell in cells] for _, cells in table.rows] == [[False, True]] * 2
 
 
 def test_seeds_are_pooled_and_other_differences_are_rows(tmp_path: Path) -> None:
@@ -337,6 +350,17 @@ def test_files_beside_the_page_are_linked_and_there(tmp_path: Path) -> None:
     assert all((tmp_path / str(link)).stat().st_size > 0 for link in links)
     build_report([tmp_path / "runs"], tmp_path / "bare.html", files=False)
     assert not (tmp_path / "bare_files").exists()
+
+
+def test_verb_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "runs" / "a", TrainConfig(replicas=2))
+    reporting.report((tmp_path / "runs", tmp_path / "[bold]none"), output=tmp_path / "page.html", files=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 run · 2 replicas · data: digits" in said
+    assert "[bold]none" in said
+    assert (tmp_path / "page.html").exists()
+    with pytest.raises(ValueError, match="name at least one run directory"):
+        reporting.report(())
 
 
 # ---- tables as files

@@ -8,6 +8,7 @@ import torch
 
 from arms import toy
 from arms.checks import score_limit
+from arms.cli import reporting
 from arms.couplings import COUPLINGS
 from arms.reports.correlations import correlation_curves, smallest_correlation, write_correlations
 from arms.reports.toy_problem import write_toy
@@ -85,3 +86,14 @@ def test_correlation_files(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "correlations.csv").read_text().splitlines()))
     assert len(rows) == 19
     assert all(float(row["systematic"]) == pytest.approx(float(row["smallest_possible"])) for row in rows)
+
+
+def test_verbs_write_and_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reporting.toy_problem(num_samples=(2, 4), replicas=20, output=tmp_path / "toy")
+    reporting.correlations(num_samples=3, output=tmp_path / "correlations")
+    said = capsys.readouterr().out
+    assert "closed form" in said
+    assert len(list((tmp_path / "toy").iterdir())) == 8
+    assert len(list((tmp_path / "correlations").iterdir())) == 4
+    with pytest.raises(ValueError, match="name at least one budget"):
+        reporting.toy_problem(num_samples=())

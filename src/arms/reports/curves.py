@@ -43,6 +43,12 @@ class Curve:
     std: list[float] | None
     """None for one replica."""
 
+    def edges(self, first: float) -> list[float]:
+        """Return the lower and upper edges of the band from that step on."""
+        std = self.std or [0.0] * len(self.mean)
+        late = [(m, s) for step, m, s in zip(self.steps, self.mean, std, strict=True) if step >= first]
+        return [edge for m, s in late for edge in (m - s, m + s)]
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -52,14 +58,14 @@ class Plot:
     curves: Sequence[Curve]
 
     def frame(self) -> tuple[float, float] | None:
-        """Return the range of values after the first tenth of the steps, which would dwarf the rest; None shows all."""
-        last = max(curve.steps[-1] for curve in self.curves)
-        late = [v for curve in self.curves for s, v in zip(curve.steps, curve.mean, strict=True) if s >= last / 10]
-        low, high = min(late), max(late)
-        if self.quantity.logarithmic or low == high:
+        """Return the range of the bands after the first fifth of the steps, which dwarfs the rest; None shows all."""
+        if self.quantity.logarithmic:
             return None
+        last = max(curve.steps[-1] for curve in self.curves)
+        edges = [edge for curve in self.curves for edge in curve.edges(first=last / 5)]
+        low, high = min(edges), max(edges)
         margin = 0.06 * (high - low)
-        return low - margin, high + margin
+        return (low - margin, high + margin) if margin > 0 else None
 
 
 def plots(group: Group) -> list[Plot]:

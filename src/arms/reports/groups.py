@@ -19,11 +19,16 @@ class Setting(NamedTuple):
     decoder_samples: str
 
     @property
-    def title(self) -> str:
-        """In words."""
+    def parts(self) -> list[str]:
+        """Each in words."""
         decoder = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
         rule = decoder.get(self.decoder_samples, self.decoder_samples)
-        return f"{self.dataset}, {self.network}, n = {self.num_samples}, {self.steps:,} steps, {rule}"
+        return [self.dataset, self.network, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
+
+    @property
+    def title(self) -> str:
+        """All of them."""
+        return ", ".join(self.parts)
 
 
 WITHOUT_CONSEQUENCE = {"report_every", "evaluate_every", "evaluate_images"}

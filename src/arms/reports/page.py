@@ -32,6 +32,11 @@ class Section:
     downloads: Sequence[str] = ()
     """Files beside the page, relative to it."""
 
+    @property
+    def caveats(self) -> list[str]:
+        """What the tables ask to be said, each once."""
+        return list(dict.fromkeys(caveat for table in self.tables for caveat in table.caveats))
+
 
 def render(collection: Collection, sections: Sequence[Section], overview: Table | None, version: str) -> str:
     """Return the page."""
@@ -105,7 +110,7 @@ def _traces(curve: Curve, *, positive: bool) -> list[Json]:
     value = "%{y:.3e}" if positive else "%{y:.3f}"
     main: Json = {
         "x": curve.steps,
-        "y": curve.mean,
+        "y": _short(curve.mean),
         "name": name,
         "legendgroup": name,
         "mode": "lines+markers",
@@ -118,7 +123,7 @@ def _traces(curve: Curve, *, positive: bool) -> list[Json]:
     low, high = band(curve, positive=positive)
     edge: Json = {
         "x": curve.steps + curve.steps[::-1],
-        "y": high + low[::-1],
+        "y": _short(high + low[::-1]),
         "legendgroup": name,
         "showlegend": False,
         "mode": "lines",
@@ -127,7 +132,12 @@ def _traces(curve: Curve, *, positive: bool) -> list[Json]:
         "fillcolor": _translucent(style.color),
         "hoverinfo": "skip",
     }
-    return [edge, main | {"customdata": curve.std}]
+    return [edge, main | {"customdata": _short(curve.std)}]
+
+
+def _short(values: Sequence[float]) -> list[float]:
+    """Seven digits, more than a screen can show, in half the bytes."""
+    return [float(f"{value:.7g}") for value in values]
 
 
 def _translucent(color: str) -> str:

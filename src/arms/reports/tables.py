@@ -9,9 +9,9 @@ from arms.reports import paper
 from arms.reports.groups import Group, Row
 
 RULE = (
-    "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of the column, and "
-    "every mean closer to it than the standard error of their difference, sqrt(s₁²/R₁ + s₂²/R₂). "
-    "A single replica has no spread, and is never marked."
+    "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of the column (in the "
+    "overview, of the row), and every mean closer to it than the standard error of their difference, "
+    "sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no spread, and is never marked."
 )
 LARGE_K = 100
 
@@ -82,17 +82,15 @@ def beside_paper(group: Group, name: str) -> list[Table]:
 def overview(groups: Sequence[Group], name: str) -> Table | None:
     """Return the 100-sample test bound of every group against estimator, where there is more than one group."""
     labels = list(dict.fromkeys(row.label for group in groups for row in group.rows if row.finished))
+    titles, shared = _apart([group.setting.parts for group in groups])
     rows = []
-    for group in groups:
+    for title, group in zip(titles, groups, strict=True):
         stats = {row.label: bound_stat(row, "test", LARGE_K) for row in group.rows}
         cells = mark_best([stats.get(label) for label in labels])
         if any(cell.stat for cell in cells):
-            rows.append((group.setting.title, cells))
-    return (
-        Table(f"test K={LARGE_K}, every comparison", name, labels, rows, heading="comparison")
-        if len(rows) > 1
-        else None
-    )
+            rows.append((title, cells))
+    title = ", ".join([f"test K={LARGE_K}", *shared])
+    return Table(title, name, labels, rows, heading="comparison") if len(rows) > 1 else None
 
 
 def bound_stat(row: Row, split: str, count: int) -> Stat | None:
@@ -173,6 +171,13 @@ def _beside_paper(group: Group, rows: Sequence[Row], count: int, name: str) -> T
         [(_counted(row), of_row) for row, of_row in zip(rows, zip(*cells, strict=True), strict=True)],
         paper.caveats(replace(group, rows=rows)),
     )
+
+
+def _apart(lists: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Return what tells the lists apart, in words, and what they share, place by place."""
+    common = [len(set(place)) == 1 for place in zip(*lists, strict=True)]
+    own = [", ".join(part for part, same in zip(parts, common, strict=True) if not same) for parts in lists]
+    return own, [part for part, same in zip(lists[0], common, strict=True) if same] if lists else []
 
 
 def _signed(value: float) -> str:
