@@ -15,9 +15,9 @@ from arms.cli import reporting
 from arms.estimators import ESTIMATORS
 from arms.reports import build_report, collect
 from arms.reports.collect import RunData
-from arms.reports.curves import MOST_POINTS, plots
+from arms.reports.curves import MOST_POINTS, QUANTITIES, Curve, Plot, plots
 from arms.reports.groups import Group, group_runs
-from arms.reports.page import script_json
+from arms.reports.page import figure_data, script_json
 from arms.reports.paper import printed, released_count
 from arms.reports.style import DASHES, MARKERS, STYLES
 from arms.reports.tables import Cell, Stat, Table, beside_paper, comparison, mark_best, overview, summarise
@@ -319,6 +319,13 @@ def test_embedded_json_cannot_end_its_script() -> None:
     assert json.loads(text) == {"name": "</script><!--", "more": "&amp;"}
     with pytest.raises(ValueError, match="Out of range"):
         script_json([math.nan])
+
+
+def test_names_of_curves_are_escaped_for_plotly_too() -> None:
+    curve = Curve(f"arms-s ({EVIL})", "arms-s", 2, [1, 2], [-2.0, -1.0], [0.1, 0.1])
+    text = json.dumps(figure_data(Plot(QUANTITIES[0], [curve])))
+    assert "<" not in text
+    assert "&lt;script&gt;" in text
 
 
 def test_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:

@@ -96,10 +96,12 @@ def _checked_config(run: Run) -> TrainConfig:
 
 
 def _metrics(run: Run, config: TrainConfig, problems: list[Problem]) -> list[Record]:
-    records = [record for record in run.metrics() if _is_whole(record, config.replicas)]
     file = run.path / "metrics.jsonl"
+    # Lines first: a run that is still training may add one between the two looks.
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
-    if lost := sum(bool(line.strip()) for line in lines) - len(records):
+    records = [record for record in run.metrics() if _is_whole(record, config.replicas)]
+    lost = sum(bool(line.strip()) for line in lines) - len(records)
+    if lost > 0:
         problems.append(Problem(str(run.path), f"metrics.jsonl: {lost} of {len(lines)} lines are not whole; skipped"))
     return sorted(records, key=lambda record: int(record["step"]))
 

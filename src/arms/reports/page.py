@@ -41,7 +41,7 @@ class Section:
 def render(collection: Collection, sections: Sequence[Section], overview: Table | None, version: str) -> str:
     """Return the page."""
     environment = Environment(loader=PackageLoader("arms.reports"), autoescape=True, trim_blocks=True)
-    figures = [_figure(plot) for section in sections for plot in section.plots]
+    figures = [figure_data(plot) for section in sections for plot in section.plots]
     return environment.get_template("page.html.j2").render(
         summary=summary(collection),
         sections=sections,
@@ -81,8 +81,8 @@ def _data_uri(run: RunData) -> str:
     return "data:image/png;base64," + base64.b64encode(run.picture).decode()
 
 
-def _figure(plot: Plot) -> Json:
-    """A plot for the page's script: traces, and the little of the layout that depends on it."""
+def figure_data(plot: Plot) -> Json:
+    """Return a plot for the page's script: traces, and the little of the layout that depends on it."""
     quantity = plot.quantity
     traces = [trace for curve in plot.curves for trace in _traces(curve, positive=quantity.logarithmic)]
     return {
@@ -104,24 +104,29 @@ def _decade_ticks(plot: Plot) -> int | str | None:
 def _traces(curve: Curve, *, positive: bool) -> list[Json]:
     # Plotly reads HTML in names, so a label is escaped here though it is JSON.
     name = html.escape(curve.label)
+    line = _line_trace(curve, name, "e" if positive else "f")
+    return [line] if curve.std is None else [_band_trace(curve, name, positive=positive), line]
+
+
+def _line_trace(curve: Curve, name: str, number: str) -> Json:
     style = style_of(curve.estimator)
-    line: Json = {"color": style.color, "dash": style.dash, "width": 2}
-    spread = f" ± %{{customdata:.3{'e' if positive else 'f'}}}" if curve.std else ""
-    value = "%{y:.3e}" if positive else "%{y:.3f}"
-    main: Json = {
+    spread = f" ± %{{customdata:.3{number}}}" if curve.std else ""
+    return {
         "x": curve.steps,
         "y": _short(curve.mean),
+        "customdata": _short(curve.std or []),
         "name": name,
         "legendgroup": name,
         "mode": "lines+markers",
         "marker": {"symbol": style.marker, "color": style.color, "size": 7, "maxdisplayed": 7},
-        "line": line,
-        "hovertemplate": f"{value}{spread}",
+        "line": {"color": style.color, "dash": style.dash, "width": 2},
+        "hovertemplate": f"%{{y:.3{number}}}{spread}",
     }
-    if curve.std is None:
-        return [main]
+
+
+def _band_trace(curve: Curve, name: str, *, positive: bool) -> Json:
     low, high = band(curve, positive=positive)
-    edge: Json = {
+    return {
         "x": curve.steps + curve.steps[::-1],
         "y": _short(high + low[::-1]),
         "legendgroup": name,
@@ -129,10 +134,9 @@ def _traces(curve: Curve, *, positive: bool) -> list[Json]:
         "mode": "lines",
         "line": {"width": 0},
         "fill": "toself",
-        "fillcolor": _translucent(style.color),
+        "fillcolor": _translucent(style_of(curve.estimator).color),
         "hoverinfo": "skip",
     }
-    return [edge, main | {"customdata": _short(curve.std)}]
 
 
 def _short(values: Sequence[float]) -> list[float]:
