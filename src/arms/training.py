@@ -167,10 +167,11 @@ class Trainer:
 
     def _batch(self) -> Tensor:
         """Bits of random training images `[R, B, pixels]`, each replica its own."""
-        shape = (self.config.replicas, self.config.batch_size)
-        device = self.images.device
-        rows = torch.randint(len(self.images), shape, generator=self.generator, device=device)
-        return binarize(self.images[rows], self.levels, self.generator)
+        replicas, device = self.config.replicas, self.images.device
+        count = replicas * self.config.batch_size
+        rows = torch.randint(len(self.images), (count,), generator=self.generator, device=device)
+        images = self.images.index_select(0, rows).unflatten(0, (replicas, -1))
+        return binarize(images, self.levels, self.generator)
 
     def _backward(self, x: Tensor) -> None:
         logits = self.model.encode(x)
