@@ -3,8 +3,8 @@
     python benchmarks/train_step.py --output benchmarks/results/train_step.json
 
 Every contender lives in a process of its own, as a user's training does, and they take turns: within a round each does
-a few steps while the others wait. A ratio is the median over rounds of CPU time over the hand-written loop's in the same
-round. The floor is the step's four matrix products and nothing else.
+a few steps while the others wait. A ratio is the median over rounds of CPU time over the hand-written loop's in the
+same round. The floor is the step's four matrix products and nothing else.
 """
 
 import argparse

@@ -86,7 +86,8 @@ class BinaryVAE(nn.Module):
     def log_likelihood(self, b: Tensor, x: Tensor) -> Tensor:
         """Return log p(x|b) `[n, R, B]`."""
         decoder = self.decoder
-        if b.requires_grad:  # relaxed bits: their gradient will be differentiated again
+        # Relaxed bits will be differentiated twice; a compiler fuses plain operations better than anything written out.
+        if b.requires_grad or torch.compiler.is_compiling():
             a = self.decode(b)
             return (x * a - nn.functional.softplus(a)).sum(-1)
         if isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
