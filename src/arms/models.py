@@ -74,7 +74,7 @@ class BinaryVAE(nn.Module):
 
     def decode(self, b: Tensor) -> Tensor:
         """Return the logits of p(x|b) `[*lead, R, B, pixels]`."""
-        return self.decoder(2 * b - 1)
+        return self.decoder(signs(b))
 
     def log_weights(self, b: Tensor, x: Tensor, logits: Tensor) -> Tensor:
         """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]`."""
@@ -86,11 +86,12 @@ class BinaryVAE(nn.Module):
     def log_likelihood(self, b: Tensor, x: Tensor) -> Tensor:
         """Return log p(x|b) `[n, R, B]`."""
         decoder = self.decoder
-        if b.requires_grad:  # relaxed bits: their gradient will be differentiated again
+        # Relaxed bits will be differentiated twice; a compiler fuses plain operations better than anything written out.
+        if b.requires_grad or torch.compiler.is_compiling():
             a = self.decode(b)
             return (x * a - nn.functional.softplus(a)).sum(-1)
         if isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
-            return affine_log_prob(decoder[:-1](2 * b - 1), decoder[-1], x)
+            return affine_log_prob(decoder[:-1](signs(b)), decoder[-1], x)
         return bernoulli_log_prob(self.decode(b), x)
 
 
@@ -124,6 +125,11 @@ def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu"
     """
     words = np.random.SeedSequence([as_count(seed, 0, "seed"), index, *stream.encode()]).generate_state(2)
     return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))
+
+
+def signs(b: Tensor) -> Tensor:
+    """Return 2b - 1."""
+    return (2 * b).sub_(1)
 
 
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:

@@ -1,6 +1,9 @@
 """From a configuration to a finished run: train, report, save, evaluate; and go on where an earlier try ended."""
 
-from collections.abc import Callable
+import math
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor
 
 from arms.data import Dataset, load
+from arms.engine import BLOCK, Drive, Engine
 from arms.evaluation import bounds
 from arms.memory import keep_freed_memory
 from arms.models import BinaryVAE, build_vae, seeded_generator
@@ -30,6 +34,7 @@ def train(
     data_dir: Path | str | None = None,
     dataset: Dataset | None = None,
     model: BinaryVAE | None = None,
+    drive: Drive = "auto",
     checkpoint_seconds: float = 60.0,
     watch: Watcher | None = None,
 ) -> Run:
@@ -47,10 +52,11 @@ def train(
     if (state := run.load()) is not None:
         trainer.load_state(state)
     run.forget_after(trainer.steps_done)
+    engine = Engine(trainer, drive, math.gcd(config.report_every, config.steps, BLOCK))
     events = Events(run.path, trainer.steps_done)
     start = perf_counter()
     try:
-        _advance(trainer, run, dataset, checkpoint_seconds, [events, *([watch] if watch else [])])
+        _advance(engine, run, dataset, checkpoint_seconds, [events, *([watch] if watch else [])])
         run.finish(final_bounds(trainer.model, dataset, config))
     finally:
         events.close()
@@ -104,24 +110,40 @@ def choose_device(name: str) -> str:
     return name
 
 
-def _advance(trainer: Trainer, run: Run, dataset: Dataset, checkpoint_seconds: float, watchers: list[Watcher]) -> None:
-    config = trainer.config
-    saved = perf_counter()
-    try:
+def _advance(engine: Engine, run: Run, dataset: Dataset, checkpoint_seconds: float, watchers: list[Watcher]) -> None:
+    trainer = engine.trainer
+    config, saved = trainer.config, perf_counter()
+    with _interruptible() as interrupted:
         while trainer.steps_done < config.steps:
-            trainer.step()
+            engine.replay()
             step, last = trainer.steps_done, trainer.steps_done == config.steps
-            if step % config.report_every == 0 or last:
-                record = _record(trainer, dataset)
-                run.report(record)
-                for watch in watchers:
-                    watch(record)
-                if last or perf_counter() - saved >= checkpoint_seconds:
-                    run.save(trainer.state())
-                    saved = perf_counter()
-    except KeyboardInterrupt:
-        run.save(trainer.state())
-        raise
+            if interrupted():
+                run.save(trainer.state())
+                raise KeyboardInterrupt
+            if step % config.report_every and not last:
+                continue
+            record = _record(trainer, dataset)
+            run.report(record)
+            if last or perf_counter() - saved >= checkpoint_seconds:
+                run.save(trainer.state())
+                saved = perf_counter()
+            for watch in watchers:
+                watch(record)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C into a question that is asked between steps: half a step could not be gone on with."""
+    asked: list[int] = []
+    try:
+        before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    except ValueError:  # only the main thread may
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _record(trainer: Trainer, dataset: Dataset) -> Record:

@@ -1,16 +1,16 @@
 """One training step and its state: on the device, with no look at a value, so that nothing waits."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from arms.arguments import as_count
 from arms.couplings import Independent
 from arms.data import Dataset, binarize
-from arms.estimators import MultiSample
+from arms.estimators import Draw, MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.estimators.base import gradient
 from arms.models import BinaryVAE, Network, build_vae, seeded_generator
@@ -85,14 +85,16 @@ class Trainer:
         if model is None:
             model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
         self.model = model
-        self.generator = seeded_generator(config.seed, "train", device=device)
+        self.generator = run_generator(config.seed, device)
         self.estimator = as_estimator(config.estimator, config.num_samples).for_replicas(
             config.replicas, model.latents, len(pixel_mean), seeded_generator(config.seed, "estimator", device=device)
         )
         self.weights = [p for p in model.parameters() if p is not model.prior]
         self.learnt = list(self.estimator.parameters())
         groups = [{"params": group} for group in (self.weights, self.learnt) if group]
-        self.optimizer = torch.optim.Adam(groups, lr=config.learning_rate, eps=1e-7, fused=True)
+        on_gpu = self.images.is_cuda
+        self.optimizer = torch.optim.Adam(groups, lr=config.learning_rate, eps=1e-7, fused=True, capturable=on_gpu)
+        self._noise = None if on_gpu else self.generator  # None is the device's default: the same one, and compilable
         encoder = model.encoder
         self.encoder_weights = list(encoder.parameters()) if isinstance(encoder, nn.Module) else []
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
@@ -102,11 +104,40 @@ class Trainer:
 
     def step(self) -> None:
         """Draw a batch, estimate, update."""
-        x = self._batch()
+        self.update()
+        self.count(1)
+
+    def update(self) -> None:
+        """Do what a step does on the device, and nothing else: no value is looked at, so a CUDA graph can hold it."""
         if self.estimator.relaxes:
-            self._backward_relaxed(x)
+            self._backward_relaxed(self._batch())
         else:
-            self._backward(x)
+            self._backward(self._batch())
+        self._apply_gradients()
+
+    def count(self, steps: int) -> None:
+        """Note that so many updates were done."""
+        self.steps_done += steps
+        self.elbo_count += steps
+
+    def surrogate(self) -> tuple[Tensor, Tensor]:
+        """Return a loss whose gradient is the step's, and the batch's ELBO `[R]`: the whole step as one function."""
+        x = self._batch()
+        logits = self.model.encode(x)
+        draw = self.estimator.draw(logits.detach(), self._noise)
+        values = self._log_weights(draw.samples, x, logits)
+        value = self._value(draw, values, x, logits)
+        loss = self._scale * (value.sum() + (logits * gradient(draw, values)).sum())
+        return loss, values.detach().mean((0, 2))
+
+    def update_by(self, surrogate: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        """Do an update through `surrogate`, or a compiled form of it."""
+        loss, elbo = surrogate()
+        loss.backward()
+        self.elbo_sum += elbo
+        self._apply_gradients()
+
+    def _apply_gradients(self) -> None:
         self.optimizer.step()
         prior = self.model.prior
         assert prior.grad is not None
@@ -117,7 +148,6 @@ class Trainer:
                 torch._foreach_lerp_(self.mean_grads, grads, 1 - VARIANCE_DECAY)
         for parameter in (*self.weights, *self.learnt, prior):
             parameter.grad = None
-        self.steps_done += 1
 
     def gradient_variance(self) -> Tensor:
         """Return the paper's curve `[R]`: EMA(g^2) - EMA(g)^2, bias-corrected, mean over the encoder's parameters.
@@ -134,7 +164,8 @@ class Trainer:
     def recent_elbo(self) -> Tensor:
         """Return the mean ELBO `[R]` over the training batches since the last call, and start anew."""
         mean = self.elbo_sum / max(1, self.elbo_count)
-        self.elbo_sum, self.elbo_count = torch.zeros_like(self.elbo_sum), 0
+        self.elbo_sum.zero_()
+        self.elbo_count = 0
         return mean
 
     def state(self) -> dict[str, Tensor]:
@@ -167,26 +198,27 @@ class Trainer:
 
     def _batch(self) -> Tensor:
         """Bits of random training images `[R, B, pixels]`, each replica its own."""
-        shape = (self.config.replicas, self.config.batch_size)
-        device = self.images.device
-        rows = torch.randint(len(self.images), shape, generator=self.generator, device=device)
-        return binarize(self.images[rows], self.levels, self.generator)
+        replicas, device = self.config.replicas, self.images.device
+        count = replicas * self.config.batch_size
+        rows = torch.randint(len(self.images), (count,), generator=self._noise, device=device)
+        images = self.images.index_select(0, rows).unflatten(0, (replicas, -1))
+        return binarize(images, self.levels, self._noise)
 
     def _backward(self, x: Tensor) -> None:
         logits = self.model.encode(x)
-        draw = self.estimator.draw(logits.detach(), self.generator)
+        draw = self.estimator.draw(logits.detach(), self._noise)
         values = self._log_weights(draw.samples, x, logits)
         grad = gradient(draw, values)
-        value = self.estimator.value(draw, values) if values.requires_grad else self._extra(x, logits)
+        value = self._value(draw, values, x, logits)
         torch.autograd.backward([logits, value], [self._scale * grad, torch.full_like(value, self._scale)])
-        self._count(values)
+        self.elbo_sum += values.detach().mean((0, 2))
 
     def _backward_relaxed(self, x: Tensor) -> None:
         logits = self.model.encode(x)
         constant = logits.detach()
         estimator = self.estimator.with_context(x)
         grad, values = estimator(
-            lambda b: self.model.log_weights(b, x, constant), constant, self.generator, validate=False
+            lambda b: self.model.log_weights(b, x, constant), constant, self._noise, validate=False
         )
         value = values.mean(0) if self.config.decoder_samples == "all" else self._extra(x, logits)
         torch.autograd.backward(value, torch.full_like(value, self._scale))
@@ -197,20 +229,20 @@ class Trainer:
             parameter.grad = slope
         for parameter, encoder_grad in zip(self.encoder_weights, encoder_grads, strict=True):
             parameter.grad = encoder_grad.detach()
-        self._count(values)
+        self.elbo_sum += values.detach().mean((0, 2))
 
     @property
     def _scale(self) -> float:
         return -1 / self.config.batch_size
 
-    def _count(self, values: Tensor) -> None:
-        self.elbo_sum += values.detach().mean((0, 2))
-        self.elbo_count += 1
+    def _value(self, draw: Draw, values: Tensor, x: Tensor, logits: Tensor) -> Tensor:
+        """What decoder and prior learn from `[R, B]`."""
+        return self.estimator.value(draw, values) if values.requires_grad else self._extra(x, logits)
 
     def _extra(self, x: Tensor, logits: Tensor) -> Tensor:
         """The paper's rule for decoder and prior: the ELBO at one extra, independent sample."""
         constant = logits.detach()
-        return self.model.log_weights(Independent().sample(constant, 1, self.generator), x, constant)[0]
+        return self.model.log_weights(Independent().sample(constant, 1, self._noise), x, constant)[0]
 
     def _log_weights(self, samples: Tensor, x: Tensor, logits: Tensor) -> Tensor:
         """Log-weights `[n, R, B]`, attached only as far as a gradient will flow through them."""
@@ -224,6 +256,16 @@ class Trainer:
         # The ELBO's gradient through log q is zero on average, and only noise.
         with torch.set_grad_enabled(self.config.decoder_samples == "all"):
             return self.model.log_weights(samples, x, constant)
+
+
+def run_generator(seed: int, device: str) -> Generator:
+    """Return the generator of a run's noise: its own on a CPU, the device's default one, seeded, on a GPU."""
+    seeded = seeded_generator(seed, "train", device=device)
+    if torch.device(device).type != "cuda":
+        return seeded
+    default = torch.cuda.default_generators[torch.device(device).index or torch.cuda.current_device()]
+    default.set_state(seeded.get_state())
+    return default
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

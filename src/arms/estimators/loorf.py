@@ -42,4 +42,4 @@ def leave_one_out(samples: Tensor, values: Tensor, probs: Tensor) -> Tensor:
     """Return the leave-one-out REINFORCE estimate `[*batch, d]`."""
     values = widen(values)
     centred = (values - values.mean(0)) / (len(values) - 1)
-    return (centred.unsqueeze(-1) * (samples - probs)).sum(0)
+    return (samples - probs).mul_(centred.unsqueeze(-1)).sum(0)

@@ -1,0 +1,87 @@
+"""How steps are driven: one after the other on a CPU; on a GPU compiled, and replayed as CUDA graphs.
+
+Eager and engine agree in law, not bit for bit: a compiled step draws its noise in another order.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from arms.training import Trainer
+
+Drive: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
+BLOCK = 10
+"""Steps in one CUDA graph at the most: enough to hide the launch of the next."""
+
+
+class Engine:
+    """Advances a trainer, block by block.
+
+    `eager` calls one kernel after the other; `graph` replays the same kernels from a CUDA graph; `compiled` fuses them
+    first. `auto` is `compiled` on a GPU and `eager` elsewhere.
+    """
+
+    def __init__(self, trainer: Trainer, drive: Drive = "auto", block: int = BLOCK) -> None:
+        on_gpu = trainer.images.is_cuda
+        if drive in ("graph", "compiled") and not on_gpu:
+            raise ValueError(f"drive {drive!r} needs a GPU, and the run is on {trainer.images.device}: try eager")
+        self.trainer = trainer
+        self.drive = ("compiled" if on_gpu else "eager") if drive == "auto" else drive
+        self.block = block if self.drive != "eager" else 1
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def advance(self, steps: int) -> None:
+        """Do that many steps, a multiple of `block`."""
+        if steps % self.block:
+            raise ValueError(f"steps must be a multiple of the block of {self.block}, got {steps}")
+        for _ in range(steps // self.block):
+            self.replay()
+
+    def replay(self) -> None:
+        """Do one block of steps."""
+        if self.drive == "eager":
+            self.trainer.step()
+            return
+        if self._graph is None:
+            self._graph = self._capture()
+        self._graph.replay()
+        self.trainer.count(self.block)
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        update = self._update()
+        with self._rewound():  # warming up compiles, fills the optimiser's state and must leave no trace
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    update()
+            torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(self.block):
+                update()
+        return graph
+
+    def _update(self) -> Callable[[], None]:
+        trainer = self.trainer
+        if self.drive == "graph" or trainer.estimator.relaxes:
+            return trainer.update
+        surrogate: Callable[[], tuple[Tensor, Tensor]] = torch.compile(trainer.surrogate, fullgraph=True)
+        return lambda: trainer.update_by(surrogate)
+
+    @contextmanager
+    def _rewound(self) -> Iterator[None]:
+        """Run the body, then put every tensor of the trainer back in place, where the graph will find it."""
+        trainer = self.trainer
+        before = {name: tensor.clone() for name, tensor in trainer.state().items()}
+        yield
+        after = trainer.state()
+        for name, tensor in after.items():
+            if name in before:
+                tensor.data.copy_(before[name])
+            else:  # Adam's moments, which begin at zero
+                tensor.data.zero_()
+        trainer.generator.set_state(before["generator"])
