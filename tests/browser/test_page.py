@@ -154,6 +154,7 @@ def test_hovering_shows_values(browser: Browser, page: Path, pictures: Path) -> 
     ActionChains(browser.driver).move_to_element(plot).perform()
     browser.wait("return document.querySelector('.hoverlayer .legend') !== null")
     shown = browser.driver.find_element("css selector", ".hoverlayer").text
+    assert "step" in shown
     assert "arms-s" in shown
     assert "±" in shown
     browser.driver.save_screenshot(str(pictures / "report-hover.png"))  # a shot of the whole page ends the hover
