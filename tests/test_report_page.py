@@ -171,6 +171,17 @@ def test_verb_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[
         reporting.report(())
 
 
+def test_budgets_are_drawn_together_only_where_nothing_else_differs(tmp_path: Path) -> None:
+    for n, steps in ((4, 10), (6, 10), (6, 20)):
+        make_run(tmp_path / "runs" / f"{n}-{steps}", TrainConfig(num_samples=n, steps=steps))
+    build_report([tmp_path / "runs"], tmp_path / "page.html")
+    names = {file.name for file in (tmp_path / "page_files").iterdir() if file.name.startswith("budgets")}
+    assert names == {"budgets-1-digits-linear-10-all.pdf", "budgets-1-digits-linear-10-all.svg"}
+    links = [str(a["href"]) for tag, a in Tags((tmp_path / "page.html").read_text()).tags if tag == "a"]
+    assert {f"page_files/{name}" for name in names} <= set(links)
+    assert [link for link in links if link.startswith("#")] == ["#c1", "#c2", "#c3"]
+
+
 # ---- tables as files
 
 

@@ -183,6 +183,13 @@ def test_dragging_zooms_and_a_double_click_goes_back(browser: Browser, page: Pat
     browser.wait(f"return Math.abs({span} - {before}) < 1e-6 * {before}")
 
 
+def test_a_plot_can_be_kept_as_a_picture(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    script = "Plotly.toImage(document.querySelector('.plot'), {format: 'png'}).then(arguments[0], arguments[0])"
+    assert str(browser.driver.execute_async_script(script)).startswith("data:image/png;base64,")
+    assert browser.errors() == []
+
+
 def test_dark_page_is_dark(browser: Browser, page: Path, pictures: Path) -> None:
     background = "return getComputedStyle(document.body).backgroundColor"
     plot_paper = "return document.querySelector('.plot').layout.paper_bgcolor"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from arms.reports.collect import Collection, Problem, collect
 from arms.reports.curves import plots
-from arms.reports.figures import looks, save, training_figure
+from arms.reports.figures import budgets_figure, looks, save, training_figure
 from arms.reports.groups import Group, Setting, group_runs
-from arms.reports.page import Section, render, summary
+from arms.reports.page import Overview, Section, render, summary
 from arms.reports.tables import Table, beside_paper, comparison, overview
 from arms.reports.written import write_table
 from arms.runs import replace_file
@@ -31,11 +31,9 @@ def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: 
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
     sections = [_section(group, f"{index}-{_slug(group.setting)}", folder) for index, group in enumerate(groups, 1)]
-    summary_table = overview(groups, "overview")
-    if folder and summary_table:
-        write_table(summary_table, folder)
+    across = _overview(groups, sections, folder)
     page.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(page, render(collection, sections, summary_table, __version__))
+    replace_file(page, render(collection, sections, across, __version__))
     return collection
 
 
@@ -58,7 +56,33 @@ def _section(group: Group, name: str, folder: Path | None) -> Section:
         if curves:
             with looks():
                 written += save(training_figure(curves), folder, f"{name}-training")
-    return Section(group, tables, curves, [f"{path.parent.name}/{path.name}" for path in written])
+    return Section(group, tables, curves, _links(written))
+
+
+def _overview(groups: Sequence[Group], sections: Sequence[Section], folder: Path | None) -> Overview:
+    """Return what spans comparisons: the table of all, and a figure for each family that differs in n alone."""
+    table = overview(groups, "overview")
+    written: list[Path] = []
+    if folder:
+        written = _write_tables([table] if table else [], folder)
+        for index, family in enumerate(_families(sections), 1):
+            name = f"budgets-{index}-{_slug(family[0].group.setting._replace(num_samples=0)).replace('-n0', '')}"
+            with looks():
+                columns = {section.group.setting.num_samples: section.plots for section in family}
+                written += save(budgets_figure(columns), folder, name)
+    return Overview(table, _links(written))
+
+
+def _families(sections: Sequence[Section]) -> list[list[Section]]:
+    found: dict[Setting, list[Section]] = {}
+    for section in sections:
+        if section.plots:
+            found.setdefault(section.group.setting._replace(num_samples=0), []).append(section)
+    return [family for family in found.values() if len(family) > 1]
+
+
+def _links(paths: Sequence[Path]) -> list[str]:
+    return [f"{path.parent.name}/{path.name}" for path in paths]
 
 
 def _write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:

@@ -20,14 +20,15 @@ class Quantity:
     key: str
     """Its name in metrics.jsonl."""
     title: str
+    short: str
     axis: str
     logarithmic: bool = False
 
 
 QUANTITIES = (
-    Quantity("train_elbo", "Train ELBO (K=1)", "ELBO / nats"),
-    Quantity("test_bound_100", "Test bound (K=100)", "bound / nats"),
-    Quantity("gradient_variance", "Gradient variance, encoder", "variance", logarithmic=True),
+    Quantity("train_elbo", "Train ELBO (K=1)", "train, K=1", "ELBO / nats"),
+    Quantity("test_bound_100", "Test bound (K=100)", "test, K=100", "bound / nats"),
+    Quantity("gradient_variance", "Gradient variance, encoder", "gradient", "variance", logarithmic=True),
 )
 
 

@@ -1,6 +1,6 @@
 """Figures for print: matplotlib without its global state, at the width of a column or of a page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from arms.reports.curves import Curve, Plot
+from arms.reports.curves import QUANTITIES, Curve, Plot
 from arms.reports.style import DASHES, MARKERS, Style, style_of
 
 COLUMN, PAGE = 3.25, 6.75
@@ -71,10 +71,33 @@ def training_figure(plots: Sequence[Plot]) -> Figure:
     figure = Figure(figsize=(PAGE, 2.5), layout="constrained")
     for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots, strict=True):
         _draw(axes, plot)
+        axes.set_title(plot.quantity.title)
+        axes.set(xlabel="step", ylabel=plot.quantity.axis)
+    _training_legend(figure, plots)
+    return figure
+
+
+def budgets_figure(columns: Mapping[int, Sequence[Plot]]) -> Figure:
+    """Draw comparisons that differ in n alone as the paper does: a column a budget, a row a quantity."""
+    quantities = [q for q in QUANTITIES if any(plot.quantity == q for plots in columns.values() for plot in plots)]
+    figure = Figure(figsize=(PAGE, 0.6 + 1.5 * len(quantities)), layout="constrained")
+    grid = figure.subplots(len(quantities), len(columns), squeeze=False, sharex="col")
+    for column, (n, plots) in zip(grid.T, columns.items(), strict=True):
+        column[0].set_title(f"n = {n}")
+        column[-1].set_xlabel("step")
+        for axes, quantity in zip(column, quantities, strict=True):
+            for plot in (plot for plot in plots if plot.quantity == quantity):
+                _draw(axes, plot)
+    for axes, quantity in zip(grid[:, 0], quantities, strict=True):
+        axes.set_ylabel(f"{quantity.short}\n{quantity.axis}")
+    _training_legend(figure, [plot for plots in columns.values() for plot in plots])
+    return figure
+
+
+def _training_legend(figure: Figure, plots: Sequence[Plot]) -> None:
     first = {curve.label: curve for plot in plots for curve in plot.curves}
     handles = [Line2D([], [], label=label, **line_looks(style_of(c.estimator))) for label, c in first.items()]
     legend_below(figure, handles, min(len(handles), 6))
-    return figure
 
 
 def _draw(axes: Axes, plot: Plot) -> None:
@@ -84,9 +107,7 @@ def _draw(axes: Axes, plot: Plot) -> None:
         axes.set_yscale("log")
     if frame := plot.frame():
         axes.set_ylim(*frame)
-    axes.set_title(plot.quantity.title)
     axes.set_xlim(left=0)
-    axes.set(xlabel="step", ylabel=plot.quantity.axis)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 

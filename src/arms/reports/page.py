@@ -38,7 +38,15 @@ class Section:
         return list(dict.fromkeys(caveat for table in self.tables for caveat in table.caveats))
 
 
-def render(collection: Collection, sections: Sequence[Section], overview: Table | None, version: str) -> str:
+@dataclass(frozen=True)
+class Overview:
+    """What spans all comparisons; empty when there is only one."""
+
+    table: Table | None
+    downloads: Sequence[str]
+
+
+def render(collection: Collection, sections: Sequence[Section], overview: Overview, version: str) -> str:
     """Return the page."""
     environment = Environment(loader=PackageLoader("arms.reports"), autoescape=True, trim_blocks=True)
     figures = [figure_data(plot) for section in sections for plot in section.plots]
