@@ -13,7 +13,7 @@ from arms.estimators import Estimator
 from arms.estimators.multi_sample import log_mean_exp
 from arms.models import BinaryVAE
 
-ROWS = 8192
+ROWS = {"cpu": 8192, "cuda": 262_144}
 """Decoder rows at a time: enough to keep the matrix products busy, few enough to stay in memory."""
 
 
@@ -35,7 +35,8 @@ def bounds(
         raise ValueError("sample_counts must name at least one K, got none")
     totals = {count: torch.zeros(model.replicas, dtype=torch.float64, device=images.device) for count in counts}
     with torch.no_grad():
-        for rows in images.split(max(1, ROWS // (counts[-1] * model.replicas))):
+        most = ROWS.get(images.device.type, ROWS["cpu"])
+        for rows in images.split(max(1, most // (counts[-1] * model.replicas))):
             x = binarize(rows, levels, generator).expand(model.replicas, -1, -1)
             logits = model.encode(x)
             weights = None if coupling else _log_weights(model, x, logits, Independent(), counts[-1], generator)

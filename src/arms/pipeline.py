@@ -52,7 +52,7 @@ def train(
     if (state := run.load()) is not None:
         trainer.load_state(state)
     run.forget_after(trainer.steps_done)
-    engine = Engine(trainer, drive, math.gcd(config.report_every, config.steps, BLOCK))
+    engine = Engine(trainer, drive, block_of(config))
     events = Events(run.path, trainer.steps_done)
     start = perf_counter()
     try:
@@ -99,6 +99,11 @@ def load_model(run: Run, device: str = "auto", data_dir: Path | str | None = Non
     return model.to(choose_device(device)), dataset
 
 
+def block_of(config: TrainConfig) -> int:
+    """Return the longest block of steps that ends on every report."""
+    return math.gcd(config.report_every, config.steps, BLOCK)
+
+
 def choose_device(name: str) -> str:
     """Return the device of that name; `auto` is the GPU where there is one."""
     if name == "auto":
@@ -122,7 +127,7 @@ def _advance(engine: Engine, run: Run, dataset: Dataset, checkpoint_seconds: flo
                 raise KeyboardInterrupt
             if step % config.report_every and not last:
                 continue
-            record = _record(trainer, dataset)
+            record = report_record(trainer, dataset)
             run.report(record)
             if last or perf_counter() - saved >= checkpoint_seconds:
                 run.save(trainer.state())
@@ -146,7 +151,8 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _record(trainer: Trainer, dataset: Dataset) -> Record:
+def report_record(trainer: Trainer, dataset: Dataset) -> Record:
+    """Return the report of where the trainer stands."""
     config, step = trainer.config, trainer.steps_done
     record: Record = {
         "step": step,

@@ -1,0 +1,64 @@
+"""Full runs on dynamic MNIST by the paper's protocol, all estimators of one network and n packed into one ensemble.
+
+ARMS_DATA_DIR=... python benchmarks/gpu_paper.py --network linear --num-samples 4 --output runs/paper
+"""
+
+import argparse
+from pathlib import Path
+from statistics import mean, stdev
+from time import perf_counter
+
+import torch
+
+from arms.packing import train_packed
+from arms.runs import Record, run_name
+from arms.training import TrainConfig
+
+ESTIMATORS = ("loorf", "disarm", "arms-d", "arms-n", "arms-s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", default="linear")
+    parser.add_argument("--num-samples", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--decoder-samples", default="extra", help="extra is the paper's rule")
+    parser.add_argument("--precision", default="highest", choices=["highest", "high"])
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_float32_matmul_precision(options.precision)
+    config = TrainConfig(
+        "dynamic-mnist",
+        network=options.network,
+        num_samples=options.num_samples,
+        replicas=5,
+        steps=options.steps,
+        decoder_samples=options.decoder_samples,
+        report_every=10_000,
+        evaluate_every=100_000,
+        evaluate_images=1000,
+    )
+    names = [run_name(TrainConfig(**{**vars(config), "estimator": name})) for name in ESTIMATORS]
+    start = perf_counter()
+
+    def watch(record: Record) -> None:
+        if record["step"] % 50_000 == 0:
+            print(
+                record["step"], f"{perf_counter() - start:.0f} s", f"ELBO {mean(record['train_elbo']):.2f}", flush=True
+            )
+
+    runs = train_packed(config, ESTIMATORS, [options.output / name for name in names], watch=watch)
+    for run in runs:
+        result = run.result()
+        assert result is not None
+        cells = [
+            f"{split} K={count} {mean(values):.2f} ± {stdev(values):.2f}"
+            for split in ("train", "test")
+            for count, values in result["bounds"][split].items()
+        ]
+        print(options.network, run.config().estimator, *cells, sep="  ")
+    print(f"done in {perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
