@@ -103,7 +103,7 @@ def experiments_run(
 
     Args:
         name: A name of `arms experiments list`, or all.
-        scale: smoke: seconds on 8x8 digits. laptop: 5,000 steps of the smallest budget. paper: as printed, for a GPU.
+        scale: smoke: seconds on 8x8 digits. laptop: 5,000 steps, one budget. paper: as printed, for a GPU.
         output: Folder for runs and reports; experiments share the runs they have in common.
         device: cpu, cuda, or auto.
         data_dir: Folder with the data sets; else ARMS_DATA_DIR, the cache, or the network.
