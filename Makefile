@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint browser smoke clean
 
 demo: .venv/installed
 	$(BIN)/arms demo
@@ -16,6 +16,15 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The demo's report in a real browser, which is installed where that is possible.
+browser: demo
+	command -v chromium chromedriver > /dev/null || (apt-get update -q && apt-get install -q -y chromium chromium-driver) || true
+	ARMS_REPORT=demo/report.html ARMS_SCREENSHOTS=demo/screenshots $(BIN)/pytest -q tests/browser
+
+# Every figure and table of the paper, in small.
+smoke: .venv/installed
+	$(BIN)/arms experiments run all --scale smoke --output smoke --device cpu
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "arms needs Python 3.11 or newer, this is " + sys.version)'
 	$(PYTHON) -m venv .venv
@@ -23,4 +32,4 @@ lint: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist demo smoke .pytest_cache .mypy_cache .ruff_cache .hypothesis

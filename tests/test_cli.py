@@ -69,9 +69,9 @@ def test_unknown_flag_is_no_traceback() -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_listing_and_toy() -> None:
+def test_listing_and_toy(tmp_path: Path) -> None:
     assert "arms-s" in run("estimators").stdout
-    result = run("toy", "--num-samples", "4", "--replicas", "50")
+    result = run("toy", "--num-samples", "4", "--replicas", "50", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "arms-n" in result.stdout
 

@@ -64,13 +64,14 @@ def train_packed(
     The estimators must be of the expectation, without parameters or noise of their own to remember.
     """
     configs = [replace(config, estimator=name) for name in estimators]
+    packed = _pack(configs)
     runs = [Run.create(path, one) for path, one in zip(directories, configs, strict=True)]
     if all(run.result() is not None for run in runs):
         return runs
     device = choose_device(device)
     dataset = dataset or load(config.dataset, data_dir)
     trainer = Trainer(replace(config, replicas=config.replicas * len(configs)), dataset, device)
-    trainer.estimator = _pack(configs)
+    trainer.estimator = packed
     for run in runs:
         run.forget_after(0)
     engine, start = Engine(trainer, drive, block_of(config)), perf_counter()

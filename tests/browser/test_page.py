@@ -146,6 +146,21 @@ def test_plots_are_drawn_in_silence(browser: Browser, page: Path, pictures: Path
     browser.screenshot(pictures / "report-light.png")
 
 
+def test_named_report_is_drawn_in_silence(browser: Browser, pictures: Path) -> None:
+    """The page that ARMS_REPORT names, such as the demo's."""
+    named = os.environ.get("ARMS_REPORT")
+    if not named:
+        pytest.skip("ARMS_REPORT names no report")
+    browser.errors(), browser.requests()
+    browser.open(Path(named).resolve())
+    for plot in browser.driver.find_elements("css selector", ".plot"):
+        drawn = [line.get_attribute("d") or "" for line in plot.find_elements("css selector", ".js-line")]
+        assert sum(len(path) > 50 for path in drawn) >= 2
+    assert browser.errors() == []
+    assert [url for url in browser.requests() if not url.startswith(("file:", "data:", "blob:"))] == []
+    browser.screenshot(pictures / "named-report.png")
+
+
 def test_hovering_shows_values(browser: Browser, page: Path, pictures: Path) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import rich
 import tyro
+from rich.box import SIMPLE
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -18,6 +19,7 @@ from arms.data import binarize
 from arms.evaluation import gradient_variances
 from arms.models import seeded_generator
 from arms.pictures import write_samples
+from arms.reports import build_report
 from arms.runs import Record, Run, run_name
 from arms.training import TrainConfig, paper_preset
 
@@ -157,7 +159,7 @@ def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None =
 
 
 def demo(output: Path = Path("demo"), steps: int = DEMO.steps, replicas: int = DEMO.replicas) -> None:
-    """Train a small VAE on the embedded digits with five estimators, and print the comparison.
+    """Train a small VAE on the embedded digits with five estimators, print the comparison and write a report.
 
     Args:
         output: Folder of the runs and the report.
@@ -170,6 +172,8 @@ def demo(output: Path = Path("demo"), steps: int = DEMO.steps, replicas: int = D
         model, dataset = pipeline.load_model(run, "cpu")
         write_samples(run.path / "samples.png", model, dataset, 10, seeded_generator(0, "sample"))
     rich.print(_comparison(finished))
+    build_report([run.path for run in finished], output / "report.html")
+    rich.print(f"report: {escape(str((output / 'report.html').resolve()))}")
 
 
 def _train_watched(
@@ -218,7 +222,7 @@ def _summary(run: Run) -> str:
 
 
 def _comparison(finished: list[Run]) -> Table:
-    table = Table(title="digits, linear, n = 4: bounds in nats, mean ± std over replicas; higher is better")
+    table = Table(title="digits, linear, n = 4: bounds in nats, higher is better", box=SIMPLE, padding=(0, 1, 0, 0))
     for heading in ("estimator", "train K=1", "test K=1", "test K=4", "test K=100", "variance"):
         table.add_column(heading, justify="left" if heading == "estimator" else "right", no_wrap=True)
     for run in finished:
