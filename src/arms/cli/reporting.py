@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms import toy
+from arms.cli.saying import say
 from arms.experiments import EXPERIMENTS, Scale, configs, run_experiment
 
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
@@ -38,8 +39,8 @@ def report(
 
         found = build_report(runs, output, files=files)
     for problem in found.problems:
-        rich.print(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
-    rich.print(f"{escape(summary(found))}\n[bold]{escape(str(output))}")
+        say(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
+    say(f"{escape(summary(found))}\n[bold]{escape(str(output))}")
 
 
 def toy_problem(
@@ -111,7 +112,7 @@ def experiments_run(
     written: list[Path] = []
     with _drawing():
         for each in EXPERIMENTS if name == ALL else [name]:
-            written += run_experiment(each, scale, output, device=device, data_dir=data_dir, tell=_say)
+            written += run_experiment(each, scale, output, device=device, data_dir=data_dir, tell=say)
     _tell(written)
 
 
@@ -127,11 +128,7 @@ def _add_budget(table: Table, n: int, curves: Sequence[toy.ToyCurve]) -> None:
 
 def _tell(paths: Sequence[Path]) -> None:
     for path in paths:
-        _say(f"[bold]{escape(str(path))}")
-
-
-def _say(line: str) -> None:
-    rich.print(line)
+        say(f"[bold]{escape(str(path))}")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from rich.table import Table
 from arms import data as datasets
 from arms import pipeline
 from arms.checks.variance import COMPARED
+from arms.cli.saying import say
 from arms.data import binarize
 from arms.evaluation import gradient_variances
 from arms.models import seeded_generator
@@ -58,7 +59,7 @@ def train(
     if preset == "paper":
         chosen = _with_paper_defaults(chosen)
     run = _train_watched({run_name(chosen): chosen}, runs / name if name else None, runs, device, data_dir)[0]
-    rich.print(f"{escape(str(run.path))}: {_summary(run)}")
+    say(f"{escape(str(run.path))}: {_summary(run)}")
 
 
 def evaluate(
@@ -132,7 +133,7 @@ def sample(run: RunPath, output: Path | None = None, count: int = 10, data_dir: 
     model, dataset = pipeline.load_model(source, "cpu", data_dir)
     target = output or run / "samples.png"
     write_samples(target, model, dataset, count, seeded_generator(source.config().seed, "sample"))
-    rich.print(f"wrote {escape(str(target))}")
+    say(f"wrote {escape(str(target))}")
 
 
 def data_list(data_dir: Path | None = None) -> None:
@@ -173,7 +174,7 @@ def demo(output: Path = Path("demo"), steps: int = DEMO.steps, replicas: int = D
         write_samples(run.path / "samples.png", model, dataset, 10, seeded_generator(0, "sample"))
     rich.print(_comparison(finished))
     build_report([run.path for run in finished], output / "report.html")
-    rich.print(f"report: {escape(str((output / 'report.html').resolve()))}")
+    say(f"report: {escape(str((output / 'report.html').resolve()))}")
 
 
 def _train_watched(

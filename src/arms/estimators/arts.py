@@ -31,10 +31,14 @@ class CorrelatedPair(Coupling):
 
     def sample(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         self._check(n)
+        return self.sample_many(logits, 1, generator)[:, 0]
+
+    def sample_many(self, logits: Tensor, count: int, generator: Generator | None = None) -> Tensor:
+        """Draw that many independent pairs, `[2, count, *logits.shape]`."""
         phi = widen(logits.detach())
         smaller, larger = torch.sigmoid(-phi.abs()), torch.sigmoid(phi.abs())
         differ = smaller * (larger / self.debias(phi, 2))  # P(1, 0) = P(0, 1)
-        noise = uniform(1, phi, generator)[0]
+        noise = uniform(count, phi, generator)
         # The first is one on [0, q), the second on [P(1, 0), q + P(1, 0)): both are where these overlap.
         ones = [step(smaller - noise), step(smaller + differ - noise) - step(differ - noise)]
         return flip(torch.stack(ones), logits)
@@ -82,9 +86,9 @@ class ARTS(Estimator):
         return half_difference(draw.samples, values) * debias
 
 
-def sample_pairs(coupling: Coupling, logits: Tensor, n: int, generator: Generator | None) -> Tensor:
+def sample_pairs(coupling: CorrelatedPair, logits: Tensor, n: int, generator: Generator | None) -> Tensor:
     """Draw n/2 independent pairs `[n, *batch, d]`; sample i and sample i + n/2 belong together."""
-    return coupling.sample(logits.expand(n // 2, *logits.shape), 2, generator).flatten(0, 1)
+    return coupling.sample_many(logits, n // 2, generator).flatten(0, 1)
 
 
 def half_difference(samples: Tensor, values: Tensor) -> Tensor:
