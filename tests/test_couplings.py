@@ -39,7 +39,7 @@ def reference_debias(name: str, logit: float, n: int) -> mp.mpf:
 @pytest.mark.parametrize("name", COUPLINGS)
 def test_debias_against_many_digits(name: str, n: int) -> None:
     with mp.workdps(60):
-        for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-13)):
+        for dtype, tolerance in ((torch.float32, 3e-6), (torch.float64, 1e-13)):
             logits = torch.tensor(LOGITS, dtype=dtype)
             factors = coupling(name).debias(logits, n)
             for logit, factor in zip(logits.tolist(), factors.tolist(), strict=True):

@@ -214,3 +214,6 @@ def test_refusals(tmp_path: Path, whole: Run) -> None:
         Run(tmp_path / "new").config()
     with pytest.raises(ValueError, match="no device 'tpu' here"):
         choose_device("tpu")
+    with pytest.raises(ValueError, match="no data set is called 'cifar'"):
+        train(replace(CONFIG, dataset="cifar"), tmp_path / "never")
+    assert not (tmp_path / "never").exists()

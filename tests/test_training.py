@@ -99,6 +99,12 @@ def test_state_brings_back_the_future(name: str, digits: Dataset) -> None:
     assert torch.equal(whole.recent_elbo(), second.recent_elbo())
 
 
+def test_state_of_another_kind_of_device_is_refused(digits: Dataset) -> None:
+    state = trained(SMALL, digits, 1).state() | {"generator": torch.zeros(16, dtype=torch.uint8)}
+    with pytest.raises(ValueError, match="another kind of device than cpu"):
+        Trainer(SMALL, digits).load_state(state)
+
+
 def test_encoder_gradient_is_the_estimate_through_the_encoder(digits: Dataset) -> None:
     """One step's encoder gradient, averaged over many, against enumeration of a tiny model's ELBO."""
     tiny = replace(SMALL, latents=3, batch_size=2000, estimator="arms-d", replicas=1)

@@ -21,7 +21,6 @@ from arms.training import TrainConfig, Trainer
 
 TEST_SAMPLES = 100
 
-
 Watcher: TypeAlias = Callable[[Record], None]
 """Called with every report: step, and each metric as a list with one number a replica."""
 
@@ -42,12 +41,12 @@ def train(
 
     `dataset` and `model` stand in for the ones the configuration names: your own tensors, your own networks.
     """
-    run = Run.create(directory, config)
-    if run.result() is not None:
+    if (run := Run(directory)).exists() and Run.create(directory, config).result() is not None:
         return run
-    keep_freed_memory()
     device = choose_device(device)
     dataset = dataset or load(config.dataset, data_dir)
+    run = Run.create(directory, config)  # only now: a wrong device or data set leaves nothing behind
+    keep_freed_memory()
     trainer = Trainer(config, dataset, device, model)
     if (state := run.load()) is not None:
         trainer.load_state(state)

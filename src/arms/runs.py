@@ -50,13 +50,17 @@ class Run:
     def create(cls, path: Path | str, config: TrainConfig) -> "Run":
         """Return the run of this configuration in that directory, new or to be gone on with."""
         run = cls(path)
-        if (run.path / "config.json").exists():
+        if run.exists():
             if (found := run.config()) != config:
                 raise ValueError(f"{path} holds another run ({run_name(found)}): choose another directory")
             return run
         run.path.mkdir(parents=True, exist_ok=True)
         replace_file(run.path / "config.json", _to_json(asdict(config)))
         return run
+
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / "config.json").exists()
 
     def config(self) -> TrainConfig:
         """Return the configuration."""

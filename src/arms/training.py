@@ -184,6 +184,8 @@ class Trainer:
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go back to a state that `state()` returned."""
         device = self.images.device
+        if tensors["generator"].shape != self.generator.get_state().shape:
+            raise ValueError(f"the checkpoint was made on another kind of device than {device}: go on with it there")
         self.model.load_state_dict(_part(tensors, "model."))
         with torch.no_grad():
             for index, parameter in enumerate(self.learnt):
