@@ -113,6 +113,8 @@ def test_data_verbs(tmp_path: Path) -> None:
         (["train", "--device", "tpu"], "no device 'tpu' here"),
         (["evaluate", "nowhere"], "nowhere is no run directory"),
         (["data", "get", "cifar"], "no data set is called 'cifar'"),
+        (["report", "nowhere"], "there is no nowhere"),
+        (["train", "--estimator", "exact"], "exact trains at most 16 latents"),
         (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
     ],
 )

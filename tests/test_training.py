@@ -232,6 +232,7 @@ def test_paper_preset() -> None:
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"estimator": "arm", "num_samples": 3}, "must be even"),
         ({"estimator": "best"}, "no estimator is called 'best'"),
+        ({"estimator": "exact"}, "exact trains at most 16 latents, got 200"),
         ({"evaluate_every": 150}, r"multiple of report_every \(100\), got 150"),
     ],
 )

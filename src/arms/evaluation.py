@@ -53,7 +53,7 @@ def gradient_variances(
     model: BinaryVAE,
     x: Tensor,
     num_samples: int,
-    estimators: Sequence[str | Estimator],
+    estimators: Sequence[str | Estimator] | None,
     repeats: int,
     generator: Generator,
 ) -> VarianceTable:

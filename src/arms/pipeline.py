@@ -20,6 +20,7 @@ from arms.runs import Events, Record, Run
 from arms.training import TrainConfig, Trainer
 
 TEST_SAMPLES = 100
+CHECKPOINT_SECONDS = 15.0
 
 Watcher: TypeAlias = Callable[[Record], None]
 """Called with every report: step, and each metric as a list with one number a replica."""
@@ -34,7 +35,7 @@ def train(
     dataset: Dataset | None = None,
     model: BinaryVAE | None = None,
     drive: Drive = "auto",
-    checkpoint_seconds: float = 60.0,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
     watch: Watcher | None = None,
 ) -> Run:
     """Train to the end of `config.steps`, evaluate, and return the run; the same call again goes on, or does nothing.
@@ -116,7 +117,7 @@ def choose_device(name: str) -> str:
 
 def _advance(engine: Engine, run: Run, dataset: Dataset, checkpoint_seconds: float, watchers: list[Watcher]) -> None:
     trainer = engine.trainer
-    config, saved = trainer.config, perf_counter()
+    config, saved = trainer.config, -math.inf  # the first report saves
     with _interruptible() as interrupted:
         while trainer.steps_done < config.steps:
             engine.replay()

@@ -10,9 +10,10 @@ from torch import Generator, Tensor, nn
 from arms.arguments import as_count
 from arms.couplings import Independent
 from arms.data import Dataset, binarize
-from arms.estimators import Draw, MultiSample
+from arms.estimators import Draw, Exact, MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.estimators.base import gradient
+from arms.estimators.exact import MOST_LATENTS
 from arms.models import BinaryVAE, Network, build_vae, seeded_generator
 
 VARIANCE_DECAY = 0.999
@@ -65,7 +66,10 @@ class TrainConfig:
         for name in ("learning_rate", "prior_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        as_estimator(self.estimator, self.num_samples)
+        if isinstance(as_estimator(self.estimator, self.num_samples), Exact) and self.latents > MOST_LATENTS:
+            raise ValueError(
+                f"exact trains at most {MOST_LATENTS} latents, got {self.latents}: choose another estimator"
+            )
 
 
 def paper_preset(config: TrainConfig) -> TrainConfig:

@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Callable
 
+DESCRIPTION = "Gradients through binary choices: train discrete VAEs, check and compare estimators, draw and report."
+
 
 def main() -> None:
     """Run the command line; what the user got wrong is one line on stderr and exit code 2."""
@@ -33,7 +35,7 @@ def main() -> None:
     if words[:1] in (["data"], ["experiments"]) and len(words) > 1:  # reads better than `arms data:list`
         words = [f"{words[0]}:{words[1]}", *words[2:]]
     try:
-        tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="arms", description=__doc__)
+        tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="arms", description=DESCRIPTION)
     except ValueError as error:
         sys.stderr.write(f"arms: {error}\n")
         raise SystemExit(2) from None

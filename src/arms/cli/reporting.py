@@ -34,13 +34,15 @@ def report(
     """
     if not runs:
         raise ValueError("name at least one run directory, or a folder of them: arms report runs")
+    if not any(path.exists() for path in runs):
+        raise ValueError(f"there is no {' and no '.join(map(str, runs))}: name run directories, or a folder of them")
     with _drawing():
         from arms.reports import build_report, summary
 
         found = build_report(runs, output, files=files)
     for problem in found.problems:
         say(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
-    say(f"{escape(summary(found))}\n[bold]{escape(str(output))}")
+    say(f"{escape(summary(found))}\nreport: {escape(str(output.resolve()))}")
 
 
 def toy_problem(

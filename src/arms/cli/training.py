@@ -14,7 +14,6 @@ from rich.table import Table
 
 from arms import data as datasets
 from arms import pipeline
-from arms.checks.variance import COMPARED
 from arms.cli.saying import say
 from arms.data import binarize
 from arms.evaluation import gradient_variances
@@ -44,6 +43,7 @@ def train(
     runs: Path = Path("runs"),
     name: str | None = None,
     data_dir: Path | None = None,
+    checkpoint_seconds: float = pipeline.CHECKPOINT_SECONDS,
 ) -> None:
     """Train a discrete VAE, or go on with a run that was stopped; the same command again does nothing.
 
@@ -54,11 +54,14 @@ def train(
         runs: Folder of all runs.
         name: Name of the run's folder in it; by default made from the configuration.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
+        checkpoint_seconds: Time between two checkpoints, what a killed run has to do again at the most.
     """
     chosen = TrainConfig(**asdict(config))
     if preset == "paper":
         chosen = _with_paper_defaults(chosen)
-    run = _train_watched({run_name(chosen): chosen}, runs / name if name else None, runs, device, data_dir)[0]
+    run = _train_watched(
+        {chosen.estimator: chosen}, runs / name if name else None, runs, device, data_dir, checkpoint_seconds
+    )[0]
     say(f"{escape(str(run.path))}: {_summary(run)}")
 
 
@@ -83,7 +86,7 @@ def evaluate(
     source = Run(run)
     model, dataset = pipeline.load_model(source, device, data_dir)
     found = pipeline.evaluate(model, dataset, split, list(samples), source.config().seed, images)
-    table = Table("K", f"{split} bound", title=escape(str(run)), caption=dataset.note or None)
+    table = Table("K", f"{split} bound", caption=dataset.note or None)
     for count, bound in found.items():
         table.add_row(count, _spread(bound))
     rich.print(table)
@@ -98,12 +101,12 @@ def variance(
     device: str = "auto",
     data_dir: Path | None = None,
 ) -> None:
-    """Compare the estimators' gradient variance over repeated draws, at a run's checkpoint and one fixed minibatch.
+    """Compare estimators at a run's checkpoint: variance of the logits' gradient over draws, on one fixed minibatch.
 
     Args:
         run: Run directory.
         num_samples: Budget n; by default the run's.
-        estimators: Which ones; by default all that a black box allows.
+        estimators: Which ones; by default all that take a black box and this budget.
         repeats: Draws.
         batch_size: Images in the minibatch.
         device: auto, cpu or cuda.
@@ -117,7 +120,7 @@ def variance(
     images = dataset.test[:batch_size].to(where)
     x = binarize(images, dataset.levels, generator).expand(config.replicas, -1, -1)
     budget = num_samples or config.num_samples
-    rich.print(escape(str(gradient_variances(model, x, budget, estimators or COMPARED, repeats, generator))))
+    rich.print(escape(str(gradient_variances(model, x, budget, estimators or None, repeats, generator))))
 
 
 def sample(run: RunPath, output: Path | None = None, count: int = 10, data_dir: Path | None = None) -> None:
@@ -178,7 +181,12 @@ def demo(output: Path = Path("demo"), steps: int = DEMO.steps, replicas: int = D
 
 
 def _train_watched(
-    configs: dict[str, TrainConfig], directory: Path | None, runs: Path, device: str, data_dir: Path | None
+    configs: dict[str, TrainConfig],
+    directory: Path | None,
+    runs: Path,
+    device: str,
+    data_dir: Path | None,
+    checkpoint_seconds: float = pipeline.CHECKPOINT_SECONDS,
 ) -> list[Run]:
     columns = (
         TextColumn("{task.description:<10}"),
@@ -194,7 +202,10 @@ def _train_watched(
             task = bars.add_task(escape(label), total=config.steps, rate="", figures="")
             path = directory or runs / run_name(config)
             watch = _watcher(bars, task)
-            finished.append(pipeline.train(config, path, device=device, data_dir=data_dir, watch=watch))
+            run = pipeline.train(
+                config, path, device=device, data_dir=data_dir, checkpoint_seconds=checkpoint_seconds, watch=watch
+            )
+            finished.append(run)
             bars.update(task, completed=config.steps)
     return finished
 
