@@ -252,6 +252,7 @@ def test_idx_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damaged",
     [b"", b"<html>", idx(random_images(3)), gzip.compress(idx(random_images(3)))[:-9], gzip.compress(b"\0\0\x08")],
+    ids=["empty", "a web page", "not compressed", "truncated", "header only"],  # a gzip header holds the time
 )
 def test_damaged_idx_file_is_refused(damaged: bytes, tmp_path: Path) -> None:
     path = tmp_path / "some.gz"
