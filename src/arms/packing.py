@@ -83,9 +83,9 @@ def train_packed(
                 run.report(_share_of_lists(record, index, config.replicas))
             if watch:
                 watch(record)
-    result = final_bounds(trainer.model, dataset, config)
+    result, state = final_bounds(trainer.model, dataset, config), trainer.state()
     for index, run in enumerate(runs):
-        run.save(_share_of_state(trainer.state(), index, config.replicas, len(runs)))
+        run.save(_share_of_state(state, index, len(runs)))
         bounds = {split: _share_of_lists(found, index, config.replicas) for split, found in result["bounds"].items()}
         run.describe(device, perf_counter() - start)
         run.finish({**result, "bounds": bounds})
@@ -105,7 +105,7 @@ def _share_of_lists(record: Mapping[str, object], index: int, replicas: int) -> 
     return {name: value[part] if isinstance(value, list) else value for name, value in record.items()}
 
 
-def _share_of_state(tensors: Mapping[str, Tensor], index: int, replicas: int, runs: int) -> dict[str, Tensor]:
+def _share_of_state(tensors: Mapping[str, Tensor], index: int, runs: int) -> dict[str, Tensor]:
     def share(name: str, tensor: Tensor) -> Tensor:
         shared = name in ("model.pixel_mean", "generator", "counts") or tensor.ndim == 0
         return tensor if shared else tensor.chunk(runs)[index]

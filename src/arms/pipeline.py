@@ -17,7 +17,7 @@ from arms.evaluation import bounds
 from arms.memory import keep_freed_memory
 from arms.models import BinaryVAE, build_vae, seeded_generator
 from arms.runs import Events, Record, Run
-from arms.training import TrainConfig, Trainer
+from arms.training import TrainConfig, Trainer, part_of_state
 
 TEST_SAMPLES = 100
 CHECKPOINT_SECONDS = 15.0
@@ -95,7 +95,7 @@ def load_model(run: Run, device: str = "auto", data_dir: Path | str | None = Non
         raise ValueError(f"{run.path} holds no intact checkpoint: train it first")
     dataset = load(config.dataset, data_dir)
     model = build_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas, config.seed)
-    model.load_state_dict({name.removeprefix("model."): t for name, t in state.items() if name.startswith("model.")})
+    model.load_state_dict(part_of_state(state, "model."))
     return model.to(choose_device(device)), dataset
 
 

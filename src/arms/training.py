@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from arms.arguments import as_count
 from arms.couplings import Independent
 from arms.data import Dataset, binarize
-from arms.estimators import Draw, Exact, MultiSample
+from arms.estimators import Exact, MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.estimators.base import gradient
 from arms.estimators.exact import MOST_LATENTS
@@ -126,13 +126,8 @@ class Trainer:
 
     def surrogate(self) -> tuple[Tensor, Tensor]:
         """Return a loss whose gradient is the step's, and the batch's ELBO `[R]`: the whole step as one function."""
-        x = self._batch()
-        logits = self.model.encode(x)
-        draw = self.estimator.draw(logits.detach(), self._noise)
-        values = self._log_weights(draw.samples, x, logits)
-        value = self._value(draw, values, x, logits)
-        loss = self._scale * (value.sum() + (logits * gradient(draw, values)).sum())
-        return loss, values.detach().mean((0, 2))
+        logits, grad, value, elbo = self._estimate(self._batch())
+        return self._scale * (value.sum() + (logits * grad).sum()), elbo
 
     def update_by(self, surrogate: Callable[[], tuple[Tensor, Tensor]]) -> None:
         """Do an update through `surrogate`, or a compiled form of it."""
@@ -190,12 +185,12 @@ class Trainer:
         device = self.images.device
         if tensors["generator"].shape != self.generator.get_state().shape:
             raise ValueError(f"the checkpoint was made on another kind of device than {device}: go on with it there")
-        self.model.load_state_dict(_part(tensors, "model."))
+        self.model.load_state_dict(part_of_state(tensors, "model."))
         with torch.no_grad():
             for index, parameter in enumerate(self.learnt):
                 parameter.copy_(tensors[f"estimator.{index}"])
         for index, parameter in enumerate((*self.weights, *self.learnt)):
-            moments = _part(tensors, f"adam.{index}.")
+            moments = part_of_state(tensors, f"adam.{index}.")
             self.optimizer.state[parameter] = {name: t.to(device, copy=True) for name, t in moments.items()}
         self.mean_grads = [tensors[f"mean_grad.{index}"].to(device, copy=True) for index in range(len(self.mean_grads))]
         self.generator.set_state(tensors["generator"].cpu())
@@ -211,13 +206,17 @@ class Trainer:
         return binarize(images, self.levels, self._noise)
 
     def _backward(self, x: Tensor) -> None:
+        logits, grad, value, elbo = self._estimate(x)
+        torch.autograd.backward([logits, value], [self._scale * grad, torch.full_like(value, self._scale)])
+        self.elbo_sum += elbo
+
+    def _estimate(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Logits, the estimate of their gradient, what decoder and prior learn from `[R, B]`, and the ELBO `[R]`."""
         logits = self.model.encode(x)
         draw = self.estimator.draw(logits.detach(), self._noise)
         values = self._log_weights(draw.samples, x, logits)
-        grad = gradient(draw, values)
-        value = self._value(draw, values, x, logits)
-        torch.autograd.backward([logits, value], [self._scale * grad, torch.full_like(value, self._scale)])
-        self.elbo_sum += values.detach().mean((0, 2))
+        value = self.estimator.value(draw, values) if values.requires_grad else self._extra(x, logits)
+        return logits, gradient(draw, values), value, values.detach().mean((0, 2))
 
     def _backward_relaxed(self, x: Tensor) -> None:
         logits = self.model.encode(x)
@@ -240,10 +239,6 @@ class Trainer:
     @property
     def _scale(self) -> float:
         return -1 / self.config.batch_size
-
-    def _value(self, draw: Draw, values: Tensor, x: Tensor, logits: Tensor) -> Tensor:
-        """What decoder and prior learn from `[R, B]`."""
-        return self.estimator.value(draw, values) if values.requires_grad else self._extra(x, logits)
 
     def _extra(self, x: Tensor, logits: Tensor) -> Tensor:
         """The paper's rule for decoder and prior: the ELBO at one extra, independent sample."""
@@ -269,10 +264,12 @@ def run_generator(seed: int, device: str) -> Generator:
     seeded = seeded_generator(seed, "train", device=device)
     if torch.device(device).type != "cuda":
         return seeded
-    default = torch.cuda.default_generators[torch.device(device).index or torch.cuda.current_device()]
+    index = torch.device(device).index
+    default = torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
     default.set_state(seeded.get_state())
     return default
 
 
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def part_of_state(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors of a state whose name begins so, by the rest of their name."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
