@@ -8,8 +8,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from time import perf_counter
 
-import torch
-
 from arms.packing import train_packed
 from arms.runs import Record, run_name
 from arms.training import TrainConfig
@@ -23,10 +21,9 @@ def main() -> None:
     parser.add_argument("--num-samples", type=int, default=4)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--decoder-samples", default="extra", help="extra is the paper's rule")
-    parser.add_argument("--precision", default="highest", choices=["highest", "high"])
+    parser.add_argument("--precision", default="highest", choices=["highest", "high", "medium"])
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
-    torch.set_float32_matmul_precision(options.precision)
     config = TrainConfig(
         "dynamic-mnist",
         network=options.network,
@@ -34,6 +31,7 @@ def main() -> None:
         replicas=5,
         steps=options.steps,
         decoder_samples=options.decoder_samples,
+        precision=options.precision,
         report_every=10_000,
         evaluate_every=100_000,
         evaluate_images=1000,

@@ -1,14 +1,17 @@
 """Run-steps per second on a GPU: one step of every replica at once, compiled and replayed as CUDA graphs.
 
-    python benchmarks/gpu_step.py --output benchmarks/results/gpu_step.json
+    python benchmarks/gpu_step.py --precision medium --output benchmarks/results/gpu_step.json
 
 A run-step is one optimisation step of one replica. Made-up images of MNIST's shape; batch 50, 200 latents. The floor is
-the larger of two times on this device: Adam's traffic and the wide logits through memory, and the matrix products.
+what no step can do without, at rates measured on the same device: Adam's traffic, 28 bytes a parameter, at the speed of
+a copy, and the matrix products at the speed of a large TF32 one.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from itertools import pairwise, product
 from pathlib import Path
 from time import perf_counter
 
@@ -18,34 +21,80 @@ from train_step import grey_images
 from arms.engine import BLOCK, Engine
 from arms.training import TrainConfig, Trainer
 
+WIDTHS = {"linear": (784, 200), "nonlinear": (784, 200, 200, 200)}
+BATCH = 50
 
-def measure(network: str, estimator: str, n: int, replicas: int, drive: str, seconds: float) -> dict[str, object]:
+
+def device_rates() -> tuple[float, float]:
+    """Bytes a second of a large copy, and operations a second of a large TF32 product."""
+    source = torch.empty(2**30, device="cuda")
+    target = torch.empty_like(source)
+    copied = 2 * source.nbytes / seconds(lambda: target.copy_(source))
+    torch.set_float32_matmul_precision("high")
+    a = torch.randn(8192, 8192, device="cuda")
+    multiplied = 2 * 8192**3 / seconds(lambda: a @ a)
+    torch.set_float32_matmul_precision("highest")
+    return copied, multiplied
+
+
+def seconds(call: Callable[[], object], repeats: int = 10) -> float:
+    call()
+    torch.cuda.synchronize()
     start = perf_counter()
-    config = TrainConfig(network=network, estimator=estimator, num_samples=n, replicas=replicas)  # type: ignore[arg-type]
-    trainer = Trainer(config, grey_images(), "cuda")
-    engine = Engine(trainer, drive)  # type: ignore[arg-type]
+    for _ in range(repeats):
+        call()
+    torch.cuda.synchronize()
+    return (perf_counter() - start) / repeats
+
+
+def floor(network: str, n: int, rates: tuple[float, float]) -> float:
+    """Microseconds of one run-step."""
+    copied, multiplied = rates
+    weights = sum(inputs * outputs for inputs, outputs in pairwise(WIDTHS[network]))
+    first = WIDTHS[network][0] * WIDTHS[network][1]
+    # forward and weight gradient of every layer, and the gradient of every input but the network's: images and bits
+    encoder = BATCH * (3 * weights - first)
+    decoder = n * BATCH * (3 * weights - (weights if network == "linear" else 200 * 200))
+    return 1e6 * (2 * weights * 28 / copied + 2 * (encoder + decoder) / multiplied)
+
+
+def build(network: str, estimator: str, n: int, replicas: int, precision: str) -> Engine:
+    config = TrainConfig(
+        network=network,  # type: ignore[arg-type]
+        estimator=estimator,
+        num_samples=n,
+        replicas=replicas,
+        precision=precision,  # type: ignore[arg-type]
+    )
+    engine = Engine(Trainer(config, grey_images(), "cuda"))
     engine.advance(2 * BLOCK)
     torch.cuda.synchronize()
-    ready = perf_counter() - start
+    return engine
+
+
+def measure(engine: Engine, least: float) -> float:
+    """Seconds a step."""
     steps, elapsed = 10 * BLOCK, 0.0
-    while elapsed < seconds:
+    while elapsed <= least:
         steps *= 2
         start = perf_counter()
         engine.advance(steps)
         torch.cuda.synchronize()
         elapsed = perf_counter() - start
-    return {
-        "network": network,
-        "estimator": estimator,
-        "n": n,
-        "R": replicas,
-        "drive": drive,
-        "us/step": 1e6 * elapsed / steps,
-        "run-steps/s": replicas * steps / elapsed,
-        "start s": ready,
-        "elbo": trainer.recent_elbo().mean().item(),
-        "MiB": torch.cuda.max_memory_allocated() / 2**20,
-    }
+    return elapsed / steps
+
+
+def streams(network: str, n: int, precision: str, engines: int = 5, replicas: int = 5) -> float:
+    """Seconds of one step of each of several engines, each on its own stream."""
+    built = [build(network, "arms-d", n, replicas, precision) for _ in range(engines)]
+    lanes = [torch.cuda.Stream() for _ in built]
+
+    def round_of_blocks() -> None:
+        for engine, lane in zip(built, lanes, strict=True):
+            with torch.cuda.stream(lane):
+                engine.replay()
+
+    return seconds(round_of_blocks, repeats=200) / BLOCK
 
 
 def main() -> None:
@@ -53,34 +102,56 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
     parser.add_argument("--estimators", nargs="+", default=["arms-d"])
     parser.add_argument("--num-samples", type=int, nargs="+", default=[4, 10])
-    parser.add_argument("--replicas", type=int, nargs="+", default=[1, 5, 25, 75])
-    parser.add_argument("--drives", nargs="+", default=["compiled"])
-    parser.add_argument("--precision", default="highest", choices=["highest", "high"], help="high allows TF32 products")
-    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--replicas", type=int, nargs="+", default=[1, 5, 25, 75, 150])
+    parser.add_argument("--precision", default="highest", choices=["highest", "high", "medium"])
+    parser.add_argument("--streams", action="store_true", help="also five engines of five replicas, a stream each")
+    parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    torch.set_float32_matmul_precision(options.precision)
-    rows = []
-    for network in options.networks:
-        for estimator in options.estimators:
-            for n in options.num_samples:
-                for replicas in options.replicas:
-                    for drive in options.drives:
-                        torch.cuda.reset_peak_memory_stats()
-                        row = measure(network, estimator, n, replicas, drive, options.seconds)
-                        rows.append(row)
-                        cells = (f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values())
-                        print(options.precision, *cells, flush=True)
-                        torch.compiler.reset()
-    if options.output:
-        record = {
-            "command": " ".join(["python", *sys.argv]),
-            "device": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "precision": options.precision,
-            "rows": rows,
+    rates = device_rates()
+    record = {
+        "command": " ".join(["python", *sys.argv]),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "precision": options.precision,
+        "copy TB/s": rates[0] / 1e12,
+        "TF32 TFLOP/s": rates[1] / 1e12,
+    }
+    rows: list[dict[str, object]] = []
+
+    def add(row: dict[str, object]) -> None:
+        rows.append(row)
+        print(options.precision, *row.values(), flush=True)
+        torch.compiler.reset()
+        if options.output:
+            options.output.write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n")
+
+    everything = product(options.networks, options.estimators, options.num_samples, options.replicas)
+    for network, estimator, n, replicas in everything:
+        torch.cuda.reset_peak_memory_stats()
+        start = perf_counter()
+        engine = build(network, estimator, n, replicas, options.precision)
+        ready = perf_counter() - start
+        step = measure(engine, options.seconds)
+        least = floor(network, n, rates)
+        row = {
+            "network": network,
+            "estimator": estimator,
+            "n": n,
+            "R": replicas,
+            "us/step": round(1e6 * step, 2),
+            "run-steps/s": round(replicas / step),
+            "floor run-steps/s": round(1e6 / least),
+            "start s": round(ready, 2),
+            "elbo": round(engine.trainer.recent_elbo().mean().item(), 3),
+            "MiB": round(torch.cuda.max_memory_allocated() / 2**20),
         }
-        options.output.write_text(json.dumps(record, indent=1) + "\n")
+        add(row)
+    if options.streams:
+        for network, n in product(options.networks, options.num_samples):
+            step = streams(network, n, options.precision)
+            row = {"network": network, "n": n, "5 streams of R = 5, us/step": round(1e6 * step, 2)}
+            add(row)
 
 
 if __name__ == "__main__":

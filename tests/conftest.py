@@ -1,5 +1,10 @@
+import os
+
 import torch
 from hypothesis import settings
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its interpreter runs the kernels on a CPU
 
 # Two test processes on two cores; more threads each would only fight. Examples are the same in every run.
 torch.set_num_threads(1)

@@ -13,6 +13,7 @@ import arms
 from arms.checks import score_limit
 from arms.data import Dataset, load
 from arms.engine import Engine
+from arms.models import Network
 from arms.packing import Packed, train_packed
 from arms.pipeline import train
 from arms.training import TrainConfig, Trainer
@@ -25,22 +26,6 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
     return load("digits")
-
-
-@pytest.mark.parametrize("rule", ["all", "extra"])
-@pytest.mark.parametrize("name", COMPILABLE)
-def test_surrogate_has_the_steps_gradient(name: str, rule: str, digits: Dataset) -> None:
-    """The one function that is compiled, held against the step that is not, on the same noise."""
-    config = replace(SMALL, estimator=name, decoder_samples=rule)  # type: ignore[arg-type]
-    plain, whole = Trainer(config, digits), Trainer(config, digits)
-    plain._backward(plain._batch())
-    loss, elbo = whole.surrogate()
-    loss.backward()
-    assert torch.equal(plain.elbo_sum, elbo)
-    for one, other in zip(plain.model.parameters(), whole.model.parameters(), strict=True):
-        assert one.grad is not None
-        assert other.grad is not None
-        assert torch.allclose(one.grad, other.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
@@ -108,15 +93,24 @@ def test_what_cannot_be_packed_is_refused(name: str, tmp_path: Path, digits: Dat
 
 
 @needs_gpu
-@pytest.mark.parametrize("drive", ["graph", "compiled"])
+@pytest.mark.parametrize("network", ["linear", "nonlinear"])
 @pytest.mark.parametrize("name", [name for name in arms.ESTIMATORS if name != "exact"])
-def test_engine_and_eager_agree_in_law(name: str, drive: str, digits: Dataset) -> None:
-    config = replace(SMALL, estimator=name, replicas=20)
-    means = []
-    for kind in ("eager", drive):
-        trainer = Trainer(config, digits, "cuda")
-        Engine(trainer, kind).advance(200)  # type: ignore[arg-type]
-        means.append(trainer.recent_elbo())
+def test_engine_and_eager_agree(name: str, network: Network) -> None:
+    """On the same noise, drawn in the same order, and so to rounding: a bit may fall the other way once in 1e7."""
+    config = replace(SMALL, estimator=name, network=network)
+    trainers = []
+    for drive in ("eager", "graph", "compiled"):
+        trainer = Trainer(config, noise_images(), "cuda")
+        Engine(trainer, drive).advance(10)
+        trainers.append(trainer)
         torch.compiler.reset()
-    error = torch.sqrt((means[0].var() + means[1].var()) / 20)
-    assert abs(means[0].mean() - means[1].mean()) <= 6 * error
+    eager, *others = trainers
+    for other in others:
+        torch.testing.assert_close(other.elbo_sum, eager.elbo_sum, rtol=1e-4, atol=1e-3)
+        for ours, theirs in zip(other.mean_grads, eager.mean_grads, strict=True):
+            assert (ours - theirs).norm() <= 1e-2 * theirs.norm()
+
+
+def noise_images() -> Dataset:
+    images = torch.randint(256, (100, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return Dataset("noise", images, images, images, 8, 8, 255)

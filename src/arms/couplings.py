@@ -211,6 +211,8 @@ def uniform(n: int, like: Tensor, generator: Generator | None) -> Tensor:
 
 def step(x: Tensor) -> Tensor:
     """Return 1 where x > 0 and 0 elsewhere, in the dtype of x: by way of bool it takes three times as long on a CPU."""
+    if torch.compiler.is_compiling():
+        return (x > 0).to(x.dtype)
     return x.sign().relu_()
 
 

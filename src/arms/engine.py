@@ -5,16 +5,22 @@ Eager and engine agree in law, not bit for bit: a compiled step draws its noise 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor
 
 from arms.training import Trainer
 
 Drive: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
 BLOCK = 10
 """Steps in one CUDA graph at the most: enough to hide the launch of the next."""
+
+INDUCTOR: dict[str, str | int | bool | Callable[..., Any]] = {
+    "fallback_random": True,  # the noise of the eager kernels: the same numbers, and cheaper than one inlined
+    "comprehensive_padding": False,  # aligned rows are not worth the copies at an operator's border
+    "unroll_reductions_threshold": 32,  # a sum over a few samples is no reduction
+    "max_pointwise_cat_inputs": 3,  # members of a pack are computed one by one, not all of them everywhere
+}
 
 
 class Engine:
@@ -42,12 +48,12 @@ class Engine:
 
     def replay(self) -> None:
         """Do one block of steps."""
-        if self.drive == "eager":
-            self.trainer.step()
-            return
-        if self._graph is None:
-            self._graph = self._capture()
-        self._graph.replay()
+        with _products(self.trainer):
+            if self.drive == "eager":
+                self.trainer.update()
+            else:
+                self._graph = self._graph or self._capture()
+                self._graph.replay()
         self.trainer.count(self.block)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
@@ -67,21 +73,28 @@ class Engine:
 
     def _update(self) -> Callable[[], None]:
         trainer = self.trainer
-        if self.drive == "graph" or trainer.estimator.relaxes:
+        if self.drive == "graph":
             return trainer.update
-        surrogate: Callable[[], tuple[Tensor, Tensor]] = torch.compile(trainer.surrogate, fullgraph=True)
-        return lambda: trainer.update_by(surrogate)
+        estimate = torch.compile(trainer.estimate, fullgraph=True, options=INDUCTOR)
+        apply = torch.compile(trainer.apply, fullgraph=True, options=INDUCTOR)
+        return lambda: trainer.update(estimate, apply)
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
         """Run the body, then put every tensor of the trainer back in place, where the graph will find it."""
-        trainer = self.trainer
-        before = {name: tensor.clone() for name, tensor in trainer.state().items()}
+        state = self.trainer.state()
+        before = {name: tensor.clone() for name, tensor in state.items()}
         yield
-        after = trainer.state()
-        for name, tensor in after.items():
-            if name in before:
-                tensor.data.copy_(before[name])
-            else:  # Adam's moments, which begin at zero
-                tensor.data.zero_()
-        trainer.generator.set_state(before["generator"])
+        self.trainer.load_state(before)
+
+
+@contextmanager
+def _products(trainer: Trainer) -> Iterator[None]:
+    """Run the body with matrix products as precise as the run asks, on a GPU: a CPU has nothing to gain by less."""
+    before = torch.get_float32_matmul_precision()
+    if trainer.images.is_cuda:
+        torch.set_float32_matmul_precision(trainer.config.precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

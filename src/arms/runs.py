@@ -33,7 +33,7 @@ def run_name(config: TrainConfig) -> str:
     """Return a name that tells runs apart at a glance, and by a digest of the configuration for certain.
 
     >>> run_name(TrainConfig())
-    'digits-linear-arms-s-n4-r1-seed0-127eba83'
+    'digits-linear-arms-s-n4-r1-seed0-bd675a5f'
     """
     digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:8]
     name = f"{config.dataset}-{config.network}-{config.estimator}-n{config.num_samples}"

@@ -1,8 +1,8 @@
 """One training step and its state: on the device, with no look at a value, so that nothing waits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
@@ -15,8 +15,11 @@ from arms.estimators import estimator as as_estimator
 from arms.estimators.base import gradient
 from arms.estimators.exact import MOST_LATENTS
 from arms.models import BinaryVAE, Network, build_vae, seeded_generator
+from arms.optimizer import SECOND_DECAY, Adam
 
-VARIANCE_DECAY = 0.999
+Estimate: TypeAlias = Callable[[], tuple[Tensor, Tensor, Tensor, Tensor]]
+Apply: TypeAlias = Callable[[Sequence[Tensor]], None]
+Precision: TypeAlias = Literal["highest", "high", "medium"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class TrainConfig:
     decoder_samples: Literal["all", "extra"] = "all"
     """Where decoder and prior take their gradient from: all samples, or one extra, independent one (the paper).
     The multi-sample bound always uses its own samples."""
+    precision: Precision = "highest"
+    """Matrix products on a GPU, in PyTorch's words: float32; high takes TF32; medium also bfloat16, in gradients."""
     report_every: int = 100
     """Steps between two reports."""
     evaluate_every: int = 0
@@ -93,15 +98,16 @@ class Trainer:
         self.estimator = as_estimator(config.estimator, config.num_samples).for_replicas(
             config.replicas, model.latents, len(pixel_mean), seeded_generator(config.seed, "estimator", device=device)
         )
-        self.weights = [p for p in model.parameters() if p is not model.prior]
-        self.learnt = list(self.estimator.parameters())
-        groups = [{"params": group} for group in (self.weights, self.learnt) if group]
-        on_gpu = self.images.is_cuda
-        self.optimizer = torch.optim.Adam(groups, lr=config.learning_rate, eps=1e-7, fused=True, capturable=on_gpu)
-        self._noise = None if on_gpu else self.generator  # None is the device's default: the same one, and compilable
         encoder = model.encoder
         self.encoder_weights = list(encoder.parameters()) if isinstance(encoder, nn.Module) else []
+        self.learnt = list(self.estimator.parameters())
+        known = {id(p) for p in (*self.encoder_weights, model.prior)}
+        others = [p for p in model.parameters() if id(p) not in known]
+        self.encoder_adam = Adam(self.encoder_weights, config.learning_rate)
+        self.other_adam = Adam([*others, *self.learnt], config.learning_rate)
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
+        on_gpu = self.images.is_cuda
+        self._noise = None if on_gpu else self.generator  # None is the device's default: the same one, and compilable
         self.steps_done = 0
         self.elbo_sum = torch.zeros(config.replicas, device=device)
         self.elbo_count = 0
@@ -111,52 +117,56 @@ class Trainer:
         self.update()
         self.count(1)
 
-    def update(self) -> None:
-        """Do what a step does on the device, and nothing else: no value is looked at, so a CUDA graph can hold it."""
+    def update(self, estimate: Estimate | None = None, apply: Apply | None = None) -> None:
+        """Do what a step does on the device, and nothing else: no value is looked at, so a CUDA graph can hold it.
+
+        `estimate` and `apply` stand in for the methods of that name: compiled forms of them.
+        """
+        (apply or self.apply)(self.gradients(estimate))
+
+    def gradients(self, estimate: Estimate | None = None) -> Sequence[Tensor]:
+        """Draw a batch and return the loss's gradients: encoder's, decoder's, estimator's own, prior's."""
         if self.estimator.relaxes:
-            self._backward_relaxed(self._batch())
-        else:
-            self._backward(self._batch())
-        self._apply_gradients()
+            return self._relaxed_gradients(self._batch())
+        logits, grad, value, weight = (estimate or self.estimate)()
+        parameters = [*self.encoder_adam.parameters, *self.other_adam.parameters, self.model.prior]
+        return torch.autograd.grad(
+            [logits, value], parameters, [grad, weight], allow_unused=True, materialize_grads=True
+        )
 
     def count(self, steps: int) -> None:
         """Note that so many updates were done."""
         self.steps_done += steps
         self.elbo_count += steps
 
-    def surrogate(self) -> tuple[Tensor, Tensor]:
-        """Return a loss whose gradient is the step's, and the batch's ELBO `[R]`: the whole step as one function."""
-        logits, grad, value, elbo = self._estimate(self._batch())
-        return self._scale * (value.sum() + (logits * grad).sum()), elbo
+    def estimate(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Draw a batch; return logits and their gradient, and what decoder and prior learn from `[R, B]` and its."""
+        x = self._batch()
+        logits = self.model.encode(x)
+        draw = self.estimator.draw(logits.detach(), self._noise)
+        values = self._log_weights(draw.samples, x, logits)
+        value = self.estimator.value(draw, values) if values.requires_grad else self._extra(x, logits)
+        self.elbo_sum.add_(values.detach().mean((0, 2)))
+        return logits, self._scale * gradient(draw, values), value, torch.full_like(value, self._scale)
 
-    def update_by(self, surrogate: Callable[[], tuple[Tensor, Tensor]]) -> None:
-        """Do an update through `surrogate`, or a compiled form of it."""
-        loss, elbo = surrogate()
-        loss.backward()
-        self.elbo_sum += elbo
-        self._apply_gradients()
-
-    def _apply_gradients(self) -> None:
-        self.optimizer.step()
-        prior = self.model.prior
-        assert prior.grad is not None
+    def apply(self, grads: Sequence[Tensor]) -> None:
+        """Move the parameters against their gradients, and note the encoder's."""
+        inner = len(self.encoder_weights)
+        self.encoder_adam.step(grads[:inner])
+        self.other_adam.step(grads[inner:-1])
         with torch.no_grad():
-            prior.add_(prior.grad, alpha=-self.config.prior_learning_rate)
-            if self.encoder_weights:
-                grads = [p.grad for p in self.encoder_weights if p.grad is not None]
-                torch._foreach_lerp_(self.mean_grads, grads, 1 - VARIANCE_DECAY)
-        for parameter in (*self.weights, *self.learnt, prior):
-            parameter.grad = None
+            self.model.prior.add_(grads[-1], alpha=-self.config.prior_learning_rate)
+            if inner:
+                torch._foreach_lerp_(self.mean_grads, list(grads[:inner]), 1 - SECOND_DECAY)
 
     def gradient_variance(self) -> Tensor:
         """Return the paper's curve `[R]`: EMA(g^2) - EMA(g)^2, bias-corrected, mean over the encoder's parameters.
 
         Adam keeps the first of the two anyway, with the same decay. It includes the noise of the minibatch.
         """
-        correction = 1 - VARIANCE_DECAY ** max(1, self.steps_done)
+        correction = 1 - SECOND_DECAY ** max(1, self.steps_done)
         total = torch.zeros_like(self.elbo_sum)
-        for parameter, mean in zip(self.encoder_weights, self.mean_grads, strict=True):
-            square = self.optimizer.state[parameter]["exp_avg_sq"]
+        for square, mean in zip(self.encoder_adam.squares, self.mean_grads, strict=True):
             total += (square / correction - (mean / correction).square()).reshape(self.config.replicas, -1).sum(1)
         return total / max(1, sum(p.numel() for p in self.encoder_weights) // self.config.replicas)
 
@@ -171,9 +181,10 @@ class Trainer:
         """Return all that the future of the run depends on, as named tensors."""
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         tensors |= {f"estimator.{index}": tensor for index, tensor in enumerate(self.learnt)}
-        for index, parameter in enumerate((*self.weights, *self.learnt)):
-            moments = self.optimizer.state.get(parameter, {})
-            tensors |= {f"adam.{index}.{name}": tensor for name, tensor in moments.items()}
+        for name, adam in self._adams().items():
+            tensors[f"adam.{name}.count"] = adam.count
+            tensors |= {f"adam.{name}.mean.{index}": tensor for index, tensor in enumerate(adam.means)}
+            tensors |= {f"adam.{name}.square.{index}": tensor for index, tensor in enumerate(adam.squares)}
         tensors |= {f"mean_grad.{index}": tensor for index, tensor in enumerate(self.mean_grads)}
         tensors["generator"] = self.generator.get_state()
         tensors["elbo_sum"] = self.elbo_sum
@@ -185,17 +196,15 @@ class Trainer:
         device = self.images.device
         if tensors["generator"].shape != self.generator.get_state().shape:
             raise ValueError(f"the checkpoint was made on another kind of device than {device}: go on with it there")
-        self.model.load_state_dict(part_of_state(tensors, "model."))
+        own = self.state()
         with torch.no_grad():
-            for index, parameter in enumerate(self.learnt):
-                parameter.copy_(tensors[f"estimator.{index}"])
-        for index, parameter in enumerate((*self.weights, *self.learnt)):
-            moments = part_of_state(tensors, f"adam.{index}.")
-            self.optimizer.state[parameter] = {name: t.to(device, copy=True) for name, t in moments.items()}
-        self.mean_grads = [tensors[f"mean_grad.{index}"].to(device, copy=True) for index in range(len(self.mean_grads))]
+            for name in own.keys() - {"generator", "counts"}:
+                own[name].copy_(tensors[name])
         self.generator.set_state(tensors["generator"].cpu())
-        self.elbo_sum = tensors["elbo_sum"].to(device, copy=True)
         self.steps_done, self.elbo_count = (int(count) for count in tensors["counts"])
+
+    def _adams(self) -> dict[str, Adam]:
+        return {"encoder": self.encoder_adam, "others": self.other_adam}
 
     def _batch(self) -> Tensor:
         """Bits of random training images `[R, B, pixels]`, each replica its own."""
@@ -205,20 +214,7 @@ class Trainer:
         images = self.images.index_select(0, rows).unflatten(0, (replicas, -1))
         return binarize(images, self.levels, self._noise)
 
-    def _backward(self, x: Tensor) -> None:
-        logits, grad, value, elbo = self._estimate(x)
-        torch.autograd.backward([logits, value], [self._scale * grad, torch.full_like(value, self._scale)])
-        self.elbo_sum += elbo
-
-    def _estimate(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Logits, the estimate of their gradient, what decoder and prior learn from `[R, B]`, and the ELBO `[R]`."""
-        logits = self.model.encode(x)
-        draw = self.estimator.draw(logits.detach(), self._noise)
-        values = self._log_weights(draw.samples, x, logits)
-        value = self.estimator.value(draw, values) if values.requires_grad else self._extra(x, logits)
-        return logits, gradient(draw, values), value, values.detach().mean((0, 2))
-
-    def _backward_relaxed(self, x: Tensor) -> None:
+    def _relaxed_gradients(self, x: Tensor) -> list[Tensor]:
         logits = self.model.encode(x)
         constant = logits.detach()
         estimator = self.estimator.with_context(x)
@@ -226,15 +222,16 @@ class Trainer:
             lambda b: self.model.log_weights(b, x, constant), constant, self._noise, validate=False
         )
         value = values.mean(0) if self.config.decoder_samples == "all" else self._extra(x, logits)
-        torch.autograd.backward(value, torch.full_like(value, self._scale))
+        others = self.other_adam.parameters[: len(self.other_adam.parameters) - len(self.learnt)]
+        *other_grads, prior_grad = torch.autograd.grad(
+            value, [*others, self.model.prior], torch.full_like(value, self._scale)
+        )
         encoder_grads = torch.autograd.grad(logits, self.encoder_weights, self._scale * grad, create_graph=True)
         # What the estimator learns: to make the encoder's gradient small, that is, less noisy around its mean.
         norm = sum((g.square().sum() for g in encoder_grads), torch.zeros((), device=logits.device))
-        for parameter, slope in zip(self.learnt, torch.autograd.grad(norm, self.learnt), strict=True):
-            parameter.grad = slope
-        for parameter, encoder_grad in zip(self.encoder_weights, encoder_grads, strict=True):
-            parameter.grad = encoder_grad.detach()
-        self.elbo_sum += values.detach().mean((0, 2))
+        learnt_grads = torch.autograd.grad(norm, self.learnt)
+        self.elbo_sum.add_(values.detach().mean((0, 2)))
+        return [*(g.detach() for g in encoder_grads), *other_grads, *learnt_grads, prior_grad]
 
     @property
     def _scale(self) -> float:

@@ -1,0 +1,73 @@
+"""The fused likelihood of a GPU, against plain operations in float64; without a GPU, Triton's interpreter runs it."""
+
+import pytest
+import torch
+from torch import Tensor
+
+kernels = pytest.importorskip("arms.kernels", exc_type=ImportError)
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+
+
+def inputs(pixels: int = 150, scale: float = 1.0) -> list[Tensor]:
+    """h, weight, bias of three samples, two replicas, five images, 21 inputs; and bits."""
+    generator = torch.Generator().manual_seed(0)
+    h, weight, bias = (
+        torch.randn(shape, generator=generator) for shape in ((3, 2, 5, 21), (2, 21, pixels), (2, 1, pixels))
+    )
+    x = torch.randint(2, (2, 5, pixels), generator=generator).float()
+    return [tensor.to(DEVICE) for tensor in (h, scale * weight, bias, x)]
+
+
+def plain(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    z = torch.einsum("nrbi,rip->nrbp", h, weight) + bias
+    return (x * z - torch.nn.functional.softplus(z)).sum(-1)
+
+
+def close(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    return bool((one.double() - other).norm() <= tolerance * other.norm())
+
+
+@pytest.mark.parametrize("pixels", [1, 128, 150, 8_300])
+def test_value_and_gradients(pixels: int) -> None:
+    h, weight, bias, x = inputs(pixels)
+    learnt = [tensor.requires_grad_() for tensor in (h, weight, bias)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in learnt]
+    value, truth = kernels.affine_log_prob(*learnt, x), plain(x.double(), *exact)
+    assert close(value, truth, 1e-6)
+    grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    ours = torch.autograd.grad(value, learnt, grad)
+    theirs = torch.autograd.grad(truth, exact, grad.double())
+    assert all(close(one, other, 1e-6) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_nothing_is_kept_without_gradients() -> None:
+    h, weight, bias, x = inputs()
+    with torch.no_grad():
+        assert close(kernels.affine_log_prob(h, weight, bias, x), plain(x, h, weight, bias), 1e-6)
+
+
+def test_far_logits_are_ordinary() -> None:
+    h, weight, bias, x = inputs(scale=1e4)
+    value = kernels.affine_log_prob(h, weight.requires_grad_(), bias, x)
+    truth = plain(*(tensor.double() for tensor in (x, h, weight, bias)))
+    assert close(value, truth, 1e-6)
+    assert torch.autograd.grad(value.sum(), weight)[0].isfinite().all()
+
+
+@needs_gpu
+@pytest.mark.parametrize(("precision", "tolerance"), [("high", 2e-3), ("medium", 1e-2)])
+def test_less_precise_products(precision: str, tolerance: float) -> None:
+    h, weight, bias, x = inputs()
+    learnt = [tensor.requires_grad_() for tensor in (h, weight, bias)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in learnt]
+    torch.set_float32_matmul_precision(precision)
+    try:
+        value = kernels.affine_log_prob(*learnt, x)
+        ours = torch.autograd.grad(value.sum(), learnt)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    theirs = torch.autograd.grad(plain(x.double(), *exact).sum(), exact)
+    assert all(close(one, other, tolerance) for one, other in zip(ours, theirs, strict=True))
