@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from arms.arguments import as_count
 from arms.couplings import Independent
 from arms.data import Dataset, binarize
-from arms.estimators import Exact, MultiSample
+from arms.estimators import Estimator, Exact, MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.estimators.base import gradient
 from arms.estimators.exact import MOST_LATENTS
@@ -81,7 +81,12 @@ class Trainer:
     """A run in memory: model, estimator, optimisers, generator, step; `step()` advances it."""
 
     def __init__(
-        self, config: TrainConfig, dataset: Dataset, device: str = "cpu", model: BinaryVAE | None = None
+        self,
+        config: TrainConfig,
+        dataset: Dataset,
+        device: str = "cpu",
+        model: BinaryVAE | None = None,
+        estimator: Estimator | None = None,
     ) -> None:
         self.config = config
         self.images, self.levels = dataset.train.to(device), dataset.levels
@@ -90,7 +95,7 @@ class Trainer:
             model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
         self.model = model
         self.generator = run_generator(config.seed, device)
-        self.estimator = as_estimator(config.estimator, config.num_samples).for_replicas(
+        self.estimator = (estimator or as_estimator(config.estimator, config.num_samples)).for_replicas(
             config.replicas, model.latents, len(pixel_mean), seeded_generator(config.seed, "estimator", device=device)
         )
         self.weights = [p for p in model.parameters() if p is not model.prior]
