@@ -5,11 +5,12 @@ ARMS_DATA_DIR=... python benchmarks/gpu_paper.py --network linear --num-samples 
 
 import argparse
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from time import perf_counter
 
-from arms.packing import train_packed
-from arms.runs import Record, run_name
+from arms.cli.saying import spread
+from arms.pipeline import train_packed
+from arms.runs import Record, left, run_name
 from arms.training import TrainConfig
 
 ESTIMATORS = ("loorf", "disarm", "arms-d", "arms-n", "arms-s")
@@ -39,18 +40,16 @@ def main() -> None:
     names = [run_name(TrainConfig(**{**vars(config), "estimator": name})) for name in ESTIMATORS]
     start = perf_counter()
 
-    def watch(record: Record) -> None:
-        if record["step"] % 50_000 == 0:
-            print(
-                record["step"], f"{perf_counter() - start:.0f} s", f"ELBO {mean(record['train_elbo']):.2f}", flush=True
-            )
+    def watch(estimator: str, record: Record) -> None:
+        if record["step"] % 50_000 == 0 and (elbo := left(record["train_elbo"])):
+            print(record["step"], f"{perf_counter() - start:.0f} s", estimator, f"ELBO {mean(elbo):.2f}", flush=True)
 
-    runs = train_packed(config, ESTIMATORS, [options.output / name for name in names], watch=watch)
+    runs = train_packed(config, ESTIMATORS, [options.output / name for name in names], watch=watch, tell=print)
     for run in runs:
         result = run.result()
         assert result is not None
         cells = [
-            f"{split} K={count} {mean(values):.2f} ± {stdev(values):.2f}"
+            f"{split} K={count} {spread(values)}"
             for split in ("train", "test")
             for count, values in result["bounds"][split].items()
         ]

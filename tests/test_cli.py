@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from arms.cli import main
+
 OWN_MODULE = """
 import torch, arms
 
@@ -95,6 +97,23 @@ def test_a_runs_life(tmp_path: Path) -> None:
     assert (tmp_path / "runs/mine/samples.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_several_estimators_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["arms", "train", "--steps", "20", "--report-every", "10", "--latents", "10", "--name", "both"]
+    monkeypatch.setattr(sys, "argv", [*small, "--together", "loorf", "arms-s"])
+    main()
+    said = capsys.readouterr().out
+    assert all(f"runs/both-{name}: test bound K = 1" in said for name in ("loorf", "arms-s"))
+    monkeypatch.setattr(sys, "argv", [*small, "--learning-rate", "1e38"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    lost = capsys.readouterr().err
+    assert lost.startswith("arms: no replica is left of runs/both (step 10): their numbers are not finite")
+    assert len(lost.strip().splitlines()) == 1
+
+
 def test_data_verbs(tmp_path: Path) -> None:
     listed = run("data", "list", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
@@ -115,6 +134,7 @@ def test_data_verbs(tmp_path: Path) -> None:
         (["data", "get", "cifar"], "no data set is called 'cifar'"),
         (["report", "nowhere"], "there is no nowhere"),
         (["train", "--estimator", "exact"], "exact trains at most 16 latents"),
+        (["train", "--together", "loorf", "relax"], "relax cannot be packed"),
         (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
     ],
 )
@@ -123,6 +143,7 @@ def test_run_mistakes_are_one_line(tmp_path: Path, words: list[str], message: st
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+    assert result.stdout == "", "no bar before the line"
 
 
 def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:

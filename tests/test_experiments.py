@@ -8,7 +8,7 @@ from arms import experiments
 from arms.cli import reporting
 from arms.data import DATASETS
 from arms.estimators import estimator
-from arms.experiments import EXPERIMENTS, SCALES, Drawing, Scale, Sweep, configs, run_experiment
+from arms.experiments import EXPERIMENTS, SCALES, Drawing, Scale, Sweep, configs, packs, run_experiment
 from arms.reports.groups import setting_of
 from arms.reports.paper import printed
 from arms.runs import Run, run_name
@@ -69,6 +69,20 @@ def test_smoke_runs_end_to_end_and_not_twice(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("arms.pipeline.Trainer", refuse)
     assert run_experiment("figure3", "smoke", tmp_path, device="cpu") == [page]
+
+
+def test_on_a_gpu_runs_are_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arms.experiments.choose_device", lambda name: "cuda")  # the choice alone; trained on the CPU
+    told: list[str] = []
+    run_experiment("figure3", "smoke", tmp_path, device="cpu", tell=told.append)
+    assert [line.split()[1] for line in told] == ["5/6", "6/6"]
+    runs = {config.estimator: Run(tmp_path / run_name(config)) for config in configs("figure3", "smoke")}
+    assert all(run.result() for run in runs.values())
+    assert runs["loorf"].provenance()["together"] == ["arms-d", "arms-n", "arms-s", "loorf", "disarm"]
+    assert "together" not in runs["relax"].provenance()
+    sizes = [len(together) for together in packs(configs("table1", "paper"))]
+    assert sorted(sizes) == [1] * 24 + [5] * 24
+    assert {len(together) for together in packs(configs("table2", "paper"))} == {1}
 
 
 def test_drawings_need_no_runs(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Every figure and table of the ARMS paper by name, each a pure function from a scale to the runs behind it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from time import perf_counter
@@ -10,9 +10,12 @@ from typing import Literal, TypeAlias, get_args
 import torch
 
 from arms import toy
+from arms.estimators import estimator
+from arms.members import DivergedError, Tell
 from arms.models import Network
-from arms.pipeline import train
-from arms.runs import Run, run_name
+from arms.packing import packable
+from arms.pipeline import choose_device, train_packed
+from arms.runs import run_name
 from arms.training import TrainConfig, paper_preset
 
 Scale: TypeAlias = Literal["smoke", "laptop", "paper"]
@@ -124,34 +127,60 @@ def run_experiment(
     *,
     device: str = "auto",
     data_dir: Path | str | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = lambda line: None,
 ) -> list[Path]:
     """Train what is not yet trained under `output`, write the report or the figures, and return their paths.
 
-    The same call again goes on where an earlier one ended; experiments in one folder share their runs.
+    The same call again goes on where an earlier one ended; experiments in one folder share their runs. On a GPU runs
+    that differ only in their estimator are trained together; on a CPU one by one, so that the numbers of none depend on
+    what else is trained. A run that loses all its replicas is told, and stands in the report as unfinished.
     """
     source, folder = _experiment(name).source, Path(output)
     if isinstance(source, Drawing):
         return source.draw(_checked(scale), folder / name)
     wanted = configs(name, scale)
-    runs = [
-        _trained(config, folder, f"{name} {index}/{len(wanted)}", device, data_dir, tell)
-        for index, config in enumerate(wanted, 1)
-    ]
+    on_gpu = choose_device(device).startswith("cuda")
+    done = 0
+    for together in packs(wanted) if on_gpu else [[config] for config in wanted]:
+        done += len(together)
+        _train(together, folder, f"{name} {done}/{len(wanted)}", device, data_dir, tell)
     from arms.reports import build_report
 
     page = folder / f"{name}.html"
-    build_report([run.path for run in runs], page)
+    build_report([folder / run_name(config) for config in wanted], page)
     return [page]
 
 
-def _trained(
-    config: TrainConfig, folder: Path, place: str, device: str, data_dir: Path | str | None, tell: Callable[[str], None]
-) -> Run:
-    start = perf_counter()
-    run = train(config, folder / run_name(config), device=device, data_dir=data_dir)
-    tell(f"{place} {run.path.name}: {perf_counter() - start:.1f} s")
-    return run
+def packs(wanted: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
+    """Sort runs into those that can be trained as one ensemble: all but the estimator is the same.
+
+    >>> [[config.estimator for config in together] for together in packs(configs("figure3", "smoke"))]
+    [['arms-d', 'arms-n', 'arms-s', 'loorf', 'disarm'], ['relax']]
+    """
+    found: dict[object, list[TrainConfig]] = {}
+    for config in wanted:
+        shared = {**asdict(config), "estimator": ""}
+        alone = not packable(estimator(config.estimator, config.num_samples))
+        found.setdefault(config if alone else tuple(shared.values()), []).append(config)
+    return list(found.values())
+
+
+def _train(
+    together: Sequence[TrainConfig], folder: Path, place: str, device: str, data_dir: Path | str | None, tell: Tell
+) -> None:
+    start, names = perf_counter(), [run_name(config) for config in together]
+    try:
+        train_packed(
+            together[0],
+            [config.estimator for config in together],
+            [folder / name for name in names],
+            device=device,
+            data_dir=data_dir,
+            tell=tell,
+        )
+    except DivergedError as error:
+        tell(str(error))
+    tell(f"{place} {', '.join(names)}: {perf_counter() - start:.1f} s")
 
 
 def _scaled(config: TrainConfig, scale: Scale) -> TrainConfig:

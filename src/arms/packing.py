@@ -1,25 +1,27 @@
 """Several runs as one wider ensemble: what differs between them is only which estimator serves which replicas.
 
 A GPU that five replicas keep half idle trains twenty-five for little more. Runs that share everything but the estimator
-can therefore go through the model together, each with its own run directory, which an ordinary `train` can go on with.
+can therefore go through one trainer side by side. Here is what that takes: the estimator of all, and how states,
+reports and models are taken apart into those of each run, and put together again.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from time import perf_counter
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from arms.data import Dataset, load
-from arms.engine import Drive, Engine
-from arms.estimators import ARM, Draw, Estimator
+from arms.data import Dataset
+from arms.estimators import ARM, ESTIMATORS, Draw, Estimator, Exact
 from arms.estimators import estimator as as_estimator
-from arms.pipeline import Watcher, block_of, choose_device, final_bounds, report_record
-from arms.runs import Record, Run
+from arms.models import BinaryVAE, build_vae, seeded_generator
+from arms.runs import Record, step_of
 from arms.training import TrainConfig, Trainer
+
+SHARED = {"pixel_mean", "generator", "counts"}
+"""Tensors of a state that have no replica axis; numbers, such as Adam's step, have none either."""
 
 
 @dataclass(frozen=True)
@@ -48,66 +50,112 @@ class Packed(Estimator):
         return torch.cat([member.combine(Draw(member, phi, b), f) for member, phi, b, f in parts])
 
 
-def train_packed(
-    config: TrainConfig,
-    estimators: Sequence[str],
-    directories: Sequence[Path],
-    *,
-    device: str = "auto",
-    data_dir: Path | str | None = None,
-    dataset: Dataset | None = None,
-    drive: Drive = "auto",
-    watch: Watcher | None = None,
-) -> list[Run]:
-    """Train `config` once for each estimator, all at once, into one run directory each; finished ones are not redone.
-
-    The estimators must be of the expectation, without parameters or noise of their own to remember.
-    """
-    configs = [replace(config, estimator=name) for name in estimators]
-    packed = _pack(configs)
-    runs = [Run.create(path, one) for path, one in zip(directories, configs, strict=True)]
-    if all(run.result() is not None for run in runs):
-        return runs
-    device = choose_device(device)
-    dataset = dataset or load(config.dataset, data_dir)
-    trainer = Trainer(replace(config, replicas=config.replicas * len(configs)), dataset, device)
-    trainer.estimator = packed
-    for run in runs:
-        run.forget_after(0)
-    engine, start = Engine(trainer, drive, block_of(config)), perf_counter()
-    while trainer.steps_done < config.steps:
-        engine.replay()
-        if trainer.steps_done % config.report_every == 0 or trainer.steps_done == config.steps:
-            record = report_record(trainer, dataset)
-            for index, run in enumerate(runs):
-                run.report(_share_of_lists(record, index, config.replicas))
-            if watch:
-                watch(record)
-    result, state = final_bounds(trainer.model, dataset, config), trainer.state()
-    for index, run in enumerate(runs):
-        run.save(_share_of_state(state, index, len(runs)))
-        bounds = {split: _share_of_lists(found, index, config.replicas) for split, found in result["bounds"].items()}
-        run.describe(device, perf_counter() - start)
-        run.finish({**result, "bounds": bounds})
-    return runs
+def packable(estimator: Estimator) -> bool:
+    """Whether an estimator can share the replica axis: it has no parameters, and remembers nothing but its samples."""
+    relaxed = estimator.relaxes or isinstance(estimator, ARM)
+    return estimator.objective == "expectation" and not relaxed and not isinstance(estimator, Exact)
 
 
-def _pack(configs: Sequence[TrainConfig]) -> Packed:
-    members = tuple(as_estimator(one.estimator, one.num_samples) for one in configs)
-    for member in members:
-        if member.objective != "expectation" or member.relaxes or isinstance(member, ARM):
-            raise ValueError(f"{member} cannot be packed: choose among loorf, disarm, arts, arms-d, arms-n, arms-s")
+def pack(configs: Sequence[TrainConfig]) -> Packed:
+    """Return the estimators of all configurations as one."""
+    members = tuple(as_estimator(config.estimator, config.num_samples) for config in configs)
+    for config, member in zip(configs, members, strict=True):
+        if not packable(member):
+            fitting = ", ".join(name for name, make in ESTIMATORS.items() if packable(make(4)))
+            raise ValueError(f"{config.estimator} cannot be packed: train it alone, or choose among {fitting}")
     return Packed(configs[0].num_samples, members, configs[0].replicas)
 
 
-def _share_of_lists(record: Mapping[str, object], index: int, replicas: int) -> Record:
+def packed_trainer(
+    configs: Sequence[TrainConfig], dataset: Dataset, device: str, model: BinaryVAE | None = None
+) -> Trainer:
+    """Return the trainer of runs side by side, each with the weights that it would start from alone."""
+    config = configs[0]
+    if len(configs) == 1:
+        return Trainer(config, dataset, device, model)
+    wide = replace(config, replicas=config.replicas * len(configs))
+    alone, together = (
+        build_vae(config.network, config.latents, dataset.pixel_mean(), replicas, config.seed)
+        for replicas in (config.replicas, wide.replicas)
+    )
+    together.load_state_dict(_joined([alone.state_dict()] * len(configs)))
+    return Trainer(wide, dataset, device, together.to(device), pack(configs))
+
+
+def share_of_record(record: Record, index: int, replicas: int) -> Record:
+    """Return a run's own part of a report: its replicas of every list."""
     part = slice(index * replicas, (index + 1) * replicas)
     return {name: value[part] if isinstance(value, list) else value for name, value in record.items()}
 
 
-def _share_of_state(tensors: Mapping[str, Tensor], index: int, runs: int) -> dict[str, Tensor]:
-    def share(name: str, tensor: Tensor) -> Tensor:
-        shared = name in ("model.pixel_mean", "generator", "counts") or tensor.ndim == 0
-        return tensor if shared else tensor.chunk(runs)[index]
+def share_of_state(tensors: Mapping[str, Tensor], index: int, runs: int) -> dict[str, Tensor]:
+    """Return a run's own part of a state, which an ordinary training could go on with."""
+    return {name: t if _is_shared(name, t) else t.chunk(runs)[index] for name, t in tensors.items()}
 
-    return {name: share(name, tensor) for name, tensor in tensors.items()}
+
+def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> BinaryVAE:
+    """Return a run's own model, a copy where it is one of several: what it evaluates to depends on no neighbour."""
+    model = trainer.model
+    if runs == 1:
+        return model
+    pixel_mean, device = model.pixel_mean.cpu(), str(model.prior.device)
+    own = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
+    own.load_state_dict(share_of_state(model.state_dict(), index, runs))
+    return own
+
+
+def only_replicas(tensors: Mapping[str, Tensor], kept: Sequence[int]) -> dict[str, Tensor]:
+    """Return the part of a state that belongs to some replicas."""
+    return {name: t if _is_shared(name, t) else t[list(kept)] for name, t in tensors.items()}
+
+
+def joined_state(states: Sequence[Mapping[str, Tensor]], seed: int, device: str) -> dict[str, Tensor]:
+    """Return the states of several runs, all at one step, as one.
+
+    Runs that did not come here together have each used up other noise: they go on with noise that none has seen.
+    """
+    whole = _joined(states)
+    if len({len(state["generator"]) for state in states}) > 1:
+        raise ValueError("these runs were begun on different kinds of devices: go on with each where it was begun")
+    if not all(torch.equal(state["generator"], whole["generator"]) for state in states):
+        own = seeded_generator(seed, f"train from {step_of(whole)}", device=device)
+        whole["generator"] = own.get_state()
+    return whole
+
+
+def side_by_side(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
+    """Sort runs, given the steps that each can go on from, into those that go on together: step, and their indices.
+
+    A crash between two saves leaves runs of one pack a save apart: the step that most of them share is taken first, and
+    of several such the newest.
+
+    >>> side_by_side([{120, 110}, {110, 100}, {500, 490}])
+    [(110, [0, 1]), (500, [2])]
+    """
+    rest = dict(enumerate(resumable))
+    groups = []
+    while rest:
+        counts = Counter(step for steps in rest.values() for step in steps)
+        shared = max(counts, key=lambda step: (counts[step], step))
+        groups.append((shared, [index for index, steps in rest.items() if shared in steps]))
+        rest = {index: steps for index, steps in rest.items() if shared not in steps}
+    return groups
+
+
+def finite_replicas(tensors: Mapping[str, Tensor], replicas: int) -> list[bool]:
+    """Return of every replica whether all its numbers in a model's state are finite."""
+    own = [t for name, t in tensors.items() if not _is_shared(name, t) and (replicas == 1 or len(t) == replicas)]
+    finite: list[bool] = torch.stack([t.reshape(replicas, -1).isfinite().all(1) for t in own]).all(0).tolist()
+    return finite
+
+
+def _joined(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    first = states[0]
+    return {
+        name: tensor if _is_shared(name, tensor) else torch.cat([state[name] for state in states])
+        for name, tensor in first.items()
+    }
+
+
+def _is_shared(name: str, tensor: Tensor) -> bool:
+    return name.rpartition(".")[2] in SHARED or tensor.ndim == 0

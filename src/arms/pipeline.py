@@ -1,9 +1,15 @@
-"""From a configuration to a finished run: train, report, save, evaluate; and go on where an earlier try ended."""
+"""From a configuration to a finished run: train, report, save, evaluate; and go on where an earlier try ended.
 
+One loop serves a list of runs that share the replica axis; a run alone is the list of one.
+"""
+
+import gc
 import math
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias
@@ -14,16 +20,28 @@ from torch import Tensor
 from arms.data import Dataset, load
 from arms.engine import BLOCK, Drive, Engine
 from arms.evaluation import bounds
+from arms.members import Member, Tell, Watcher, refuse_lost
 from arms.memory import keep_freed_memory
 from arms.models import BinaryVAE, build_vae, seeded_generator
-from arms.runs import Events, Record, Run
+from arms.packing import (
+    finite_replicas,
+    joined_state,
+    only_replicas,
+    pack,
+    packed_trainer,
+    share_of_model,
+    share_of_record,
+    share_of_state,
+    side_by_side,
+)
+from arms.runs import Record, Run
 from arms.training import TrainConfig, Trainer, part_of_state
 
 TEST_SAMPLES = 100
 CHECKPOINT_SECONDS = 15.0
 
-Watcher: TypeAlias = Callable[[Record], None]
-"""Called with every report: step, and each metric as a list with one number a replica."""
+PackWatcher: TypeAlias = Callable[[str, Record], None]
+"""Called with every report of every run of a pack: its estimator's name, and what a `Watcher` gets."""
 
 
 def train(
@@ -37,31 +55,48 @@ def train(
     drive: Drive = "auto",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     watch: Watcher | None = None,
+    tell: Tell = warnings.warn,
 ) -> Run:
     """Train to the end of `config.steps`, evaluate, and return the run; the same call again goes on, or does nothing.
 
-    `dataset` and `model` stand in for the ones the configuration names: your own tensors, your own networks.
+    `dataset` and `model` stand in for the ones the configuration names: your own tensors, your own networks. A replica
+    whose numbers are not finite stops, and the others go on; where none is left, that is a `DivergedError`.
     """
-    if (run := Run(directory)).exists() and Run.create(directory, config).result() is not None:
-        return run
-    device = choose_device(device)
-    dataset = dataset or load(config.dataset, data_dir)
-    run = Run.create(directory, config)  # only now: a wrong device or data set leaves nothing behind
-    keep_freed_memory()
-    trainer = Trainer(config, dataset, device, model)
-    if (state := run.load()) is not None:
-        trainer.load_state(state)
-    run.forget_after(trainer.steps_done)
-    engine = Engine(trainer, drive, block_of(config))
-    events = Events(run.path, trainer.steps_done)
-    start = perf_counter()
-    try:
-        _advance(engine, run, dataset, checkpoint_seconds, [events, *([watch] if watch else [])])
-        run.finish(final_bounds(trainer.model, dataset, config))
-    finally:
-        events.close()
-        run.describe(device, perf_counter() - start)
-    return run
+    members = [Member(Run(directory), config, tell, watch)]
+    _train(members, _Means(device, drive, checkpoint_seconds, tell, model), data_dir, dataset)
+    return members[0].run
+
+
+def train_packed(
+    config: TrainConfig,
+    estimators: Sequence[str],
+    directories: Sequence[Path | str],
+    *,
+    device: str = "auto",
+    data_dir: Path | str | None = None,
+    dataset: Dataset | None = None,
+    drive: Drive = "auto",
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    watch: PackWatcher | None = None,
+    tell: Tell = warnings.warn,
+) -> list[Run]:
+    """Train `config` once for each estimator, all at once, into one run directory each; the same call again goes on.
+
+    Each is a run as `train` makes it, but for its noise, which depends on its neighbours too. Finished runs are left
+    alone, and runs that stand at different steps go on one after the other. A pack that does not fit into memory is
+    halved. The estimators must be of the expectation, without parameters or noise of their own to remember.
+    """
+    if not estimators or len(set(estimators)) < len(estimators):
+        raise ValueError(f"estimators must be different names, at least one, got {', '.join(estimators) or 'none'}")
+    configs = [replace(config, estimator=name) for name in estimators]
+    if len(configs) > 1:
+        pack(configs)  # refuses what cannot be packed, before anything is written
+    members = [
+        Member(Run(directory), one, tell, _watch_of(one, watch))
+        for one, directory in zip(configs, directories, strict=True)
+    ]
+    _train(members, _Means(device, drive, checkpoint_seconds, tell), data_dir, dataset)
+    return [member.run for member in members]
 
 
 def final_bounds(model: BinaryVAE, dataset: Dataset, config: TrainConfig) -> Record:
@@ -89,13 +124,18 @@ def evaluate(
 
 
 def load_model(run: Run, device: str = "auto", data_dir: Path | str | None = None) -> tuple[BinaryVAE, Dataset]:
-    """Return the model of a run's newest checkpoint, and its data set."""
+    """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set."""
     config, state = run.config(), run.load()
     if state is None:
         raise ValueError(f"{run.path} holds no intact checkpoint: train it first")
+    weights, stopped = part_of_state(state, "model."), run.stopped()
+    finite = finite_replicas(weights, config.replicas)
+    kept = [replica for replica in range(config.replicas) if finite[replica] and replica not in stopped]
+    if not kept:
+        raise ValueError(f"no replica of {run.path} is left: train anew with a smaller learning_rate")
     dataset = load(config.dataset, data_dir)
-    model = build_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas, config.seed)
-    model.load_state_dict(part_of_state(state, "model."))
+    model = build_vae(config.network, config.latents, dataset.pixel_mean(), len(kept), config.seed)
+    model.load_state_dict(only_replicas(weights, kept))
     return model.to(choose_device(device)), dataset
 
 
@@ -115,25 +155,166 @@ def choose_device(name: str) -> str:
     return name
 
 
-def _advance(engine: Engine, run: Run, dataset: Dataset, checkpoint_seconds: float, watchers: list[Watcher]) -> None:
-    trainer = engine.trainer
-    config, saved = trainer.config, -math.inf  # the first report saves
+@dataclass(frozen=True)
+class _Means:
+    """By what means to train: nothing here decides what is learnt but the model, where it is the user's own."""
+
+    device: str
+    drive: Drive
+    checkpoint_seconds: float
+    tell: Tell
+    model: BinaryVAE | None = None
+
+
+def _watch_of(config: TrainConfig, watch: PackWatcher | None) -> Watcher | None:
+    return (lambda record: watch(config.estimator, record)) if watch else None
+
+
+def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None, dataset: Dataset | None) -> None:
+    rest = [member for member in members if not member.is_finished()]
+    for member in rest:
+        member.stopped = member.run.stopped()
+    if not any(member.left for member in rest):
+        refuse_lost(rest)
+        return
+    means = replace(means, device=choose_device(means.device))
+    dataset = dataset or load(members[0].config.dataset, data_dir)
+    for member in rest:
+        Run.create(member.run.path, member.config)  # only now: a wrong device or data set leaves nothing behind
+    keep_freed_memory()
+    groups = side_by_side([member.run.resumable_steps() for member in rest])
+    if len(rest) < len(members) or len(groups) > 1:
+        means.tell(_who_goes_on(members, rest, groups))
+    for _, indices in groups:
+        together = [rest[index] for index in indices]
+        if any(member.left for member in together):
+            _train_what_fits(together, means, dataset)
+    refuse_lost(rest)
+
+
+def _who_goes_on(members: Sequence[Member], rest: Sequence[Member], groups: Sequence[tuple[int, list[int]]]) -> str:
+    parts = [f"{', '.join(rest[index].name for index in indices)} from step {step}" for step, indices in groups]
+    done = [member.name for member in members if member not in rest]
+    parts += [f"{', '.join(done)} finished before"] if done else []
+    return f"these runs do not all go on together: {'; '.join(parts)}"
+
+
+def _train_what_fits(members: Sequence[Member], means: _Means, dataset: Dataset) -> None:
+    """Train runs together, or half of them after the other half where memory does not suffice."""
+    fits = _fits(members, means, dataset)
+    if not fits or means.device.startswith("cuda"):
+        _free_memory()
+    if fits:
+        return
+    names, config = ", ".join(member.name for member in members), members[0].config
+    if len(members) == 1:
+        raise ValueError(
+            f"{names} does not fit into the memory of {means.device}: lower replicas ({config.replicas}), "
+            f"batch_size ({config.batch_size}) or num_samples ({config.num_samples})"
+        )
+    half = (len(members) + 1) // 2
+    means.tell(
+        f"{names} do not fit into the memory of {means.device} together: trained as {half} + {len(members) - half}"
+    )
+    _train_what_fits(members[:half], means, dataset)
+    _train_what_fits(members[half:], means, dataset)
+
+
+def _fits(members: Sequence[Member], means: _Means, dataset: Dataset) -> bool:
+    """Train runs together, and return whether memory sufficed; once back here, nothing holds on to it."""
+    try:
+        _train_together(members, means, dataset)
+    except RuntimeError as error:
+        if not _is_out_of_memory(error):
+            raise
+        return False
+    return True
+
+
+def _train_together(members: Sequence[Member], means: _Means, dataset: Dataset) -> None:
+    configs = [member.config for member in members]
+    ((step, _),) = side_by_side([member.run.resumable_steps() for member in members])
+    trainer = packed_trainer(configs, dataset, means.device, means.model)
+    if step:
+        states = [member.run.checkpoints()[step] for member in members]
+        trainer.load_state(joined_state(states, configs[0].seed, means.device))
+    engine = Engine(trainer, means.drive, block_of(configs[0]))
+    with ExitStack() as stack:
+        for member in members:
+            stack.enter_context(member.going_on(step, means.device, [config.estimator for config in configs]))
+        _advance(engine, members, dataset, means.checkpoint_seconds)
+        for index, member in enumerate(members):
+            if member.left:
+                own = share_of_model(trainer, member.config, index, len(members))
+                member.finish(final_bounds(own, dataset, member.config))
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether this, or what it was raised upon, is about memory: a failed allocation also breaks a graph's capture."""
+    if error is None:
+        return False
+    if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+        return True
+    return _is_out_of_memory(error.__cause__ or error.__context__)
+
+
+def _free_memory() -> None:
+    """Give back what the last pack took, its compiled step included: there is a limit to how many of those are kept."""
+    if torch.cuda.is_available():
+        torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _advance(engine: Engine, members: Sequence[Member], dataset: Dataset, checkpoint_seconds: float) -> None:
+    trainer, config = engine.trainer, members[0].config
+    saved = -math.inf  # the first report saves
     with _interruptible() as interrupted:
-        while trainer.steps_done < config.steps:
+        while trainer.steps_done < config.steps and any(member.left for member in members):
             engine.replay()
             step, last = trainer.steps_done, trainer.steps_done == config.steps
             if interrupted():
-                run.save(trainer.state())
+                _save(trainer, members)
                 raise KeyboardInterrupt
             if step % config.report_every and not last:
                 continue
-            record = report_record(trainer, dataset)
-            run.report(record)
+            records = _report(trainer, members, dataset)
             if last or perf_counter() - saved >= checkpoint_seconds:
-                run.save(trainer.state())
+                _save(trainer, members)
                 saved = perf_counter()
-            for watch in watchers:
-                watch(record)
+            for member, record in records:
+                member.show(record)
+
+
+def _save(trainer: Trainer, members: Sequence[Member]) -> None:
+    """Save every run, also one without replicas left: the noise of the others depends on its being there."""
+    state = trainer.state()
+    for index, member in enumerate(members):
+        member.run.save(share_of_state(state, index, len(members)))
+
+
+def _report(trainer: Trainer, members: Sequence[Member], dataset: Dataset) -> list[tuple[Member, Record]]:
+    """Let every run that has replicas left report where it stands."""
+    whole: Record = {
+        "step": trainer.steps_done,
+        "train_elbo": trainer.recent_elbo().tolist(),
+        "gradient_variance": trainer.gradient_variance().tolist(),
+    }
+    finite = finite_replicas(trainer.model.state_dict(), trainer.config.replicas)
+    written = []
+    for index, member in enumerate(members):
+        if not member.left:
+            continue
+        config = member.config
+        record = share_of_record(whole, index, config.replicas)
+        if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
+            own = share_of_model(trainer, config, index, len(members))
+            found = evaluate(own, dataset, "test", [TEST_SAMPLES], config.seed, config.evaluate_images)
+            record["test_bound_100"] = found[str(TEST_SAMPLES)]
+        first = index * config.replicas
+        written.append((member, member.report(record, finite[first : first + config.replicas])))
+    return written
 
 
 @contextmanager
@@ -149,17 +330,3 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(asked)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def report_record(trainer: Trainer, dataset: Dataset) -> Record:
-    """Return the report of where the trainer stands."""
-    config, step = trainer.config, trainer.steps_done
-    record: Record = {
-        "step": step,
-        "train_elbo": trainer.recent_elbo().tolist(),
-        "gradient_variance": trainer.gradient_variance().tolist(),
-    }
-    if config.evaluate_every and step % config.evaluate_every == 0:
-        found = evaluate(trainer.model, dataset, "test", [TEST_SAMPLES], config.seed, config.evaluate_images)
-        record["test_bound_100"] = found[str(TEST_SAMPLES)]
-    return record

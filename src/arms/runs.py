@@ -1,20 +1,21 @@
 """A run directory: what was asked, what came of it, and enough to go on after a crash at any moment.
 
 config.json      the configuration, which decides every number
-metrics.jsonl    a line a report: step, then each metric as a list with one number a replica
+metrics.jsonl    a line a report: step, then each metric as a list with one number a replica, null once it has stopped
 checkpoint.safetensors, checkpoint.previous.safetensors
-result.json      the final bounds, once training has ended
+result.json      the final bounds, once training has ended; "stopped": {replica: step} where some came to no number
 provenance.json  versions, device, command, wall time
 events.*         the metrics again, for TensorBoard, where it is installed
 """
 
 import hashlib
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -38,6 +39,29 @@ def run_name(config: TrainConfig) -> str:
     digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:8]
     name = f"{config.dataset}-{config.network}-{config.estimator}-n{config.num_samples}"
     return f"{name}-r{config.replicas}-seed{config.seed}-{digest}"
+
+
+def left(values: Sequence[float | None]) -> list[float]:
+    """Return the numbers of the replicas that have not stopped.
+
+    >>> left([-1.5, None, -2.5])
+    [-1.5, -2.5]
+    """
+    return [value for value in values if value is not None]
+
+
+def stopped_replicas(records: Iterable[Record]) -> dict[int, int]:
+    """Return the replicas that have stopped, each with the step of the report that found it.
+
+    >>> stopped_replicas([{"step": 10, "train_elbo": [-1.0, None]}, {"step": 20, "train_elbo": [-1.0, None]}])
+    {1: 10}
+    """
+    found: dict[int, int] = {}
+    for record in records:
+        for replica, value in enumerate(record.get("train_elbo", [])):
+            if value is None:
+                found.setdefault(replica, record["step"])
+    return found
 
 
 class Run:
@@ -88,18 +112,21 @@ class Run:
     def report(self, record: Mapping[str, object]) -> None:
         """Append a report."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(_to_line(record))
 
     def finish(self, result: Mapping[str, object]) -> None:
         """Write the final bounds: the run is done."""
         replace_file(self.path / "result.json", _to_json(result))
 
-    def describe(self, device: str, seconds: float) -> None:
-        """Write down the provenance; `seconds` of this sitting are added to those of earlier ones."""
-        earlier = 0.0
+    def describe(self, device: str, seconds: float, together: Sequence[str] = ()) -> None:
+        """Write down the provenance; `seconds` of this sitting are added to those of earlier ones.
+
+        `together` names the estimators of a pack: its runs share their noise and their time.
+        """
+        earlier: Record = {}
         with suppress(ValueError):
-            earlier = float(self.provenance()["wall_seconds"])
-        record = {
+            earlier = self.provenance()
+        record: Record = {
             "version": _version(),
             "commit": _commit(),
             "torch": torch.__version__,
@@ -107,8 +134,10 @@ class Run:
             "device": torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine(),
             "threads": torch.get_num_threads(),
             "command": " ".join(sys.argv),
-            "wall_seconds": round(earlier + seconds, 3),
+            "wall_seconds": round(float(earlier.get("wall_seconds", 0)) + seconds, 3),
         }
+        if shared := list(together) if len(together) > 1 else earlier.get("together"):
+            record["together"] = shared
         replace_file(self.path / "provenance.json", _to_json(record))
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
@@ -125,15 +154,37 @@ class Run:
 
     def load(self) -> dict[str, Tensor] | None:
         """Return the newest checkpoint that is intact, or None."""
-        for name in CHECKPOINTS:
-            with suppress(ValueError, FileNotFoundError):
-                return _read_checkpoint(self.path / name)
-        return None
+        return next((state for state in map(self._checkpoint, CHECKPOINTS) if state is not None), None)
+
+    def checkpoints(self) -> dict[int, dict[str, Tensor]]:
+        """Return every intact checkpoint by its step."""
+        return {step_of(state): state for state in map(self._checkpoint, CHECKPOINTS) if state is not None}
+
+    def resumable_steps(self) -> set[int]:
+        """Return the steps of its intact checkpoints, and 0 for a run that has come no further than its first save."""
+        steps = set(self.checkpoints())
+        return {*steps, 0} if max(steps, default=0) <= self.config().report_every else steps
+
+    def stopped(self) -> dict[int, int]:
+        """Return the replicas that have stopped, each with the step of the report that found it."""
+        return stopped_replicas(self._whole_lines())
 
     def forget_after(self, step: int) -> None:
-        """Drop the reports of steps that will be done again."""
+        """Drop what belongs to steps that will be done again, reports and checkpoints.
+
+        A checkpoint that stayed would push the one in use out at the next save.
+        """
         kept = [record for record in self._whole_lines() if record["step"] <= step]
-        replace_file(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+        replace_file(self.path / "metrics.jsonl", "".join(map(_to_line, kept)))
+        for name in CHECKPOINTS:
+            state = self._checkpoint(name)
+            if state is None or step_of(state) > step:
+                (self.path / name).unlink(missing_ok=True)
+
+    def _checkpoint(self, name: str) -> dict[str, Tensor] | None:
+        with suppress(ValueError, FileNotFoundError):
+            return _read_checkpoint(self.path / name)
+        return None
 
     def _whole_lines(self) -> Iterator[Record]:
         file = self.path / "metrics.jsonl"
@@ -172,12 +223,18 @@ class Events:
             return
         for name, values in record.items():
             for replica, value in enumerate(values if isinstance(values, list) else []):
-                self._writer.add_scalar(f"{name}/{replica}", value, record["step"])
+                if value is not None:
+                    self._writer.add_scalar(f"{name}/{replica}", value, record["step"])
 
     def close(self) -> None:
         """Write out what is still in memory."""
         if self._writer is not None:
             self._writer.close()
+
+
+def step_of(state: Mapping[str, Tensor]) -> int:
+    """Return the step at which a checkpoint was made."""
+    return int(state["counts"][0])
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -222,7 +279,20 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _to_json(content: Mapping[str, object]) -> str:
-    return json.dumps(content, indent=1) + "\n"
+    return json.dumps(_strict(content), indent=1, allow_nan=False) + "\n"
+
+
+def _to_line(record: Mapping[str, object]) -> str:
+    return json.dumps(_strict(record), allow_nan=False) + "\n"
+
+
+def _strict(content: object) -> object:
+    """Put null for what JSON has no number for: most readers refuse a NaN."""
+    if isinstance(content, Mapping):
+        return {name: _strict(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_strict(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _version() -> str:

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from arms.arguments import as_count
 from arms.couplings import Independent
 from arms.data import Dataset, binarize
-from arms.estimators import Exact, MultiSample
+from arms.estimators import Estimator, Exact, MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.estimators.base import gradient
 from arms.estimators.exact import MOST_LATENTS
@@ -86,7 +86,12 @@ class Trainer:
     """A run in memory: model, estimator, optimisers, generator, step; `step()` advances it."""
 
     def __init__(
-        self, config: TrainConfig, dataset: Dataset, device: str = "cpu", model: BinaryVAE | None = None
+        self,
+        config: TrainConfig,
+        dataset: Dataset,
+        device: str = "cpu",
+        model: BinaryVAE | None = None,
+        estimator: Estimator | None = None,
     ) -> None:
         self.config = config
         self.images, self.levels = dataset.train.to(device), dataset.levels
@@ -95,7 +100,7 @@ class Trainer:
             model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
         self.model = model
         self.generator = run_generator(config.seed, device)
-        self.estimator = as_estimator(config.estimator, config.num_samples).for_replicas(
+        self.estimator = (estimator or as_estimator(config.estimator, config.num_samples)).for_replicas(
             config.replicas, model.latents, len(pixel_mean), seeded_generator(config.seed, "estimator", device=device)
         )
         encoder = model.encoder
@@ -197,6 +202,11 @@ class Trainer:
         if tensors["generator"].shape != self.generator.get_state().shape:
             raise ValueError(f"the checkpoint was made on another kind of device than {device}: go on with it there")
         own = self.state()
+        if lacking := own.keys() - tensors.keys():
+            raise ValueError(
+                f"the checkpoint lacks {', '.join(sorted(lacking)[:3])}: it is of another configuration, or of another "
+                "version of this library; train anew"
+            )
         with torch.no_grad():
             for name in own.keys() - {"generator", "counts"}:
                 own[name].copy_(tensors[name])

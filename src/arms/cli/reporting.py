@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms import toy
-from arms.cli.saying import say
+from arms.cli.saying import say, tell
 from arms.experiments import EXPERIMENTS, Scale, configs, run_experiment
 
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
@@ -108,13 +108,13 @@ def experiments_run(
         name: A name of `arms experiments list`, or all.
         scale: smoke: seconds on 8x8 digits. laptop: 5,000 steps, one budget. paper: as printed, for a GPU.
         output: Folder for runs and reports; experiments share the runs they have in common.
-        device: cpu, cuda, or auto.
+        device: cpu, cuda, or auto; on a GPU, runs that differ only in their estimator are trained together.
         data_dir: Folder with the data sets; else ARMS_DATA_DIR, the cache, or the network.
     """
     written: list[Path] = []
     with _drawing():
         for each in EXPERIMENTS if name == ALL else [name]:
-            written += run_experiment(each, scale, output, device=device, data_dir=data_dir, tell=say)
+            written += run_experiment(each, scale, output, device=device, data_dir=data_dir, tell=tell)
     _tell(written)
 
 

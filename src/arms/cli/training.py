@@ -1,8 +1,10 @@
 """Verbs around runs: train, evaluate, variance, sample, data list, data get, demo."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Annotated, Literal
 
 import rich
@@ -14,13 +16,14 @@ from rich.table import Table
 
 from arms import data as datasets
 from arms import pipeline
-from arms.cli.saying import say
+from arms.cli.saying import fewer, say, spread, tell
 from arms.data import binarize
 from arms.evaluation import gradient_variances
-from arms.models import seeded_generator
+from arms.members import Watcher
+from arms.models import BinaryVAE, seeded_generator
 from arms.pictures import write_samples
 from arms.reports import build_report
-from arms.runs import Record, Run, run_name
+from arms.runs import Record, Run, left, run_name
 from arms.training import TrainConfig, paper_preset
 
 RunPath = Annotated[Path, tyro.conf.Positional]
@@ -38,6 +41,7 @@ class Flags(TrainConfig):
 
 def train(
     config: tyro.conf.OmitArgPrefixes[Flags],
+    together: tuple[str, ...] = (),
     preset: Literal["none", "paper"] = "none",
     device: str = "auto",
     runs: Path = Path("runs"),
@@ -49,20 +53,36 @@ def train(
 
     Args:
         config: What decides the numbers.
+        together: Estimators to train at once as one wider ensemble, a run each, in place of `--estimator`. On a GPU
+            that takes little longer than one of them.
         preset: `paper` takes a million steps, five replicas and the paper's decoder rule, where no flag says otherwise.
         device: auto, cpu or cuda.
         runs: Folder of all runs.
-        name: Name of the run's folder in it; by default made from the configuration.
+        name: Name of the run's folder in it, with `together` followed by the estimator; by default made from the
+            configuration.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
         checkpoint_seconds: Time between two checkpoints, what a killed run has to do again at the most.
     """
     chosen = TrainConfig(**asdict(config))
     if preset == "paper":
         chosen = _with_paper_defaults(chosen)
-    run = _train_watched(
-        {chosen.estimator: chosen}, runs / name if name else None, runs, device, data_dir, checkpoint_seconds
-    )[0]
-    say(f"{escape(str(run.path))}: {_summary(run)}")
+    estimators = together or (chosen.estimator,)
+    configs = [replace(chosen, estimator=estimator) for estimator in estimators]
+    folders = [f"{name}-{one.estimator}" if name and together else name or run_name(one) for one in configs]
+    with _bars() as bars:
+        watchers = {one.estimator: _watcher(bars, one) for one in configs}
+        finished = pipeline.train_packed(
+            chosen,
+            estimators,
+            [runs / folder for folder in folders],
+            device=device,
+            data_dir=data_dir,
+            checkpoint_seconds=checkpoint_seconds,
+            watch=lambda estimator, record: watchers[estimator](record),
+            tell=tell,
+        )
+    for run in finished:
+        tell(f"{run.path}: {_summary(run)}")
 
 
 def evaluate(
@@ -88,8 +108,9 @@ def evaluate(
     found = pipeline.evaluate(model, dataset, split, list(samples), source.config().seed, images)
     table = Table("K", f"{split} bound", caption=dataset.note or None)
     for count, bound in found.items():
-        table.add_row(count, _spread(bound))
+        table.add_row(count, spread(bound))
     rich.print(table)
+    _say_who_is_left(source, model)
 
 
 def variance(
@@ -118,9 +139,10 @@ def variance(
     where = str(model.prior.device)
     generator = seeded_generator(config.seed, "variance", device=where)
     images = dataset.test[:batch_size].to(where)
-    x = binarize(images, dataset.levels, generator).expand(config.replicas, -1, -1)
+    x = binarize(images, dataset.levels, generator).expand(model.replicas, -1, -1)
     budget = num_samples or config.num_samples
     rich.print(escape(str(gradient_variances(model, x, budget, estimators or None, repeats, generator))))
+    _say_who_is_left(source, model)
 
 
 def sample(run: RunPath, output: Path | None = None, count: int = 10, data_dir: Path | None = None) -> None:
@@ -137,6 +159,7 @@ def sample(run: RunPath, output: Path | None = None, count: int = 10, data_dir: 
     target = output or run / "samples.png"
     write_samples(target, model, dataset, count, seeded_generator(source.config().seed, "sample"))
     say(f"wrote {escape(str(target))}")
+    _say_who_is_left(source, model)
 
 
 def data_list(data_dir: Path | None = None) -> None:
@@ -171,7 +194,11 @@ def demo(output: Path = Path("demo"), steps: int = DEMO.steps, replicas: int = D
         replicas: Seeds of each, trained at once.
     """
     configs = [replace(DEMO, estimator=name, steps=steps, replicas=replicas) for name in DEMO_ESTIMATORS]
-    finished = _train_watched({config.estimator: config for config in configs}, None, output, "cpu", None)
+    finished = []
+    with _bars() as bars:
+        for config in configs:
+            watch = _watcher(bars, config)
+            finished.append(pipeline.train(config, output / run_name(config), device="cpu", watch=watch, tell=tell))
     for run in finished:
         model, dataset = pipeline.load_model(run, "cpu")
         write_samples(run.path / "samples.png", model, dataset, 10, seeded_generator(0, "sample"))
@@ -180,15 +207,10 @@ def demo(output: Path = Path("demo"), steps: int = DEMO.steps, replicas: int = D
     say(f"report: {escape(str((output / 'report.html').resolve()))}")
 
 
-def _train_watched(
-    configs: dict[str, TrainConfig],
-    directory: Path | None,
-    runs: Path,
-    device: str,
-    data_dir: Path | None,
-    checkpoint_seconds: float = pipeline.CHECKPOINT_SECONDS,
-) -> list[Run]:
-    columns = (
+@contextmanager
+def _bars() -> Iterator[Progress]:
+    """Progress that is first shown with the first report: what the user got wrong comes before, as a line alone."""
+    bars = Progress(
         TextColumn("{task.description:<10}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -196,27 +218,40 @@ def _train_watched(
         TimeRemainingColumn(),
         TextColumn("{task.fields[figures]}"),
     )
-    finished = []
-    with Progress(*columns) as bars:
-        for label, config in configs.items():
-            task = bars.add_task(escape(label), total=config.steps, rate="", figures="")
-            path = directory or runs / run_name(config)
-            watch = _watcher(bars, task)
-            run = pipeline.train(
-                config, path, device=device, data_dir=data_dir, checkpoint_seconds=checkpoint_seconds, watch=watch
-            )
-            finished.append(run)
-            bars.update(task, completed=config.steps)
-    return finished
+    try:
+        yield bars
+    finally:
+        if bars.live.is_started:
+            bars.stop()
 
 
-def _watcher(bars: Progress, task: TaskID) -> pipeline.Watcher:
+def _watcher(bars: Progress, config: TrainConfig) -> Watcher:
+    tasks: list[TaskID] = []
+
     def watch(record: Record) -> None:
-        speed = bars.tasks[task].speed
-        figures = f"ELBO {mean(record['train_elbo']):.2f}  variance {mean(record['gradient_variance']):.2e}"
-        bars.update(task, completed=record["step"], figures=figures, rate=f"{speed:.0f} steps/s" if speed else "")
+        if not tasks:
+            tasks.append(bars.add_task(escape(config.estimator), total=config.steps, rate="", figures=""))
+            bars.start()
+        speed = bars.tasks[tasks[0]].speed
+        rate = f"{speed:.0f} steps/s" if speed else ""
+        bars.update(tasks[0], completed=record["step"], figures=_figures(record), rate=rate)
 
     return watch
+
+
+def _figures(record: Record) -> str:
+    elbo, noise = left(record["train_elbo"]), left(record["gradient_variance"])
+    if not elbo:
+        return "no replica left"
+    return f"ELBO {mean(elbo):.2f}  variance {mean(noise):.2e}{fewer(record['train_elbo'])}"
+
+
+def _say_who_is_left(run: Run, model: BinaryVAE) -> None:
+    """Say over how many replicas a mean was taken, where some have stopped."""
+    total, stopped = run.config().replicas, run.stopped()
+    if model.replicas < total:
+        when = ", ".join(f"replica {replica} at step {step}" for replica, step in sorted(stopped.items()))
+        tell(f"{model.replicas} of {total} replicas are left" + (f": stopped {when}" if when else ""))
 
 
 def _with_paper_defaults(config: TrainConfig) -> TrainConfig:
@@ -229,7 +264,7 @@ def _summary(run: Run) -> str:
     result = run.result()
     assert result is not None
     found = result["bounds"]["test"]
-    parts = [f"test bound K = {count}: {_spread(found[count])}" for count in ("1", "100")]
+    parts = [f"test bound K = {count}: {spread(found[count])}" for count in ("1", "100")]
     return ", ".join([*parts, *([result["note"]] if result["note"] else [])])
 
 
@@ -242,10 +277,6 @@ def _comparison(finished: list[Run]) -> Table:
         assert result is not None
         found = result["bounds"]
         bounds = [found["train"]["1"], found["test"]["1"], found["test"]["4"], found["test"]["100"]]
-        noise = mean(run.metrics()[-1]["gradient_variance"])
-        table.add_row(run.config().estimator, *map(_spread, bounds), f"{noise:.2e}")
+        noise = mean(left(run.metrics()[-1]["gradient_variance"]))
+        table.add_row(run.config().estimator, *map(spread, bounds), f"{noise:.2e}")
     return table
-
-
-def _spread(values: list[float]) -> str:
-    return f"{mean(values):.2f} ±{stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from arms.runs import Record, Run, run_name
+from arms.runs import Record, Run, left, run_name, stopped_replicas
 from arms.training import TrainConfig
 
-Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float]]]
-"""Split, then K, then the bound of each replica in nats."""
+Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
+"""Split, then K, then the bound of each replica in nats, None for one that stopped."""
 
 PNG = b"\x89PNG\r\n\x1a\n"
 LARGEST_PICTURE = 4 * 2**20
@@ -39,6 +39,13 @@ class RunData:
     provenance: Record
     picture: bytes | None
     """Its samples.png."""
+
+    @property
+    def left(self) -> int:
+        """How many of its replicas have not stopped."""
+        lists = [values for of_split in (self.bounds or {}).values() for values in of_split.values()]
+        lists += [record["train_elbo"] for record in self.metrics[-1:] if "train_elbo" in record]
+        return min((len(left(values)) for values in lists), default=self.config.replicas)
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,15 @@ def _read(path: Path, problems: list[Problem]) -> RunData:
     if bounds is None:
         done = metrics[-1]["step"] if metrics else 0
         problems.append(Problem(str(path), f"unfinished: {done:,} of {config.steps:,} steps, no result.json"))
+    if stopped := stopped_replicas(metrics):
+        problems.append(Problem(str(path), _who_stopped(stopped, config.replicas)))
     note = str((result or {}).get("note", ""))
     return RunData(path, config, metrics, bounds, note, _provenance(run), _picture(path, problems))
+
+
+def _who_stopped(stopped: Mapping[int, int], replicas: int) -> str:
+    each = ", ".join(f"replica {replica} at step {step:,}" for replica, step in sorted(stopped.items()))
+    return f"numbers not finite: stopped {each}; means are over the other {replicas - len(stopped)} of {replicas}"
 
 
 def _checked_config(run: Run) -> TrainConfig:
@@ -111,7 +125,7 @@ def _is_whole(record: Record, replicas: int) -> bool:
 
 
 def _is_numbers(value: object, count: int) -> bool:
-    return isinstance(value, list) and len(value) == count and all(isinstance(x, int | float) for x in value)
+    return isinstance(value, list) and len(value) == count and all(isinstance(x, int | float | None) for x in value)
 
 
 def _bounds(result: Record, config: TrainConfig) -> Bounds:

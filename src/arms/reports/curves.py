@@ -85,17 +85,25 @@ def _curve(row: Row, key: str) -> Curve | None:
     steps = sorted(set.intersection(*(set(series) for series in runs)))
     if not steps:
         return None
-    values = np.array([[value for series in runs for value in series[step]] for step in steps], dtype=np.float64)
+    values = np.array([[_number(value) for series in runs for value in series[step]] for step in steps])
+    # A replica that stopped is left out from the start: on its way out it would drag the mean along.
+    if (going := np.isfinite(values[-1])).any():
+        values = values[:, going]
     finite = np.isfinite(values).all(1)
     if not finite.any():
         return None
     thin_steps, thin = _thin(np.array(steps)[finite], values[finite])
     std = thin.std(1, ddof=1).tolist() if thin.shape[1] > 1 else None
-    return Curve(row.label, row.estimator, thin.shape[1], thin_steps, thin.mean(1).tolist(), std)
+    label = row.label if thin.shape[1] == len(going) else f"{row.label}, R={thin.shape[1]} of {len(going)}"
+    return Curve(label, row.estimator, thin.shape[1], thin_steps, thin.mean(1).tolist(), std)
 
 
-def _series(run: RunData, key: str) -> dict[int, list[float]]:
+def _series(run: RunData, key: str) -> dict[int, list[float | None]]:
     return {record["step"]: record[key] for record in run.metrics if key in record}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def _thin(steps: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[list[int], NDArray[np.float64]]:

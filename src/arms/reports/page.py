@@ -68,10 +68,12 @@ def summary(collection: Collection) -> str:
     """Say how much there is, and of what."""
     runs = collection.runs
     replicas = sum(run.config.replicas for run in runs)
+    stopped = replicas - sum(run.left for run in runs)
     datasets = ", ".join(sorted({run.config.dataset for run in runs})) or "no data"
     unfinished = sum(run.bounds is None for run in runs)
     said = [_plural(len(runs), "run"), _plural(replicas, "replica"), f"data: {datasets}"]
-    return " · ".join([*said, *([f"{unfinished} unfinished"] if unfinished else [])])
+    said += [f"{count} {what}" for count, what in ((stopped, "stopped"), (unfinished, "unfinished")) if count]
+    return " · ".join(said)
 
 
 def script_json(content: object) -> str:

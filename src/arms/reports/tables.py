@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 
 from arms.reports import paper
 from arms.reports.groups import Group, Row
+from arms.runs import left
 
 RULE = (
     "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of the column (in the "
@@ -94,14 +95,14 @@ def overview(groups: Sequence[Group], name: str) -> Table | None:
 
 
 def bound_stat(row: Row, split: str, count: int) -> Stat | None:
-    """Return a bound over all replicas of the row's finished runs, or None if one of them lacks it."""
+    """Return a bound over the replicas that are left of the row's finished runs, or None if one of them lacks it."""
     values: list[float] = []
     for run in row.finished:
         assert run.bounds is not None
         of_run = run.bounds.get(split, {}).get(count)
         if of_run is None:
             return None
-        values += of_run
+        values += left(of_run)
     return summarise(values) if values else None
 
 
@@ -147,8 +148,9 @@ def _heading(split: str, count: int, num_samples: int) -> str:
 
 
 def _counted(row: Row) -> str:
-    replicas = sum(run.config.replicas for run in row.finished)
-    return f"{row.label}, R={replicas}"
+    asked = sum(run.config.replicas for run in row.finished)
+    going = sum(run.left for run in row.finished)
+    return f"{row.label}, R={going}" + (f" of {asked}" if going < asked else "")
 
 
 def _beside_paper(group: Group, rows: Sequence[Row], count: int, name: str) -> Table | None:
