@@ -3,12 +3,15 @@
 CUDA graphs need a GPU and are tested where there is one.
 """
 
+import logging
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 import arms
+from arms import models
 from arms.data import Dataset, load
 from arms.engine import Engine
 from arms.models import Network
@@ -30,6 +33,35 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
     for _ in range(5):
         other.step()
     assert all(torch.equal(tensor, other.state()[name]) for name, tensor in one.state().items())
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "network"),
+    [(name, "all", "linear") for name in arms.ESTIMATORS if name != "exact"]
+    + [("arms-d", "extra", "linear"), ("arms-d", "all", "nonlinear"), ("arms-ms-d", "all", "nonlinear")],
+)
+def test_compiled_step_is_the_plain_one(
+    name: str, rule: str, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU runs, on a CPU: traced without a break, the fused likelihood in it, on the same noise, to rounding."""
+    kernels = pytest.importorskip("arms.kernels", exc_type=ImportError)
+    config = replace(SMALL, estimator=name, decoder_samples=rule, network=network, batch_size=5)  # type: ignore[arg-type]
+    plain, compiled = Trainer(config, noise_images()), Trainer(config, noise_images())
+    compile_all = partial(torch.compile, fullgraph=True, backend="aot_eager")
+    estimate, apply = compile_all(compiled.estimate), compile_all(compiled.apply)
+    logging.disable()  # the compiler's traces, which pytest would collect, take longer than the compiler
+    for trainer in (plain, compiled):
+        trainer._noise = None  # a compiler takes the default generator alone
+        torch.manual_seed(3)
+        trainer.update(*((estimate, apply) if trainer is compiled else ()))
+        monkeypatch.setattr(
+            models, "affine_log_prob", lambda h, layer, x: kernels.affine_log_prob(h, *layer.parameters(), x)
+        )
+    logging.disable(logging.NOTSET)
+    torch.compiler.reset()
+    torch.testing.assert_close(compiled.elbo_sum, plain.elbo_sum)
+    for ours, theirs in zip(compiled.mean_grads, plain.mean_grads, strict=True):
+        assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
 
 
 def test_graphs_are_refused_on_a_cpu(digits: Dataset) -> None:
