@@ -221,6 +221,8 @@ def test_paper_preset() -> None:
         ({"replicas": 2.5}, "replicas must be an integer >= 1, got 2.5"),
         ({"seed": -1}, "seed must be an integer >= 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"precision": "tf32"}, "precision must be one of highest, high, medium, got 'tf32'"),
+        ({"decoder_samples": "some"}, "decoder_samples must be one of all, extra"),
         ({"estimator": "arm", "num_samples": 3}, "must be even"),
         ({"estimator": "best"}, "no estimator is called 'best'"),
         ({"estimator": "exact"}, "exact trains at most 16 latents, got 200"),

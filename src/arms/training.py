@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Generator, Tensor, nn
@@ -19,6 +19,7 @@ from arms.optimizer import SECOND_DECAY, Adam
 
 Estimate: TypeAlias = Callable[[], tuple[Tensor, Tensor, Tensor, Tensor]]
 Apply: TypeAlias = Callable[[Sequence[Tensor]], None]
+DecoderSamples: TypeAlias = Literal["all", "extra"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 
 
@@ -48,7 +49,7 @@ class TrainConfig:
     """Adam's, for encoder and decoder."""
     prior_learning_rate: float = 1e-2
     """Gradient ascent's, for the prior logits."""
-    decoder_samples: Literal["all", "extra"] = "all"
+    decoder_samples: DecoderSamples = "all"
     """Where decoder and prior take their gradient from: all samples, or one extra, independent one (the paper).
     The multi-sample bound always uses its own samples."""
     precision: Precision = "highest"
@@ -68,6 +69,9 @@ class TrainConfig:
             raise ValueError(
                 f"evaluate_every must be a multiple of report_every ({self.report_every}), got {self.evaluate_every}"
             )
+        for name, choices in (("decoder_samples", DecoderSamples), ("precision", Precision)):
+            if getattr(self, name) not in get_args(choices):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {getattr(self, name)!r}")
         for name in ("learning_rate", "prior_learning_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")

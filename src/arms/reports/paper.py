@@ -61,7 +61,7 @@ def caveats(group: Group) -> list[str]:
 
 def _departures(group: Group) -> list[str]:
     """Name the settings in which these runs are not the paper's."""
-    fields = ("steps", "decoder_samples", "batch_size", "latents", "learning_rate", "prior_learning_rate")
+    fields = ("steps", "decoder_samples", "batch_size", "latents", "learning_rate", "prior_learning_rate", "precision")
     paper = paper_preset(TrainConfig())
     found = []
     for name in fields:
