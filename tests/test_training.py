@@ -232,3 +232,47 @@ def test_paper_preset() -> None:
 def test_refusals(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainConfig(**change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["arms-s", "relax", "vimco"])
+@pytest.mark.parametrize("part", ["encoder", "decoder", "prior"])
+def test_frozen_parts_stay_as_they_are(part: str, name: str, digits: Dataset) -> None:
+    model = build_vae("linear", 20, digits.pixel_mean(), 2, seed=0)
+    frozen = [model.prior] if part == "prior" else list(getattr(model, part).parameters())
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    if (part, name) == ("encoder", "relax"):
+        with pytest.raises(ValueError, match="relax learns from an encoder's gradient, and this one has no parameters"):
+            Trainer(replace(SMALL, estimator=name), digits, model=model)
+        return
+    trainer = Trainer(replace(SMALL, estimator=name), digits, model=model)
+    for _ in range(3):
+        trainer.step()
+    changed = {
+        name.split(".")[0] for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])
+    }
+    assert changed == {"encoder", "decoder", "prior"} - {part}
+
+
+def test_a_model_with_nothing_to_learn_is_refused(digits: Dataset) -> None:
+    model = build_vae("linear", 20, digits.pixel_mean(), 2, seed=0).requires_grad_(False)
+    with pytest.raises(ValueError, match="must have parameters to train, got none"):
+        Trainer(SMALL, digits, model=model)
+
+
+@pytest.mark.parametrize("name", ["arms-s", "relax"])
+def test_weights_shared_by_both_networks_learn_from_both(name: str, digits: Dataset) -> None:
+    def gradient(tied: bool) -> Tensor:
+        encoder = nn.Linear(64, 20, bias=False)
+        nn.init.normal_(encoder.weight, std=0.1, generator=torch.Generator().manual_seed(0))
+        model = BinaryVAE(
+            encoder,
+            lambda b: b @ (encoder.weight if tied else encoder.weight.detach()),
+            latents=20,
+            pixel_mean=digits.pixel_mean(),
+        )
+        return Trainer(replace(SMALL, estimator=name, replicas=1), digits, model=model).gradients()[0]
+
+    both, encoder_only = gradient(True), gradient(False)
+    assert (both - encoder_only).norm() > 0.1 * encoder_only.norm()

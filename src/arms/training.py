@@ -107,13 +107,19 @@ class Trainer:
         self.estimator = (estimator or as_estimator(config.estimator, config.num_samples)).for_replicas(
             config.replicas, model.latents, len(pixel_mean), seeded_generator(config.seed, "estimator", device=device)
         )
-        encoder = model.encoder
-        self.encoder_weights = list(encoder.parameters()) if isinstance(encoder, nn.Module) else []
+        encoder = list(model.encoder.parameters()) if isinstance(model.encoder, nn.Module) else []
+        known = {id(p) for p in (*encoder, model.prior)}
+        self.encoder_weights = [p for p in encoder if p.requires_grad]
+        self.prior = [model.prior] if model.prior.requires_grad else []
         self.learnt = list(self.estimator.parameters())
-        known = {id(p) for p in (*self.encoder_weights, model.prior)}
-        others = [p for p in model.parameters() if id(p) not in known]
+        others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
+        if not (self.encoder_weights or others or self.prior):
+            raise ValueError("the model must have parameters to train, got none with requires_grad=True")
+        if self.learnt and not self.encoder_weights:
+            raise ValueError(f"{config.estimator} learns from an encoder's gradient, and this one has no parameters")
         self.encoder_adam = Adam(self.encoder_weights, config.learning_rate)
         self.other_adam = Adam([*others, *self.learnt], config.learning_rate)
+        self.weights = [*self.encoder_adam.parameters, *self.other_adam.parameters]
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
         on_gpu = self.images.is_cuda
         self._noise = None if on_gpu else self.generator  # None is the device's default: the same one, and compilable
@@ -138,10 +144,7 @@ class Trainer:
         if self.estimator.relaxes:
             return self._relaxed_gradients(self._batch())
         logits, grad, value, weight = (estimate or self.estimate)()
-        parameters = [*self.encoder_adam.parameters, *self.other_adam.parameters, self.model.prior]
-        return torch.autograd.grad(
-            [logits, value], parameters, [grad, weight], allow_unused=True, materialize_grads=True
-        )
+        return _gradients([(logits, grad), (value, weight)], [*self.weights, *self.prior])
 
     def count(self, steps: int) -> None:
         """Note that so many updates were done."""
@@ -154,17 +157,18 @@ class Trainer:
         logits = self.model.encode(x)
         draw = self.estimator.draw(logits.detach(), self._noise)
         values = self._log_weights(draw.samples, x, logits)
-        value = self.estimator.value(draw, values) if values.requires_grad else self._extra(x, logits)
+        value = self.estimator.value(draw, values) if self._learns_from_all else self._extra(x, logits)
         self.elbo_sum.add_(values.detach().mean((0, 2)))
         return logits, self._scale * gradient(draw, values), value, torch.full_like(value, self._scale)
 
     def apply(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against their gradients, and note the encoder's."""
-        inner = len(self.encoder_weights)
+        inner, outer = len(self.encoder_weights), len(self.weights)
         self.encoder_adam.step(grads[:inner])
-        self.other_adam.step(grads[inner:-1])
+        self.other_adam.step(grads[inner:outer])
         with torch.no_grad():
-            self.model.prior.add_(grads[-1], alpha=-self.config.prior_learning_rate)
+            for prior, grad in zip(self.prior, grads[outer:], strict=True):
+                prior.add_(grad, alpha=-self.config.prior_learning_rate)
             if inner:
                 torch._foreach_lerp_(self.mean_grads, list(grads[:inner]), 1 - SECOND_DECAY)
 
@@ -235,17 +239,21 @@ class Trainer:
         grad, values = estimator(
             lambda b: self.model.log_weights(b, x, constant), constant, self._noise, validate=False
         )
-        value = values.mean(0) if self.config.decoder_samples == "all" else self._extra(x, logits)
-        others = self.other_adam.parameters[: len(self.other_adam.parameters) - len(self.learnt)]
-        *other_grads, prior_grad = torch.autograd.grad(
-            value, [*others, self.model.prior], torch.full_like(value, self._scale)
-        )
+        value = values.mean(0) if self._learns_from_all else self._extra(x, logits)
+        from_value = _gradients([(value, torch.full_like(value, self._scale))], [*self.weights, *self.prior])
         encoder_grads = torch.autograd.grad(logits, self.encoder_weights, self._scale * grad, create_graph=True)
         # What the estimator learns: to make the encoder's gradient small, that is, less noisy around its mean.
         norm = sum((g.square().sum() for g in encoder_grads), torch.zeros((), device=logits.device))
         learnt_grads = torch.autograd.grad(norm, self.learnt)
         self.elbo_sum.add_(values.detach().mean((0, 2)))
-        return [*(g.detach() for g in encoder_grads), *other_grads, *learnt_grads, prior_grad]
+        inner, outer = len(self.encoder_weights), len(self.weights)
+        shared = [g.detach() + extra for g, extra in zip(encoder_grads, from_value, strict=False)]
+        return [*shared, *from_value[inner : outer - len(self.learnt)], *learnt_grads, *from_value[outer:]]
+
+    @property
+    def _learns_from_all(self) -> bool:
+        """Whether decoder and prior learn from the samples of the estimate; the multi-sample bound always does."""
+        return self.config.decoder_samples == "all" or isinstance(self.estimator, MultiSample)
 
     @property
     def _scale(self) -> float:
@@ -266,8 +274,20 @@ class Trainer:
                 others = self.model.log_weights(tried, x, constant)
             return torch.cat([self.model.log_weights(bound, x, logits), others])
         # The ELBO's gradient through log q is zero on average, and only noise.
-        with torch.set_grad_enabled(self.config.decoder_samples == "all"):
+        with torch.set_grad_enabled(self._learns_from_all):
             return self.model.log_weights(samples, x, constant)
+
+
+def _gradients(outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return what autograd makes of outputs and their gradients, zero where a parameter or an output has no part."""
+    attached = [(output, grad) for output, grad in outputs if output.requires_grad]
+    if not attached:
+        return tuple(torch.zeros_like(parameter) for parameter in parameters)
+    values, grads = zip(*attached, strict=True)
+    found: tuple[Tensor, ...] = torch.autograd.grad(
+        values, parameters, grads, allow_unused=True, materialize_grads=True
+    )
+    return found
 
 
 def run_generator(seed: int, device: str) -> Generator:
