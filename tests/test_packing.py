@@ -16,7 +16,16 @@ from arms.checks import score_limit
 from arms.data import Dataset, load
 from arms.engine import Engine
 from arms.models import build_vae
-from arms.packing import Packed, joined_state, packable, packed_trainer, share_of_model, share_of_state
+from arms.packing import (
+    Packed,
+    PackedBounds,
+    joined_state,
+    pack,
+    packable,
+    packed_trainer,
+    share_of_model,
+    share_of_state,
+)
 from arms.pipeline import evaluate, train, train_packed
 from arms.runs import CHECKPOINTS, Run
 from arms.training import TrainConfig, Trainer
@@ -149,6 +158,34 @@ def test_states_come_apart_and_together_again(digits: Dataset) -> None:
 def test_what_cannot_be_packed_is_refused(name: str, tmp_path: Path, digits: Dataset) -> None:
     with pytest.raises(ValueError, match=f"{name} cannot be packed: .* among reinforce, loorf, disarm, arts, arms-d"):
         packed(tmp_path, digits, ["loorf", name])
+    assert not list(tmp_path.iterdir())
+
+
+def test_packed_bounds_are_each_members_own(tmp_path: Path, digits: Dataset) -> None:
+    names = ["disarm-ms", "arms-ms-d", "loorf-ms"]
+    estimator = pack([replace(SMALL, estimator=name) for name in names])
+    assert isinstance(estimator, PackedBounds)
+    assert estimator.objective == "multi-sample bound"
+    logits = torch.linspace(-2, 2, 6 * 5 * 3, dtype=torch.float64).reshape(6, 5, 3)
+    draw = estimator.draw(logits, torch.Generator().manual_seed(0))
+    values = draw.samples.sum(-1).square()
+    grad, value = estimator.combine(draw, values), estimator.value(draw, values)
+    for index, member in enumerate(estimator.members):
+        part = slice(2 * index, 2 * index + 2)
+        own = arms.Draw(member, logits[part], draw.samples[:, part])
+        assert torch.equal(grad[part], member.combine(own, values[:, part]))
+        assert torch.equal(value[part], member.value(own, values[:, part]))
+    runs = packed(tmp_path, digits, names)
+    assert all(run.result() is not None for run in runs)
+
+
+def test_a_pack_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
+    for names, what in (
+        (["loorf", "vimco"], r"loorf \(expectation\), vimco \(bound of K = 4\)"),
+        (["vimco", "arms-ms-s"], r"vimco \(bound of K = 4\), arms-ms-s \(bound of K = 2\)"),
+    ):
+        with pytest.raises(ValueError, match=f"must have the same objective, got {what}: train them apart"):
+            packed(tmp_path, digits, names)
     assert not list(tmp_path.iterdir())
 
 

@@ -13,7 +13,7 @@ from arms import toy
 from arms.estimators import estimator
 from arms.members import DivergedError, Tell
 from arms.models import Network
-from arms.packing import packable
+from arms.packing import bound_of, packable
 from arms.pipeline import choose_device, train_packed
 from arms.runs import run_name
 from arms.training import TrainConfig, paper_preset
@@ -152,16 +152,16 @@ def run_experiment(
 
 
 def packs(wanted: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
-    """Sort runs into those that can be trained as one ensemble: all but the estimator is the same.
+    """Sort runs into those that can be trained as one ensemble: all but the estimator is the same, the bound too.
 
     >>> [[config.estimator for config in together] for together in packs(configs("figure3", "smoke"))]
     [['arms-d', 'arms-n', 'arms-s', 'loorf', 'disarm'], ['relax']]
     """
     found: dict[object, list[TrainConfig]] = {}
     for config in wanted:
-        shared = {**asdict(config), "estimator": ""}
-        alone = not packable(estimator(config.estimator, config.num_samples))
-        found.setdefault(config if alone else tuple(shared.values()), []).append(config)
+        own = estimator(config.estimator, config.num_samples)
+        shared = (*{**asdict(config), "estimator": ""}.values(), bound_of(own))
+        found.setdefault(shared if packable(own) else config, []).append(config)
     return list(found.values())
 
 

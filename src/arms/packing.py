@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.data import Dataset
-from arms.estimators import ARM, ESTIMATORS, Draw, Estimator, Exact
+from arms.estimators import ARM, ESTIMATORS, Draw, Estimator, Exact, MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.models import BinaryVAE, build_vae, seeded_generator
 from arms.runs import Record, step_of
@@ -50,10 +50,23 @@ class Packed(Estimator):
         return torch.cat([member.combine(Draw(member, phi, b), f) for member, phi, b, f in parts])
 
 
+@dataclass(frozen=True)
+class PackedBounds(Packed, MultiSample):
+    """The same for estimators of the multi-sample bound, all of one K."""
+
+    @property
+    def bound_samples(self) -> int:
+        return bound_of(self.members[0])
+
+
 def packable(estimator: Estimator) -> bool:
     """Whether an estimator can share the replica axis: it has no parameters, and remembers nothing but its samples."""
-    relaxed = estimator.relaxes or isinstance(estimator, ARM)
-    return estimator.objective == "expectation" and not relaxed and not isinstance(estimator, Exact)
+    return not (estimator.relaxes or isinstance(estimator, ARM | Exact))
+
+
+def bound_of(estimator: Estimator) -> int:
+    """Return what runs of one pack must share: the K of their bound, 0 for the expectation."""
+    return estimator.bound_samples if isinstance(estimator, MultiSample) else 0
 
 
 def pack(configs: Sequence[TrainConfig]) -> Packed:
@@ -63,7 +76,11 @@ def pack(configs: Sequence[TrainConfig]) -> Packed:
         if not packable(member):
             fitting = ", ".join(name for name, make in ESTIMATORS.items() if packable(make(4)))
             raise ValueError(f"{config.estimator} cannot be packed: train it alone, or choose among {fitting}")
-    return Packed(configs[0].num_samples, members, configs[0].replicas)
+    if len({bound_of(member) for member in members}) > 1:
+        what = ", ".join(f"{config.estimator} {_objective(one)}" for config, one in zip(configs, members, strict=True))
+        raise ValueError(f"runs of one pack must have the same objective, got {what}: train them apart")
+    kind = PackedBounds if bound_of(members[0]) else Packed
+    return kind(configs[0].num_samples, members, configs[0].replicas)
 
 
 def packed_trainer(
@@ -155,6 +172,10 @@ def _joined(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         name: tensor if _is_shared(name, tensor) else torch.cat([state[name] for state in states])
         for name, tensor in first.items()
     }
+
+
+def _objective(estimator: Estimator) -> str:
+    return f"(bound of K = {bound_of(estimator)})" if bound_of(estimator) else "(expectation)"
 
 
 def _is_shared(name: str, tensor: Tensor) -> bool:

@@ -84,7 +84,7 @@ def train_packed(
 
     Each is a run as `train` makes it, but for its noise, which depends on its neighbours too. Finished runs are left
     alone, and runs that stand at different steps go on one after the other. A pack that does not fit into memory is
-    halved. The estimators must be of the expectation, without parameters or noise of their own to remember.
+    halved. The estimators must have one objective, and no parameters or noise of their own to remember.
     """
     if not estimators or len(set(estimators)) < len(estimators):
         raise ValueError(f"estimators must be different names, at least one, got {', '.join(estimators) or 'none'}")
