@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import Tensor
 
 import arms
 from arms import models
@@ -45,6 +46,12 @@ def test_compiled_step_is_the_plain_one(
 ) -> None:
     """What a GPU runs, on a CPU: traced without a break, the fused likelihood in it, on the same noise, to rounding."""
     kernels = pytest.importorskip("arms.kernels", exc_type=ImportError)
+
+    def by_kernel(h: Tensor, layer: models.ReplicaLinear, x: Tensor, attached: int | None) -> Tensor:
+        count = len(h) if attached is None else attached
+        value: Tensor = kernels.affine_log_prob(h, layer.weight, layer.bias, x, count)
+        return value
+
     config = replace(SMALL, estimator=name, decoder_samples=rule, network=network, batch_size=5)  # type: ignore[arg-type]
     plain, compiled = Trainer(config, noise_images()), Trainer(config, noise_images())
     compile_all = partial(torch.compile, fullgraph=True, backend="aot_eager")
@@ -54,9 +61,7 @@ def test_compiled_step_is_the_plain_one(
         trainer._noise = None  # a compiler takes the default generator alone
         torch.manual_seed(3)
         trainer.update(*((estimate, apply) if trainer is compiled else ()))
-        monkeypatch.setattr(
-            models, "affine_log_prob", lambda h, layer, x: kernels.affine_log_prob(h, *layer.parameters(), x)
-        )
+        monkeypatch.setattr(models, "affine_log_prob", by_kernel)
     logging.disable(logging.NOTSET)
     torch.compiler.reset()
     torch.testing.assert_close(compiled.elbo_sum, plain.elbo_sum)

@@ -35,7 +35,7 @@ def test_value_and_gradients(pixels: int) -> None:
     h, weight, bias, x = inputs(pixels)
     learnt = [tensor.requires_grad_() for tensor in (h, weight, bias)]
     exact = [tensor.detach().double().requires_grad_() for tensor in learnt]
-    value, truth = kernels.affine_log_prob(*learnt, x), plain(x.double(), *exact)
+    value, truth = kernels.affine_log_prob(*learnt, x, 3), plain(x.double(), *exact)
     assert close(value, truth, 1e-6)
     grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     ours = torch.autograd.grad(value, learnt, grad)
@@ -43,15 +43,30 @@ def test_value_and_gradients(pixels: int) -> None:
     assert all(close(one, other, 1e-6) for one, other in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.parametrize("attached", [0, 1, 2])
+def test_gradients_of_the_first_samples_only(attached: int) -> None:
+    h, weight, bias, x = inputs()
+    learnt = [tensor.requires_grad_() for tensor in (h, weight, bias)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in learnt]
+    value, truth = kernels.affine_log_prob(*learnt, x, attached), plain(x.double(), *exact)
+    assert close(value, truth, 1e-6)
+    if not attached:
+        return
+    grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    ours = torch.autograd.grad(value, learnt, grad)
+    theirs = torch.autograd.grad(truth[:attached], exact, grad[:attached].double())
+    assert all(close(one, other, 1e-6) for one, other in zip(ours, theirs, strict=True))
+
+
 def test_nothing_is_kept_without_gradients() -> None:
     h, weight, bias, x = inputs()
     with torch.no_grad():
-        assert close(kernels.affine_log_prob(h, weight, bias, x), plain(x, h, weight, bias), 1e-6)
+        assert close(kernels.affine_log_prob(h, weight, bias, x, 3), plain(x, h, weight, bias), 1e-6)
 
 
 def test_far_logits_are_ordinary() -> None:
     h, weight, bias, x = inputs(scale=1e4)
-    value = kernels.affine_log_prob(h, weight.requires_grad_(), bias, x)
+    value = kernels.affine_log_prob(h, weight.requires_grad_(), bias, x, 3)
     truth = plain(*(tensor.double() for tensor in (x, h, weight, bias)))
     assert close(value, truth, 1e-6)
     assert torch.autograd.grad(value.sum(), weight)[0].isfinite().all()
@@ -65,7 +80,7 @@ def test_less_precise_products(precision: str, tolerance: float) -> None:
     exact = [tensor.detach().double().requires_grad_() for tensor in learnt]
     torch.set_float32_matmul_precision(precision)
     try:
-        value = kernels.affine_log_prob(*learnt, x)
+        value = kernels.affine_log_prob(*learnt, x, 3)
         ours = torch.autograd.grad(value.sum(), learnt)
     finally:
         torch.set_float32_matmul_precision("highest")

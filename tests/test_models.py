@@ -61,6 +61,27 @@ def test_second_derivatives_are_refused_rather_than_wrong() -> None:
         torch.autograd.grad(bernoulli_log_prob(logits, bits(3, 4)).sum(), logits, create_graph=True)
 
 
+@pytest.mark.parametrize("attached", [0, 1, 2, 3])
+@pytest.mark.parametrize("network", ["linear", "nonlinear", "own"])
+def test_only_the_first_samples_are_learnt_from(network: str, attached: int) -> None:
+    if network == "own":
+        vae = BinaryVAE(nn.Linear(16, 6), nn.Sequential(nn.Linear(6, 16)), 6, torch.full((16,), 0.5), replicas=2)
+    else:
+        vae = build_vae(network, 6, torch.full((16,), 0.5), replicas=2, seed=3)  # type: ignore[arg-type]
+    vae.double()
+    b, x, weights = bits(3, 2, 5, 6), bits(2, 5, 16), normal(3, 2, 5, seed=4)
+    value = vae.log_weights(b, x, vae.encode(x), attached)
+    assert torch.allclose(value, vae.log_weights(b, x, vae.encode(x)), atol=1e-12)
+    part = vae.log_weights(b[:attached], x, vae.encode(x))
+    parameters = list(vae.parameters())
+    for slope, truth in zip(
+        torch.autograd.grad(value, parameters, weights, allow_unused=True, materialize_grads=True),
+        torch.autograd.grad(part, parameters, weights[:attached], allow_unused=True, materialize_grads=True),
+        strict=True,
+    ):
+        assert torch.allclose(slope, truth, atol=1e-12)
+
+
 @pytest.mark.parametrize("network", ["linear", "nonlinear"])
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_log_weights_are_those_of_the_distributions(network: str, relaxed: bool) -> None:

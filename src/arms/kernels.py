@@ -18,46 +18,47 @@ FEW_ROWS = 8192
 """So few rows that each has a block of threads to itself."""
 
 
-def affine_log_prob(h: Tensor, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+def affine_log_prob(h: Tensor, weight: Tensor, bias: Tensor, x: Tensor, attached: int) -> Tensor:
     """Return sum over pixels of log Bernoulli(x; sigmoid(h weight + bias)) as `[n, R, B]`.
 
-    h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]`, x `[R, B, pixels]` of 0 and 1.
+    h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]`, x `[R, B, pixels]` of 0 and 1. Gradients
+    flow through the first `attached` samples only.
     """
+    samples, _, batch, _ = h.shape
     rows = h.movedim(0, 1).flatten(1, 2).contiguous()  # [R, nB, inputs]: one matrix product a replica
-    keep = torch.is_grad_enabled() and (h.requires_grad or weight.requires_grad or bias.requires_grad)
+    learns = torch.is_grad_enabled() and (h.requires_grad or weight.requires_grad or bias.requires_grad)
     bits = x.to(torch.uint8)  # read once for every sample: a quarter of the bytes
-    value, _ = _forward(rows, weight, bias, bits, _residual_dtype() if keep else None)
-    of_samples: Tensor = value.unflatten(1, h.shape[::2]).movedim(1, 0)
+    value, _ = _forward(rows, weight, bias, bits, attached * batch if learns else 0, _residual_dtype())
+    of_samples: Tensor = value.unflatten(1, (samples, batch)).movedim(1, 0)
     return of_samples
 
 
 @torch.library.custom_op("arms::affine_log_prob", mutates_args=())
 def _forward(
-    rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, residual_dtype: torch.dtype | None
+    rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, kept: int, residual_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Log-likelihoods `[R, nB]`, and the residual `[R, nB, pixels]` in that dtype, if any."""
+    """Log-likelihoods `[R, nB]`, and the residual of the first rows `[R, kept, pixels]`."""
     logits = torch.bmm(rows, weight)
     count, pixels = logits.shape[0] * logits.shape[1], logits.shape[2]
-    value, residual = _outputs(rows, pixels, residual_dtype)
+    value, residual = _outputs(rows, pixels, kept, residual_dtype)
     if count:
         block = BLOCK_ROWS if count > FEW_ROWS else 1
         _log_prob_kernel[(triton.cdiv(count, block),)](
             logits, bias.contiguous(), x.contiguous(), value, residual,
-            count, logits.shape[1], x.shape[1], pixels, residual_dtype is not None, block, BLOCK_PIXELS,
+            count, logits.shape[1], x.shape[1], pixels, kept, block, BLOCK_PIXELS,
         )  # fmt: skip
     return value, residual
 
 
 @_forward.register_fake
 def _(
-    rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, residual_dtype: torch.dtype | None
+    rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, kept: int, residual_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    return _outputs(rows, weight.shape[-1], residual_dtype)
+    return _outputs(rows, weight.shape[-1], kept, residual_dtype)
 
 
-def _outputs(rows: Tensor, pixels: int, residual_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
-    shape = (*rows.shape[:2], pixels) if residual_dtype else (0,)
-    return rows.new_empty(rows.shape[:2]), rows.new_empty(shape, dtype=residual_dtype)
+def _outputs(rows: Tensor, pixels: int, kept: int, residual_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return rows.new_empty(rows.shape[:2]), rows.new_empty((len(rows), kept, pixels), dtype=residual_dtype)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -65,17 +66,19 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
     ctx.save_for_backward(rows, weight, output[1])
 
 
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None, None]:
     rows, weight, residual = ctx.saved_tensors
-    inputs, scale = rows.shape[-1], grad.unsqueeze(-1)
+    count, kept, inputs = rows.shape[1], residual.shape[1], rows.shape[2]
+    rows, scale = rows[:, :kept], grad[:, :kept].unsqueeze(-1)
     # A column more, of ones, makes the bias's gradient in the same product; zeros keep every row aligned.
-    filler = scale.new_zeros(()).expand(*grad.shape, 7 - inputs % 8)
+    filler = scale.new_zeros(()).expand(*scale.shape[:2], 7 - inputs % 8)
     augmented = torch.cat([rows * scale, scale, filler], -1).to(residual.dtype)
     both = _product(augmented.mT, residual)
     inward = None
     if ctx.needs_input_grad[0]:
         inward = _product(residual, weight.to(residual.dtype).mT) * scale
-    return inward, both[:, :inputs], both[:, inputs : inputs + 1], None, None
+        inward = torch.nn.functional.pad(inward, (0, 0, 0, count - kept)) if kept < count else inward
+    return inward, both[:, :inputs], both[:, inputs : inputs + 1], None, None, None
 
 
 _forward.register_autograd(_backward, setup_context=_remember)
@@ -100,14 +103,15 @@ def _residual_dtype() -> torch.dtype:
 @triton.jit  # type: ignore[untyped-decorator]
 def _log_prob_kernel(  # type: ignore[no-untyped-def]
     logits_ptr, bias_ptr, x_ptr, value_ptr, residual_ptr,
-    count, rows: tl.constexpr, batch: tl.constexpr, pixels: tl.constexpr,
-    KEEP: tl.constexpr, ROWS: tl.constexpr, PIXELS: tl.constexpr,
+    count, rows: tl.constexpr, batch: tl.constexpr, pixels: tl.constexpr, kept: tl.constexpr,
+    ROWS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)  # (replica * samples + sample) * batch + image
     row_in = row < count
     replica, image = row // rows, row % batch
     logits_row = logits_ptr + row.to(tl.int64) * pixels
-    residual_row = residual_ptr + row.to(tl.int64) * pixels
+    residual_row = residual_ptr + (replica.to(tl.int64) * kept + row % rows) * pixels
+    keep = row_in & (row % rows < kept)
     x_row = x_ptr + (replica * batch + image) * pixels
     bias_row = bias_ptr + replica * pixels
     missed = tl.zeros((ROWS, PIXELS), tl.float32)
@@ -125,7 +129,9 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
         if start // PIXELS % 64 == 63:  # long before 2^128
             missed += tl.log(factors)
             factors = tl.full((ROWS, PIXELS), 1.0, tl.float32)
-        if KEEP:
+        if kept > 0:
             residual = tl.where(bit, 1.0, 0.0) - tl.where(z > 0, 1.0, small) / (1 + small)
-            tl.store(residual_row[:, None] + pixel, residual.to(residual_ptr.dtype.element_ty), mask=inside)
+            tl.store(
+                residual_row[:, None] + pixel, residual.to(residual_ptr.dtype.element_ty), mask=keep[:, None] & inside
+            )
     tl.store(value_ptr + row, -tl.sum(missed + tl.log(factors), 1), mask=row_in)

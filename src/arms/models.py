@@ -80,22 +80,32 @@ class BinaryVAE(nn.Module):
         """Return the logits of p(x|b) `[*lead, R, B, pixels]`."""
         return self.decoder(signs(b))
 
-    def log_weights(self, b: Tensor, x: Tensor, logits: Tensor) -> Tensor:
-        """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]`."""
+    def log_weights(self, b: Tensor, x: Tensor, logits: Tensor, attached: int | None = None) -> Tensor:
+        """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]`.
+
+        Only the first `attached` samples, by default all, are part of autograd's graph: one pass evaluates samples to
+        learn from and samples that are only looked at.
+        """
         # log p(b) - log q(b) in one pass over the samples: b (prior - logits) - softplus(prior) + softplus(logits)
         softplus = nn.functional.softplus
         constant = (softplus(logits) - softplus(self.prior)).sum(-1)
-        return self.log_likelihood(b, x) + (b * (self.prior - logits)).sum(-1) + constant
+        slope = self.prior - logits
+        if attached is None or attached == len(b):
+            return self.log_likelihood(b, x) + ((b * slope).sum(-1) + constant)
+        first, rest = b[:attached], b[attached:]
+        ratio = torch.cat([(first * slope).sum(-1) + constant, (rest * slope.detach()).sum(-1) + constant.detach()])
+        return self.log_likelihood(b, x, attached) + ratio
 
-    def log_likelihood(self, b: Tensor, x: Tensor) -> Tensor:
-        """Return log p(x|b) `[n, R, B]`."""
+    def log_likelihood(self, b: Tensor, x: Tensor, attached: int | None = None) -> Tensor:
+        """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only, by default for all."""
         decoder = self.decoder
         if b.requires_grad:  # relaxed bits will be differentiated twice
             a = self.decode(b)
             return (x * a - nn.functional.softplus(a)).sum(-1)
         if isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
-            return affine_log_prob(decoder[:-1](signs(b)), decoder[-1], x)
-        return bernoulli_log_prob(self.decode(b), x)
+            h = _attach_first(decoder[:-1], signs(b), attached) if len(decoder) > 1 else signs(b)
+            return affine_log_prob(h, decoder[-1], x, attached)
+        return _attach_first(lambda b: bernoulli_log_prob(self.decode(b), x), b, attached)
 
 
 def build_vae(
@@ -145,16 +155,18 @@ def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     return value
 
 
-def affine_log_prob(h: Tensor, layer: ReplicaLinear, x: Tensor) -> Tensor:
+def affine_log_prob(h: Tensor, layer: ReplicaLinear, x: Tensor, attached: int | None = None) -> Tensor:
     """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]` and x `[R, B, pixels]`, in half the passes.
 
-    The pixels' logits are the widest thing in a step: here they are made, used and overwritten in one place.
+    The pixels' logits are the widest thing in a step: here they are made, used and overwritten in one place. Gradients
+    flow through the first `attached` samples only, by default through all.
     """
+    attached = len(h) if attached is None else attached
     if h.is_cuda and HAS_TRITON:
         from arms import kernels
 
-        return kernels.affine_log_prob(h, layer.weight, layer.bias, x)
-    value: Tensor = _AffineLogProb.apply(h, layer.weight, layer.bias, x)  # type: ignore[no-untyped-call]
+        return kernels.affine_log_prob(h, layer.weight, layer.bias, x, attached)
+    value: Tensor = _AffineLogProb.apply(h, layer.weight, layer.bias, x, attached)  # type: ignore[no-untyped-call]
     return value
 
 
@@ -176,25 +188,39 @@ class _LogProb(torch.autograd.Function):
 
 class _AffineLogProb(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        h, weight, bias, x = inputs
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        h, weight, bias, x, attached = inputs
         rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs]: one matrix product a replica
         sign = (1 - 2 * x).unsqueeze(1)
         z = torch.bmm(rows, weight).unflatten(1, h.shape[::2])  # [R, n, B, pixels]
         torch.addcmul(bias.unsqueeze(1) * sign, z, sign, out=z)
         value, residual = _log_prob_and_residual(z, sign)
-        ctx.save_for_backward(rows, weight, residual.flatten(1, 2))
+        kept = attached * h.shape[2]
+        ctx.save_for_backward(rows[:, :kept], weight, residual.flatten(1, 2)[:, :kept])
         return value.movedim(1, 0)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
         _refuse_second_derivatives()
         rows, weight, residual = ctx.saved_tensors
-        scale = grads[0].movedim(0, 1).flatten(1, 2).unsqueeze(-1)  # [R, nB, 1]: cheaper on rows than on pixels
+        samples, _, batch = grads[0].shape
+        kept = rows.shape[1] // batch
+        scale = grads[0][:kept].movedim(0, 1).flatten(1, 2).unsqueeze(-1)  # [R, rows, 1]: cheaper than on pixels
         inward = None
         if ctx.needs_input_grad[0]:
-            inward = (torch.bmm(residual, weight.mT) * scale).unflatten(1, grads[0].shape[::2]).movedim(1, 0)
-        return inward, torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual), None
+            inward = (torch.bmm(residual, weight.mT) * scale).unflatten(1, (kept, batch)).movedim(1, 0)
+            if kept < samples:
+                inward = torch.cat([inward, inward.new_zeros(samples - kept, *inward.shape[1:])])
+        return inward, torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual), None, None
+
+
+def _attach_first(function: Callable[[Tensor], Tensor], b: Tensor, attached: int | None) -> Tensor:
+    """Apply a function to all samples, with a graph for the first `attached` only."""
+    if attached is None or attached == len(b):
+        return function(b)
+    with torch.no_grad():
+        rest = function(b[attached:])
+    return torch.cat([function(b[:attached]), rest])
 
 
 def _refuse_second_derivatives() -> None:

@@ -156,8 +156,19 @@ class Trainer:
         x = self._batch()
         logits = self.model.encode(x)
         draw = self.estimator.draw(logits.detach(), self._noise)
-        values = self._log_weights(draw.samples, x, logits)
-        value = self.estimator.value(draw, values) if self._learns_from_all else self._extra(x, logits)
+        constant = logits.detach()
+        if isinstance(self.estimator, MultiSample):
+            # The bound's own gradient through log q belongs to it; samples that are only tried need none.
+            values = self.model.log_weights(draw.samples, x, logits, self.estimator.bound_samples)
+            value = self.estimator.value(draw, values)
+        elif self.config.decoder_samples == "all":
+            # The ELBO's gradient through log q is zero on average, and only noise.
+            values = self.model.log_weights(draw.samples, x, constant)
+            value = self.estimator.value(draw, values)
+        else:
+            samples = torch.cat([self._extra_sample(constant), draw.samples])
+            everything = self.model.log_weights(samples, x, constant, attached=1)
+            value, values = everything[0], everything[1:]
         self.elbo_sum.add_(values.detach().mean((0, 2)))
         return logits, self._scale * gradient(draw, values), value, torch.full_like(value, self._scale)
 
@@ -239,7 +250,10 @@ class Trainer:
         grad, values = estimator(
             lambda b: self.model.log_weights(b, x, constant), constant, self._noise, validate=False
         )
-        value = values.mean(0) if self._learns_from_all else self._extra(x, logits)
+        if self.config.decoder_samples == "all":
+            value = values.mean(0)
+        else:
+            value = self.model.log_weights(self._extra_sample(constant), x, constant)[0]
         from_value = _gradients([(value, torch.full_like(value, self._scale))], [*self.weights, *self.prior])
         encoder_grads = torch.autograd.grad(logits, self.encoder_weights, self._scale * grad, create_graph=True)
         # What the estimator learns: to make the encoder's gradient small, that is, less noisy around its mean.
@@ -251,31 +265,12 @@ class Trainer:
         return [*shared, *from_value[inner : outer - len(self.learnt)], *learnt_grads, *from_value[outer:]]
 
     @property
-    def _learns_from_all(self) -> bool:
-        """Whether decoder and prior learn from the samples of the estimate; the multi-sample bound always does."""
-        return self.config.decoder_samples == "all" or isinstance(self.estimator, MultiSample)
-
-    @property
     def _scale(self) -> float:
         return -1 / self.config.batch_size
 
-    def _extra(self, x: Tensor, logits: Tensor) -> Tensor:
-        """The paper's rule for decoder and prior: the ELBO at one extra, independent sample."""
-        constant = logits.detach()
-        return self.model.log_weights(Independent().sample(constant, 1, self._noise), x, constant)[0]
-
-    def _log_weights(self, samples: Tensor, x: Tensor, logits: Tensor) -> Tensor:
-        """Log-weights `[n, R, B]`, attached only as far as a gradient will flow through them."""
-        constant = logits.detach()
-        if isinstance(self.estimator, MultiSample):
-            # The bound's own gradient through log q belongs to it; samples that are only tried need none.
-            bound, tried = samples.split([self.estimator.bound_samples, len(samples) - self.estimator.bound_samples])
-            with torch.no_grad():
-                others = self.model.log_weights(tried, x, constant)
-            return torch.cat([self.model.log_weights(bound, x, logits), others])
-        # The ELBO's gradient through log q is zero on average, and only noise.
-        with torch.set_grad_enabled(self._learns_from_all):
-            return self.model.log_weights(samples, x, constant)
+    def _extra_sample(self, logits: Tensor) -> Tensor:
+        """What decoder and prior learn from by the paper's rule: one more sample, independent, `[1, R, B, latents]`."""
+        return Independent().sample(logits, 1, self._noise)
 
 
 def _gradients(outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
