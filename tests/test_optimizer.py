@@ -34,3 +34,11 @@ def test_gradients_may_be_views() -> None:
     weight = torch.zeros(2, 3, 4)
     Adam([weight], 0.1).step([torch.ones(2, 4, 3).mT])
     assert torch.allclose(weight, torch.tensor(-0.1))
+
+
+def test_parameters_may_be_views() -> None:
+    grad = torch.arange(12.0).reshape(3, 4) - 5
+    plain, turned = torch.zeros(3, 4), torch.zeros(4, 3).t()
+    for tensor in (plain, turned):
+        Adam([tensor], 0.1).step([grad])
+    torch.testing.assert_close(turned, plain)

@@ -220,7 +220,10 @@ def test_paper_preset() -> None:
         ({"steps": 0}, "steps must be an integer >= 1, got 0"),
         ({"replicas": 2.5}, "replicas must be an integer >= 1, got 2.5"),
         ({"seed": -1}, "seed must be an integer >= 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"learning_rate": 0.0}, "learning_rate must be a positive number, got 0.0"),
+        ({"learning_rate": float("inf")}, "learning_rate must be a positive number, got inf"),
+        ({"learning_rate": "x"}, "learning_rate must be a positive number, got 'x'"),
+        ({"network": "conv"}, "network must be one of linear, nonlinear, got 'conv'"),
         ({"precision": "tf32"}, "precision must be one of highest, high, medium, got 'tf32'"),
         ({"decoder_samples": "some"}, "decoder_samples must be one of all, extra"),
         ({"estimator": "arm", "num_samples": 3}, "must be even"),
@@ -276,3 +279,27 @@ def test_weights_shared_by_both_networks_learn_from_both(name: str, digits: Data
 
     both, encoder_only = gradient(True), gradient(False)
     assert (both - encoder_only).norm() > 0.1 * encoder_only.norm()
+
+
+def test_models_that_do_not_fit_are_refused(digits: Dataset) -> None:
+    mean = digits.pixel_mean()
+    with pytest.raises(ValueError, match="must have 2 replicas, as the configuration, got 3"):
+        Trainer(SMALL, digits, model=build_vae("linear", 20, mean, 3))
+    shared = BinaryVAE(nn.Linear(64, 20), nn.Linear(20, 64), 20, mean, replicas=2)
+    with pytest.raises(ValueError, match=r"leading axis of 2, got encoder.weight of shape \[20, 64\]"):
+        Trainer(SMALL, digits, model=shared)
+    for encoder, decoder, message in (
+        (nn.Linear(64, 20), nn.Linear(20, 1), r"decoder must return logits \[..., 64\], got \[4, 1, 50, 1\]"),
+        (nn.Linear(64, 21), nn.Linear(20, 64), r"encoder must return logits \[..., 20\]"),
+    ):
+        model = BinaryVAE(encoder, decoder, 20, mean)
+        with pytest.raises(ValueError, match=message):
+            Trainer(replace(SMALL, replicas=1, batch_size=50), digits, model=model).step()
+
+
+def test_evaluation_is_of_the_model_without_dropout(digits: Dataset) -> None:
+    encoder = nn.Sequential(nn.Linear(64, 20), nn.Dropout(0.9))
+    model = BinaryVAE(encoder, nn.Linear(20, 64), 20, digits.pixel_mean())
+    first, again = (evaluate(model, digits, "test", [1], seed=0) for _ in range(2))
+    assert first == again
+    assert model.training

@@ -1,6 +1,6 @@
 """How steps are driven: one after the other on a CPU; on a GPU compiled, and replayed as CUDA graphs.
 
-Eager and engine agree in law, not bit for bit: a compiled step draws its noise in another order.
+All of them draw the same noise, and so agree to rounding.
 """
 
 from collections.abc import Callable, Iterator
@@ -84,8 +84,10 @@ class Engine:
         """Run the body, then put every tensor of the trainer back in place, where the graph will find it."""
         state = self.trainer.state()
         before = {name: tensor.clone() for name, tensor in state.items()}
-        yield
-        self.trainer.load_state(before)
+        try:
+            yield
+        finally:
+            self.trainer.load_state(before)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Bounds of a trained model, for any K, and the clean variance of estimators at its parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Generator, Tensor
@@ -34,7 +35,7 @@ def bounds(
     if not counts:
         raise ValueError("sample_counts must name at least one K, got none")
     totals = {count: torch.zeros(model.replicas, dtype=torch.float64, device=images.device) for count in counts}
-    with torch.no_grad():
+    with torch.no_grad(), _evaluating(model):
         most = ROWS.get(images.device.type, ROWS["cpu"])
         for rows in images.split(max(1, most // (counts[-1] * model.replicas))):
             x = binarize(rows, levels, generator).expand(model.replicas, -1, -1)
@@ -58,9 +59,21 @@ def gradient_variances(
     generator: Generator,
 ) -> VarianceTable:
     """Compare the estimators' variance of the logit gradient over repeated draws, at fixed parameters and bits x."""
-    with torch.no_grad():
-        logits = model.encode(x)
-    return variance(lambda b: model.log_weights(b, x, logits), logits, num_samples, estimators, repeats, generator)
+    with _evaluating(model):
+        with torch.no_grad():
+            logits = model.encode(x)
+        return variance(lambda b: model.log_weights(b, x, logits), logits, num_samples, estimators, repeats, generator)
+
+
+@contextmanager
+def _evaluating(model: BinaryVAE) -> Iterator[None]:
+    """Switch dropout and the like off while looking at a model."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def _log_weights(

@@ -2,8 +2,8 @@
 
 Every pixel's logit is read once after the product has made it, by a Triton kernel that leaves the log-likelihood of a
 row and the residual x - sigmoid(logit), all that the gradient needs. The products follow PyTorch's own setting
-(`torch.set_float32_matmul_precision`): float32 at "highest", TF32 at "high"; at "medium" the gradient's products take
-bfloat16, and the residual is written in it.
+(`torch.set_float32_matmul_precision`); where a rough gradient will do, its products take bfloat16, and the residual is
+written in it.
 """
 
 from typing import Any
@@ -18,17 +18,18 @@ FEW_ROWS = 8192
 """So few rows that each has a block of threads to itself."""
 
 
-def affine_log_prob(h: Tensor, weight: Tensor, bias: Tensor, x: Tensor, attached: int) -> Tensor:
+def affine_log_prob(h: Tensor, weight: Tensor, bias: Tensor, x: Tensor, attached: int, rough: bool = False) -> Tensor:
     """Return sum over pixels of log Bernoulli(x; sigmoid(h weight + bias)) as `[n, R, B]`.
 
     h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]`, x `[R, B, pixels]` of 0 and 1. Gradients
-    flow through the first `attached` samples only.
+    flow through the first `attached` samples only, and `rough` ones are made of bfloat16 products.
     """
-    samples, _, batch, _ = h.shape
+    samples, replicas, batch, _ = h.shape
     rows = h.movedim(0, 1).flatten(1, 2).contiguous()  # [R, nB, inputs]: one matrix product a replica
     learns = torch.is_grad_enabled() and (h.requires_grad or weight.requires_grad or bias.requires_grad)
-    bits = x.to(torch.uint8)  # read once for every sample: a quarter of the bytes
-    value, _ = _forward(rows, weight, bias, bits, attached * batch if learns else 0, _residual_dtype())
+    bits = x.to(torch.uint8).expand(replicas, -1, -1)  # read once for every sample: a quarter of the bytes
+    kept, dtype = attached * batch if learns else 0, torch.bfloat16 if rough else torch.float32
+    value, _ = _forward(rows, weight, bias, bits, kept, dtype)
     of_samples: Tensor = value.unflatten(1, (samples, batch)).movedim(1, 0)
     return of_samples
 
@@ -93,11 +94,6 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 @_product.register_fake
 def _(a: Tensor, b: Tensor) -> Tensor:
     return a.new_empty((*a.shape[:2], b.shape[2]), dtype=torch.float32)
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _residual_dtype() -> torch.dtype:
-    return torch.bfloat16 if torch.get_float32_matmul_precision() == "medium" else torch.float32
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -25,6 +25,9 @@ HIDDEN: dict[Network, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
 class ReplicaLinear(nn.Module):
     """R affine maps at once: `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`."""
 
+    rough_gradients = False
+    """Whether, as a decoder's last layer on a GPU, its gradient may be made of bfloat16 products."""
+
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(replicas, inputs, outputs))
@@ -74,11 +77,11 @@ class BinaryVAE(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the logits of q(b|x) `[R, B, latents]`."""
-        return self.encoder(x - self.pixel_mean)
+        return _of_width(self.encoder(x - self.pixel_mean), self.latents, "encoder")
 
     def decode(self, b: Tensor) -> Tensor:
         """Return the logits of p(x|b) `[*lead, R, B, pixels]`."""
-        return self.decoder(signs(b))
+        return _of_width(self.decoder(signs(b)), len(self.pixel_mean), "decoder")
 
     def log_weights(self, b: Tensor, x: Tensor, logits: Tensor, attached: int | None = None) -> Tensor:
         """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]`.
@@ -162,10 +165,10 @@ def affine_log_prob(h: Tensor, layer: ReplicaLinear, x: Tensor, attached: int | 
     flow through the first `attached` samples only, by default through all.
     """
     attached = len(h) if attached is None else attached
-    if h.is_cuda and HAS_TRITON:
+    if h.is_cuda and h.dtype == torch.float32 and HAS_TRITON:
         from arms import kernels
 
-        return kernels.affine_log_prob(h, layer.weight, layer.bias, x, attached)
+        return kernels.affine_log_prob(h, layer.weight, layer.bias, x, attached, layer.rough_gradients)
     value: Tensor = _AffineLogProb.apply(h, layer.weight, layer.bias, x, attached)  # type: ignore[no-untyped-call]
     return value
 
@@ -212,6 +215,12 @@ class _AffineLogProb(torch.autograd.Function):
             if kept < samples:
                 inward = torch.cat([inward, inward.new_zeros(samples - kept, *inward.shape[1:])])
         return inward, torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual), None, None
+
+
+def _of_width(logits: Tensor, width: int, what: str) -> Tensor:
+    if logits.shape[-1] != width:
+        raise ValueError(f"the {what} must return logits [..., {width}], got {list(logits.shape)}")
+    return logits
 
 
 def _attach_first(function: Callable[[Tensor], Tensor], b: Tensor, attached: int | None) -> Tensor:

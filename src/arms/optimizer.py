@@ -8,7 +8,7 @@ from torch import Tensor
 FIRST_DECAY = 0.9
 SECOND_DECAY = 0.999
 EPSILON = 1e-7
-"""TensorFlow's, and so the paper's."""
+"""TensorFlow's default, and so the paper's."""
 
 
 class Adam:
@@ -27,7 +27,8 @@ class Adam:
         if not self.parameters:
             return
         self.count.add_(1)
-        if torch.compiler.is_compiling():
+        # The fused kernel walks memory as it lies, and so wants every tensor in one piece.
+        if torch.compiler.is_compiling() or not all(p.is_contiguous() for p in self.parameters):
             self._foreach(list(grads))
             return
         torch._fused_adam_(

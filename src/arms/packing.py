@@ -37,6 +37,8 @@ class Packed(Estimator):
     def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
         parts = logits.split(self.replicas)
         draws = [member.draw(part, generator) for member, part in zip(self.members, parts, strict=True)]
+        if any(draw.noise is not None for draw in draws):
+            raise ValueError("an estimator that needs the noise behind its samples cannot be packed: train it alone")
         return Draw(self, logits, torch.cat([draw.samples for draw in draws], 1))
 
     def combine(self, draw: Draw, values: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """One training step and its state: on the device, with no look at a value, so that nothing waits."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
@@ -14,7 +15,7 @@ from arms.estimators import Estimator, Exact, MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.estimators.base import gradient
 from arms.estimators.exact import MOST_LATENTS
-from arms.models import BinaryVAE, Network, build_vae, seeded_generator
+from arms.models import BinaryVAE, Network, ReplicaLinear, build_vae, seeded_generator
 from arms.optimizer import SECOND_DECAY, Adam
 
 Estimate: TypeAlias = Callable[[], tuple[Tensor, Tensor, Tensor, Tensor]]
@@ -69,12 +70,13 @@ class TrainConfig:
             raise ValueError(
                 f"evaluate_every must be a multiple of report_every ({self.report_every}), got {self.evaluate_every}"
             )
-        for name, choices in (("decoder_samples", DecoderSamples), ("precision", Precision)):
+        for name, choices in (("network", Network), ("decoder_samples", DecoderSamples), ("precision", Precision)):
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {getattr(self, name)!r}")
         for name in ("learning_rate", "prior_learning_rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+            rate = getattr(self, name)
+            if not (isinstance(rate, int | float) and 0 < rate < math.inf):
+                raise ValueError(f"{name} must be a positive number, got {rate!r}")
         if isinstance(as_estimator(self.estimator, self.num_samples), Exact) and self.latents > MOST_LATENTS:
             raise ValueError(
                 f"exact trains at most {MOST_LATENTS} latents, got {self.latents}: choose another estimator"
@@ -102,7 +104,11 @@ class Trainer:
         pixel_mean = dataset.pixel_mean()
         if model is None:
             model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
-        self.model = model
+        self.model = model.to(device)
+        _check_replicas(model, config.replicas)
+        for layer in model.modules():
+            if isinstance(layer, ReplicaLinear):
+                layer.rough_gradients = config.precision == "medium"
         self.generator = run_generator(config.seed, device)
         self.estimator = (estimator or as_estimator(config.estimator, config.num_samples)).for_replicas(
             config.replicas, model.latents, len(pixel_mean), seeded_generator(config.seed, "estimator", device=device)
@@ -273,6 +279,18 @@ class Trainer:
         return Independent().sample(logits, 1, self._noise)
 
 
+def _check_replicas(model: BinaryVAE, replicas: int) -> None:
+    if model.replicas != replicas:
+        raise ValueError(f"the model must have {replicas} replicas, as the configuration, got {model.replicas}")
+    if replicas > 1:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 0 or len(parameter) != replicas:
+                raise ValueError(
+                    f"with {replicas} replicas every parameter must have a leading axis of {replicas}, "
+                    f"got {name} of shape {list(parameter.shape)}: try arms.models.ReplicaLinear"
+                )
+
+
 def _gradients(outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return what autograd makes of outputs and their gradients, zero where a parameter or an output has no part."""
     attached = [(output, grad) for output, grad in outputs if output.requires_grad]
@@ -286,7 +304,10 @@ def _gradients(outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Te
 
 
 def run_generator(seed: int, device: str) -> Generator:
-    """Return the generator of a run's noise: its own on a CPU, the device's default one, seeded, on a GPU."""
+    """Return the generator of a run's noise: its own on a CPU; on a GPU the device's default one, seeded anew.
+
+    Compiled code can draw from no other. Two trainers on one GPU therefore share their noise, and train in turns only.
+    """
     seeded = seeded_generator(seed, "train", device=device)
     if torch.device(device).type != "cuda":
         return seeded
