@@ -96,3 +96,18 @@ def test_engine_and_eager_agree(name: str, network: Network) -> None:
 def noise_images() -> Dataset:
     images = torch.randint(256, (100, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     return Dataset("noise", images, images, images, 8, 8, 255)
+
+
+def test_small_steps_run_on_one_thread(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for config in (SMALL, replace(SMALL, network="nonlinear", latents=200, num_samples=8)):
+            trainer = Trainer(config, digits)
+            monkeypatch.setattr(trainer, "update", lambda: seen.append(torch.get_num_threads()))
+            Engine(trainer).advance(1)
+            seen.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 2, 2, 2]

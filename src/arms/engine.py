@@ -15,6 +15,8 @@ Drive: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
 BLOCK = 10
 """Steps in one CUDA graph at the most: enough to hide the launch of the next."""
 
+SMALL = 20_000_000
+"""Multiplications in a step for which a second thread is not worth waiting for: on a busy machine it may be long."""
 INDUCTOR: dict[str, str | int | bool | Callable[..., Any]] = {
     "fallback_random": True,  # the noise of the eager kernels: the same numbers, and cheaper than one inlined
     "comprehensive_padding": False,  # aligned rows are not worth the copies at an operator's border
@@ -38,6 +40,8 @@ class Engine:
         self.drive = ("compiled" if on_gpu else "eager") if drive == "auto" else drive
         self.block = block if self.drive != "eager" else 1
         self._graph: torch.cuda.CUDAGraph | None = None
+        config, weights = trainer.config, sum(p.numel() for p in trainer.model.parameters())
+        self._is_small = not on_gpu and weights * config.batch_size * config.num_samples < SMALL
 
     def advance(self, steps: int) -> None:
         """Do that many steps, a multiple of `block`."""
@@ -48,7 +52,7 @@ class Engine:
 
     def replay(self) -> None:
         """Do one block of steps."""
-        with _products(self.trainer):
+        with self._fitting():
             if self.drive == "eager":
                 self.trainer.update()
             else:
@@ -89,14 +93,17 @@ class Engine:
         finally:
             self.trainer.load_state(before)
 
-
-@contextmanager
-def _products(trainer: Trainer) -> Iterator[None]:
-    """Run the body with matrix products as precise as the run asks, on a GPU: a CPU has nothing to gain by less."""
-    before = torch.get_float32_matmul_precision()
-    if trainer.images.is_cuda:
-        torch.set_float32_matmul_precision(trainer.config.precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Run the body with products as precise as asked on a GPU, and on a CPU with no more threads than pay."""
+        precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+        if self.trainer.images.is_cuda:
+            torch.set_float32_matmul_precision(self.trainer.config.precision)
+        elif self._is_small:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(precision)
+            if self._is_small:
+                torch.set_num_threads(threads)
