@@ -130,6 +130,8 @@ def test_data_verbs(tmp_path: Path) -> None:
         (["train", "--estimator", "arm", "--num-samples", "3"], "must be even"),
         (["train", "--dataset", "cifar"], "no data set is called 'cifar'"),
         (["train", "--device", "tpu"], "no device 'tpu' here"),
+        (["train", "--checkpoint-seconds", "nan"], "checkpoint_seconds must be a finite number >= 0, got nan"),
+        (["train", "--checkpoint-seconds", "-5"], "checkpoint_seconds must be a finite number >= 0, got -5"),
         (["evaluate", "nowhere"], "nowhere is no run directory"),
         (["data", "get", "cifar"], "no data set is called 'cifar'"),
         (["report", "nowhere"], "there is no nowhere"),

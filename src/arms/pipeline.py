@@ -5,6 +5,7 @@ One loop serves a list of runs that share the replica axis; a run alone is the l
 
 import gc
 import math
+import re
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ def train(
     config: TrainConfig,
     directory: Path | str,
     *,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     data_dir: Path | str | None = None,
     dataset: Dataset | None = None,
     model: BinaryVAE | None = None,
@@ -62,8 +63,9 @@ def train(
     `dataset` and `model` stand in for the ones the configuration names: your own tensors, your own networks. A replica
     whose numbers are not finite stops, and the others go on; where none is left, that is a `DivergedError`.
     """
+    means = _Means(str(device), drive, checkpoint_seconds, tell, model)
     members = [Member(Run(directory), config, tell, watch)]
-    _train(members, _Means(device, drive, checkpoint_seconds, tell, model), data_dir, dataset)
+    _train(members, means, data_dir, dataset)
     return members[0].run
 
 
@@ -72,7 +74,7 @@ def train_packed(
     estimators: Sequence[str],
     directories: Sequence[Path | str],
     *,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     data_dir: Path | str | None = None,
     dataset: Dataset | None = None,
     drive: Drive = "auto",
@@ -86,16 +88,13 @@ def train_packed(
     alone, and runs that stand at different steps go on one after the other. A pack that does not fit into memory is
     halved. The estimators must have one objective, and no parameters or noise of their own to remember.
     """
-    if not estimators or len(set(estimators)) < len(estimators):
-        raise ValueError(f"estimators must be different names, at least one, got {', '.join(estimators) or 'none'}")
-    configs = [replace(config, estimator=name) for name in estimators]
+    means = _Means(str(device), drive, checkpoint_seconds, tell)
+    names, paths = _one_directory_each(estimators, directories)
+    configs = [replace(config, estimator=name) for name in names]
     if len(configs) > 1:
         pack(configs)  # refuses what cannot be packed, before anything is written
-    members = [
-        Member(Run(directory), one, tell, _watch_of(one, watch))
-        for one, directory in zip(configs, directories, strict=True)
-    ]
-    _train(members, _Means(device, drive, checkpoint_seconds, tell), data_dir, dataset)
+    members = [Member(Run(path), one, tell, _watch_of(one, watch)) for one, path in zip(configs, paths, strict=True)]
+    _train(members, means, data_dir, dataset)
     return [member.run for member in members]
 
 
@@ -123,7 +122,9 @@ def evaluate(
     return {str(count): bound.tolist() for count, bound in found.items()}
 
 
-def load_model(run: Run, device: str = "auto", data_dir: Path | str | None = None) -> tuple[BinaryVAE, Dataset]:
+def load_model(
+    run: Run, device: str | torch.device = "auto", data_dir: Path | str | None = None
+) -> tuple[BinaryVAE, Dataset]:
     """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set."""
     config, state = run.config(), run.load()
     if state is None:
@@ -144,15 +145,26 @@ def block_of(config: TrainConfig) -> int:
     return math.gcd(config.report_every, config.steps, BLOCK)
 
 
-def choose_device(name: str) -> str:
-    """Return the device of that name; `auto` is the GPU where there is one."""
+def choose_device(device: str | torch.device) -> str:
+    """Return the device's name; `auto` is the GPU where there is one."""
+    name = str(device)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"no device {name!r} here ({str(error).splitlines()[0]}): try auto or cpu") from None
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"no device {name!r} here: choose auto, cpu, cuda or cuda:N")
+    if name != "cpu" and (why := _why_not(name)):
+        raise ValueError(f"no device {name!r} here, {why}: try auto or cpu")
     return name
+
+
+def _why_not(name: str) -> str:
+    """Return why there is no such GPU, nothing if there is."""
+    if not torch.backends.cuda.is_built():
+        return "this PyTorch is built without CUDA"
+    if not torch.cuda.is_available():
+        return "PyTorch sees no GPU"
+    count, index = torch.cuda.device_count(), int(name.partition(":")[2] or 0)
+    return "" if index < count else f"the GPUs are cuda:0 to cuda:{count - 1}"
 
 
 @dataclass(frozen=True)
@@ -164,6 +176,40 @@ class _Means:
     checkpoint_seconds: float
     tell: Tell
     model: BinaryVAE | None = None
+
+    def __post_init__(self) -> None:
+        if self.drive not in get_args(Drive):
+            raise ValueError(f"drive must be one of {', '.join(get_args(Drive))}, got {self.drive!r}")
+        seconds = self.checkpoint_seconds
+        if not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
+            raise ValueError(f"checkpoint_seconds must be a finite number >= 0, got {seconds!r}")
+
+    def on_a_device_here(self) -> "_Means":
+        """Return the same with the device chosen; one that is not here, or cannot be driven like that, is refused."""
+        name = choose_device(self.device)
+        if self.drive in ("graph", "compiled") and not name.startswith("cuda"):
+            raise ValueError(f"drive {self.drive!r} needs a GPU, and the run is on {name}: try eager")
+        return replace(self, device=name)
+
+
+def _one_directory_each(
+    estimators: Sequence[str], directories: Sequence[Path | str]
+) -> tuple[Sequence[str], Sequence[Path]]:
+    """Return both lists; whatever is not a list of different names with a directory each is refused."""
+    for what, given in (("estimators", estimators), ("directories", directories)):
+        if isinstance(given, str | Path):
+            raise ValueError(f"{what} must be a list, got {str(given)!r}: write [{str(given)!r}]")
+    if not estimators or len(set(estimators)) < len(estimators):
+        got = ", ".join(map(str, estimators)) or "none"
+        raise ValueError(
+            f"estimators must be different names, at least one, got {got}: name each once; more seeds are `replicas`"
+        )
+    if len(directories) != len(estimators):
+        raise ValueError(f"each estimator needs a directory, got {len(directories)} for {len(estimators)} estimators")
+    paths = [Path(directory) for directory in directories]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ValueError(f"directories must be different, one for each run, got {', '.join(map(str, paths))}")
+    return estimators, paths
 
 
 def _watch_of(config: TrainConfig, watch: PackWatcher | None) -> Watcher | None:
@@ -177,7 +223,7 @@ def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None
     if not any(member.left for member in rest):
         refuse_lost(rest)
         return
-    means = replace(means, device=choose_device(means.device))
+    means = means.on_a_device_here()
     dataset = dataset or load(members[0].config.dataset, data_dir)
     for member in rest:
         Run.create(member.run.path, member.config)  # only now: a wrong device or data set leaves nothing behind

@@ -131,7 +131,7 @@ class Run:
             "commit": _commit(),
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine(),
+            "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
             "threads": torch.get_num_threads(),
             "command": " ".join(sys.argv),
             "wall_seconds": round(float(earlier.get("wall_seconds", 0)) + seconds, 3),
