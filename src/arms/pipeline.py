@@ -8,7 +8,7 @@ import math
 import re
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +40,8 @@ from arms.training import TrainConfig, Trainer, part_of_state
 
 TEST_SAMPLES = 100
 CHECKPOINT_SECONDS = 15.0
+OUT_OF_MEMORY = ("allocate memory", "out of memory", "cublas_status_alloc_failed")
+"""How the libraries below say it, in lower case, each in its own words."""
 
 PackWatcher: TypeAlias = Callable[[str, Record], None]
 """Called with every report of every run of a pack: its estimator's name, and what a `Watcher` gets."""
@@ -61,12 +63,18 @@ def train(
     """Train to the end of `config.steps`, evaluate, and return the run; the same call again goes on, or does nothing.
 
     `dataset` and `model` stand in for the ones the configuration names: your own tensors, your own networks. A replica
-    whose numbers are not finite stops, and the others go on; where none is left, that is a `DivergedError`.
+    whose numbers are not finite stops, and the others go on; where none is left, that is a `DivergedError`. A model
+    of your own comes back trained, also where the run was finished before: from its newest checkpoint.
     """
     means = _Means(str(device), drive, checkpoint_seconds, tell, model)
-    members = [Member(Run(directory), config, tell, watch)]
-    _train(members, means, data_dir, dataset)
-    return members[0].run
+    member = Member(Run(directory), config, tell, watch)
+    if model is not None and member.is_finished():
+        weights = _weights(member.run)
+        _refuse_other_weights(model, weights, f"the model given is not the one that {member.run.path} has trained")
+        model.load_state_dict(weights)
+    else:
+        _train([member], means, data_dir, dataset)
+    return member.run
 
 
 def train_packed(
@@ -126,18 +134,41 @@ def load_model(
     run: Run, device: str | torch.device = "auto", data_dir: Path | str | None = None
 ) -> tuple[BinaryVAE, Dataset]:
     """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set."""
-    config, state = run.config(), run.load()
-    if state is None:
-        raise ValueError(f"{run.path} holds no intact checkpoint: train it first")
-    weights, stopped = part_of_state(state, "model."), run.stopped()
+    config, weights, stopped = run.config(), _weights(run), run.stopped()
+    dataset = load(config.dataset, data_dir)
+    model = _built_in(config, dataset, config.replicas)
+    _refuse_other_weights(
+        model,
+        weights,
+        f"the model of {run.path} is not the built-in {config.network} network of its configuration for "
+        f"{config.dataset}: build it anew in Python and load the weights of Run(path).load() there",
+    )
     finite = finite_replicas(weights, config.replicas)
     kept = [replica for replica in range(config.replicas) if finite[replica] and replica not in stopped]
     if not kept:
         raise ValueError(f"no replica of {run.path} is left: train anew with a smaller learning_rate")
-    dataset = load(config.dataset, data_dir)
-    model = build_vae(config.network, config.latents, dataset.pixel_mean(), len(kept), config.seed)
+    if len(kept) < config.replicas:
+        model = _built_in(config, dataset, len(kept))
     model.load_state_dict(only_replicas(weights, kept))
     return model.to(choose_device(device)), dataset
+
+
+def _weights(run: Run) -> dict[str, Tensor]:
+    """Return the model's tensors in the newest checkpoint."""
+    state = run.load()
+    if state is None:
+        raise ValueError(f"{run.path} holds no intact checkpoint: train it first")
+    return part_of_state(state, "model.")
+
+
+def _refuse_other_weights(model: BinaryVAE, weights: Mapping[str, Tensor], message: str) -> None:
+    """Raise if these are not a model's tensors, before it takes some of them."""
+    if {name: t.shape for name, t in model.state_dict().items()} != {name: t.shape for name, t in weights.items()}:
+        raise ValueError(message)
+
+
+def _built_in(config: TrainConfig, dataset: Dataset, replicas: int) -> BinaryVAE:
+    return build_vae(config.network, config.latents, dataset.pixel_mean(), replicas, config.seed)
 
 
 def block_of(config: TrainConfig) -> int:
@@ -224,6 +255,8 @@ def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None
         refuse_lost(rest)
         return
     means = means.on_a_device_here()
+    if means.device == "cpu" and (precision := members[0].config.precision) != "highest":
+        means.tell(f"a CPU computes in float32 all the same: precision {precision!r} says something on a GPU only")
     dataset = dataset or load(members[0].config.dataset, data_dir)
     for member in rest:
         Run.create(member.run.path, member.config)  # only now: a wrong device or data set leaves nothing behind
@@ -299,7 +332,7 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
     """Whether this, or what it was raised upon, is about memory: a failed allocation also breaks a graph's capture."""
     if error is None:
         return False
-    if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in str(error).lower() for sign in OUT_OF_MEMORY):
         return True
     return _is_out_of_memory(error.__cause__ or error.__context__)
 
@@ -347,7 +380,7 @@ def _report(trainer: Trainer, members: Sequence[Member], dataset: Dataset) -> li
         "train_elbo": trainer.recent_elbo().tolist(),
         "gradient_variance": trainer.gradient_variance().tolist(),
     }
-    finite = finite_replicas(trainer.model.state_dict(), trainer.config.replicas)
+    finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
     written = []
     for index, member in enumerate(members):
         if not member.left:
@@ -365,10 +398,19 @@ def _report(trainer: Trainer, members: Sequence[Member], dataset: Dataset) -> li
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C into a question that is asked between steps: half a step could not be gone on with."""
+    """Turn Ctrl-C into a question that is asked between steps: half a step could not be gone on with.
+
+    Who asks twice does not want to wait: the second one interrupts at once.
+    """
     asked: list[int] = []
+
+    def ask(number: int, _: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
     try:
-        before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+        before = signal.signal(signal.SIGINT, ask)
     except ValueError:  # only the main thread may
         yield lambda: False
         return
