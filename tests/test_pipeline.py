@@ -172,6 +172,24 @@ def test_a_model_of_ones_own_is_not_loaded_by_name(
         assert len(said.strip().splitlines()) == 1
 
 
+def test_tied_weights_are_saved(tmp_path: Path, digits: Dataset) -> None:
+    shared = nn.Linear(64, 64)
+    encoder, decoder = nn.Sequential(shared, nn.Linear(64, 10)), nn.Sequential(nn.Linear(10, 64), shared)
+    model = BinaryVAE(encoder, decoder, latents=10, pixel_mean=digits.pixel_mean())
+    state = train(ALONE, tmp_path, device="cpu", dataset=digits, model=model).load()
+    assert state is not None
+    assert torch.equal(state["model.encoder.0.weight"], shared.weight)
+    assert torch.equal(state["model.decoder.1.weight"], shared.weight)
+
+
+def test_of_two_checkpoints_of_one_step_the_newer_counts(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, CONFIG)
+    for value in (1.0, 2.0):
+        run.save({"counts": torch.tensor([10, 0]), "value": torch.tensor(value)})
+    (state,) = run.checkpoints().values()
+    assert state["value"] == 2
+
+
 # ---- on the way
 
 

@@ -16,7 +16,7 @@ from arms.cli import training as verbs
 from arms.data import Dataset, load
 from arms.engine import Engine
 from arms.experiments import run_experiment
-from arms.members import DivergedError
+from arms.members import DivergedError, Member
 from arms.models import BinaryVAE, build_vae
 from arms.pipeline import load_model, train, train_packed
 from arms.reports import build_report, collect, summary
@@ -150,10 +150,8 @@ def test_when_none_is_left_the_run_ends(tmp_path: Path, digits: Dataset) -> None
     for _ in range(2):
         with pytest.raises(DivergedError, match=r"no replica is left of .*smaller than 1e\+38"):
             train(config, tmp_path, device="cpu", dataset=digits, tell=told.append)
-    assert [line.rpartition("; ")[2] for line in told] == [
-        "the other 2 go on",
-        "the other one goes on",
-        "none is left, and the run ends",
+    assert told == [
+        "replicas 0, 1, 2 of arms-s stopped at step 10: their ELBO is not finite; none is left, and the run ends"
     ]
     assert Run(tmp_path).result() is None
     assert strictly(tmp_path / "metrics.jsonl")[-1]["train_elbo"] == [None] * 3
@@ -177,6 +175,20 @@ def test_a_parameter_is_enough(tmp_path: Path, digits: Dataset, monkeypatch: pyt
     assert told == ["replica 0 of arms-s stopped at step 40: its parameters are not finite; the other 2 go on"]
     assert result is not None
     assert result["stopped"] == {"0": 40}
+
+
+def test_one_line_a_report_and_cause(tmp_path: Path) -> None:
+    told: list[str] = []
+    config = replace(CONFIG, replicas=5)
+    member = Member(Run.create(tmp_path, config), config, told.append)
+    elbo = [math.nan, -1.0, math.inf, -1.0, -1.0]
+    member.report({"step": 10, "train_elbo": elbo}, [True, True, False, True, False])
+    assert told == [
+        "replicas 0, 2 of arms-s stopped at step 10: their ELBO is not finite; the other 2 go on",
+        "replica 4 of arms-s stopped at step 10: its parameters are not finite; the other 2 go on",
+    ]
+    member.finish({"bounds": {"test": {"1": [-1.0, math.nan, -1.0, -1.0, -1.0]}}})
+    assert told[2:] == ["replica 1 of arms-s stopped at step 40: its final bound is not finite; the other one goes on"]
 
 
 # ---- in a pack
@@ -211,7 +223,7 @@ def test_a_run_without_replicas_leaves_the_pack_and_the_others_go_on(tmp_path: P
         assert [record["step"] for record in lost.metrics()] == [10, 20]
         assert left.metrics() == sound[1].metrics()
         assert left.result() == sound[1].result()
-    assert sum(line.startswith("replica 0 of loorf stopped at step 20") for line in told) == 2
+    assert sum(line.startswith("replicas 0, 1, 2 of loorf stopped at step 20") for line in told) == 2
 
 
 # ---- those who read it
