@@ -269,6 +269,11 @@ def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: py
     assert saying.spread([None]) == "no replica left"
 
 
+def test_numbers_of_absurd_size_stay_readable() -> None:
+    assert saying.spread([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
+    assert verbs._figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  variance 1.00e+00"
+
+
 def test_events_leave_out_what_is_no_number(lost_one: tuple[Run, list[str]]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

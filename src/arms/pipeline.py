@@ -355,7 +355,7 @@ def _advance(engine: Engine, members: Sequence[Member], dataset: Dataset, checkp
             step, last = trainer.steps_done, trainer.steps_done == config.steps
             if interrupted():
                 _save(trainer, members)
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt(f"saved at step {step}")
             if step % config.report_every and not last:
                 continue
             records = _report(trainer, members, dataset)
