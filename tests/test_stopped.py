@@ -255,6 +255,15 @@ def test_reports_take_the_mean_over_those_left(tmp_path: Path, lost_one: tuple[R
     assert "stopped replica 1 at step 10" in page
 
 
+def test_a_run_without_replicas_is_reported_as_diverged(tmp_path: Path, digits: Dataset) -> None:
+    with pytest.raises(DivergedError):
+        train(replace(CONFIG, learning_rate=1e38), tmp_path, device="cpu", dataset=digits, tell=lambda line: None)
+    found = collect([tmp_path])
+    (problem,) = found.problems
+    assert problem.what == "diverged at step 10: numbers not finite, and no replica is left"
+    assert summary(found) == "1 run · 3 replicas · data: digits · 3 stopped · 1 diverged"
+
+
 def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     run, _ = lost_one
     verbs.evaluate(run.path, samples=(1,), images=20, device="cpu")
@@ -289,5 +298,5 @@ def test_an_experiment_goes_on_without_the_run_that_diverged(tmp_path: Path, mon
     told: list[str] = []
     (page,) = run_experiment("figure3", "smoke", tmp_path, device="cpu", tell=told.append)
     assert any("no replica is left of" in line for line in told)
-    assert "unfinished" in page.read_text()
+    assert "diverged at step 10: numbers not finite, and no replica is left" in page.read_text()
     assert len(list(tmp_path.glob("*/result.json"))) == 1
