@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from arms.cli import main
+from arms.runs import Run, step_of
 
 OWN_MODULE = """
 import torch, arms
@@ -130,10 +132,19 @@ def test_data_verbs(tmp_path: Path) -> None:
         (["train", "--estimator", "arm", "--num-samples", "3"], "must be even"),
         (["train", "--dataset", "cifar"], "no data set is called 'cifar'"),
         (["train", "--device", "tpu"], "no device 'tpu' here"),
+        (["train", "--checkpoint-seconds", "nan"], "checkpoint_seconds must be a finite number >= 0, got nan"),
+        (["train", "--checkpoint-seconds", "-5"], "checkpoint_seconds must be a finite number >= 0, got -5"),
         (["evaluate", "nowhere"], "nowhere is no run directory"),
         (["data", "get", "cifar"], "no data set is called 'cifar'"),
         (["report", "nowhere"], "there is no nowhere"),
         (["train", "--estimator", "exact"], "exact trains at most 16 latents"),
+        (
+            ["train", "--together", "loorf", "disarm", "--estimator", "arm"],
+            "give --estimator arm or --together loorf disarm",
+        ),
+        (["train", "--name", "../mine"], "--name must be the name of one folder, got '../mine': --runs says where"),
+        (["train", "--name", "a/b"], "--name must be the name of one folder, got 'a/b'"),
+        (["train", "--name", ".."], "--name must be the name of one folder, got '..'"),
         (["train", "--together", "loorf", "relax"], "relax cannot be packed"),
         (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
     ],
@@ -169,6 +180,36 @@ def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on" in errors
-    assert "Traceback" not in errors
-    assert (tmp_path / "runs/long/checkpoint.safetensors").exists()
+    state = Run(tmp_path / "runs/long").load()
+    assert state is not None
+    step = step_of(state)
+    assert errors == f"arms: stopped; saved at step {step}: the same command goes on from there\n"
+    evaluated = run("evaluate", "runs/long", "--images", "20", cwd=tmp_path)
+    assert f"runs/long is unfinished: its newest checkpoint is of step {step:,} of 10,000" in evaluated.stdout
+
+
+def test_interrupting_claims_nothing_that_is_not_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("arms.toy.variance_curves", interrupt)
+    monkeypatch.setattr(sys, "argv", ["arms", "toy"])
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    assert capsys.readouterr().err == "arms: stopped\n"
+
+
+def test_the_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "arms", "check", "loorff"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith("arms: nothing is called 'loorff'")
+
+
+def test_help_says_what_holds() -> None:
+    said = " ".join(re.sub(r"[^\x20-\x7e]", " ", run("train", "--help").stdout).split())
+    assert "the same command again does nothing once it is finished" in said
+    assert "they must differ, and share an objective" in said
+    assert "written at reports only" in said

@@ -248,8 +248,11 @@ def sitting(folder, rename=0, save=0):
 def interrupted(folder):
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    def once(name, record):  # a second one would not wait for the save
+        if name == names[0]:
+            os.kill(os.getpid(), signal.SIGINT)
     try:
-        packed(folder, checkpoint_seconds=1e9, watch=lambda name, record: os.kill(os.getpid(), signal.SIGINT))
+        packed(folder, checkpoint_seconds=1e9, watch=once)
     except KeyboardInterrupt:
         os._exit(130)
 

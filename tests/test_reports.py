@@ -51,6 +51,7 @@ def test_what_is_never_best() -> None:
     single, diverged = Stat(0.0, None, 1), summarise([1.0, math.inf])
     assert not math.isfinite(diverged.mean)
     assert "not finite" in str(diverged)
+    assert str(Stat(-1.5e31, 2.5e30, 2)) == "\u22121.5e+31 ± 2.5e+30"
     cells = mark_best([single, diverged, None, Stat(-10.0, 0.1, 4), Stat(-12.0, 0.1, 4)])
     assert [cell.best for cell in cells] == [False, False, False, True, False]
     assert not mark_best([Stat(-10.0, 1.0, 4), None])[0].best

@@ -16,7 +16,7 @@ from arms.cli import training as verbs
 from arms.data import Dataset, load
 from arms.engine import Engine
 from arms.experiments import run_experiment
-from arms.members import DivergedError
+from arms.members import DivergedError, Member
 from arms.models import BinaryVAE, build_vae
 from arms.pipeline import load_model, train, train_packed
 from arms.reports import build_report, collect, summary
@@ -150,10 +150,8 @@ def test_when_none_is_left_the_run_ends(tmp_path: Path, digits: Dataset) -> None
     for _ in range(2):
         with pytest.raises(DivergedError, match=r"no replica is left of .*smaller than 1e\+38"):
             train(config, tmp_path, device="cpu", dataset=digits, tell=told.append)
-    assert [line.rpartition("; ")[2] for line in told] == [
-        "the other 2 go on",
-        "the other one goes on",
-        "none is left, and the run ends",
+    assert told == [
+        "replicas 0, 1, 2 of arms-s stopped at step 10: their ELBO is not finite; none is left, and the run ends"
     ]
     assert Run(tmp_path).result() is None
     assert strictly(tmp_path / "metrics.jsonl")[-1]["train_elbo"] == [None] * 3
@@ -177,6 +175,20 @@ def test_a_parameter_is_enough(tmp_path: Path, digits: Dataset, monkeypatch: pyt
     assert told == ["replica 0 of arms-s stopped at step 40: its parameters are not finite; the other 2 go on"]
     assert result is not None
     assert result["stopped"] == {"0": 40}
+
+
+def test_one_line_a_report_and_cause(tmp_path: Path) -> None:
+    told: list[str] = []
+    config = replace(CONFIG, replicas=5)
+    member = Member(Run.create(tmp_path, config), config, told.append)
+    elbo = [math.nan, -1.0, math.inf, -1.0, -1.0]
+    member.report({"step": 10, "train_elbo": elbo}, [True, True, False, True, False])
+    assert told == [
+        "replicas 0, 2 of arms-s stopped at step 10: their ELBO is not finite; the other 2 go on",
+        "replica 4 of arms-s stopped at step 10: its parameters are not finite; the other 2 go on",
+    ]
+    member.finish({"bounds": {"test": {"1": [-1.0, math.nan, -1.0, -1.0, -1.0]}}})
+    assert told[2:] == ["replica 1 of arms-s stopped at step 40: its final bound is not finite; the other one goes on"]
 
 
 # ---- in a pack
@@ -211,7 +223,7 @@ def test_a_run_without_replicas_leaves_the_pack_and_the_others_go_on(tmp_path: P
         assert [record["step"] for record in lost.metrics()] == [10, 20]
         assert left.metrics() == sound[1].metrics()
         assert left.result() == sound[1].result()
-    assert sum(line.startswith("replica 0 of loorf stopped at step 20") for line in told) == 2
+    assert sum(line.startswith("replicas 0, 1, 2 of loorf stopped at step 20") for line in told) == 2
 
 
 # ---- those who read it
@@ -243,6 +255,15 @@ def test_reports_take_the_mean_over_those_left(tmp_path: Path, lost_one: tuple[R
     assert "stopped replica 1 at step 10" in page
 
 
+def test_a_run_without_replicas_is_reported_as_diverged(tmp_path: Path, digits: Dataset) -> None:
+    with pytest.raises(DivergedError):
+        train(replace(CONFIG, learning_rate=1e38), tmp_path, device="cpu", dataset=digits, tell=lambda line: None)
+    found = collect([tmp_path])
+    (problem,) = found.problems
+    assert problem.what == "diverged at step 10: numbers not finite, and no replica is left"
+    assert summary(found) == "1 run · 3 replicas · data: digits · 3 stopped · 1 diverged"
+
+
 def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     run, _ = lost_one
     verbs.evaluate(run.path, samples=(1,), images=20, device="cpu")
@@ -255,6 +276,11 @@ def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: py
     assert verbs._figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
     assert verbs._figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
     assert saying.spread([None]) == "no replica left"
+
+
+def test_numbers_of_absurd_size_stay_readable() -> None:
+    assert saying.spread([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
+    assert verbs._figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  variance 1.00e+00"
 
 
 def test_events_leave_out_what_is_no_number(lost_one: tuple[Run, list[str]]) -> None:
@@ -272,5 +298,5 @@ def test_an_experiment_goes_on_without_the_run_that_diverged(tmp_path: Path, mon
     told: list[str] = []
     (page,) = run_experiment("figure3", "smoke", tmp_path, device="cpu", tell=told.append)
     assert any("no replica is left of" in line for line in told)
-    assert "unfinished" in page.read_text()
+    assert "diverged at step 10: numbers not finite, and no replica is left" in page.read_text()
     assert len(list(tmp_path.glob("*/result.json"))) == 1

@@ -133,7 +133,7 @@ def run_experiment(
 
     The same call again goes on where an earlier one ended; experiments in one folder share their runs. On a GPU runs
     that differ only in their estimator are trained together; on a CPU one by one, so that the numbers of none depend on
-    what else is trained. A run that loses all its replicas is told, and stands in the report as unfinished.
+    what else is trained. A run that loses all its replicas is told, and stands in the report as diverged.
     """
     source, folder = _experiment(name).source, Path(output)
     if isinstance(source, Drawing):

@@ -5,7 +5,7 @@ others go on.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -66,11 +66,12 @@ class Member:
 
     def report(self, record: Record, finite: Sequence[bool]) -> Record:
         """Write a report and return it, None for every replica that has stopped; `finite` speaks of its parameters."""
+        causes: dict[int, str] = {}
         for replica in self._going():
             lost = [name for name, values in record.items() if name != "step" and not math.isfinite(values[replica])]
             if lost or not finite[replica]:
-                what = f"its {WORDS.get(lost[0], lost[0])} is" if lost else "its parameters are"
-                self._stop(replica, record["step"], what)
+                causes[replica] = f"{WORDS.get(lost[0], lost[0])} is" if lost else "parameters are"
+        self._stop(record["step"], causes)
         written = {name: value if name == "step" else self._masked(value) for name, value in record.items()}
         self.run.report(written)
         return written
@@ -83,10 +84,12 @@ class Member:
     def finish(self, result: Record) -> None:
         """Write the final bounds, None for every replica that has stopped; without any left, write nothing."""
         bounds = result["bounds"]
+        causes = {}
         for replica in self._going():
             numbers = [values[replica] for of_split in bounds.values() for values in of_split.values()]
             if not all(map(math.isfinite, numbers)):
-                self._stop(replica, self.config.steps, "its final bound is")
+                causes[replica] = "final bound is"
+        self._stop(self.config.steps, causes)
         if not self.left:
             return
         masked = {split: {k: self._masked(values) for k, values in of.items()} for split, of in bounds.items()}
@@ -99,11 +102,16 @@ class Member:
     def _masked(self, values: Sequence[float]) -> list[float | None]:
         return [None if replica in self.stopped else value for replica, value in enumerate(values)]
 
-    def _stop(self, replica: int, step: int, what: str) -> None:
-        self.stopped[replica] = step
+    def _stop(self, step: int, causes: Mapping[int, str]) -> None:
+        """Stop some replicas, each for its cause, and say it in one line a cause."""
+        self.stopped |= dict.fromkeys(causes, step)
         others = {0: "none is left, and the run ends", 1: "the other one goes on"}
         rest = others.get(self.left, f"the other {self.left} go on")
-        self.tell(f"replica {replica} of {self.name} stopped at step {step}: {what} not finite; {rest}")
+        for cause in dict.fromkeys(causes.values()):
+            replicas = [str(replica) for replica, own in causes.items() if own == cause]
+            who, whose = ("replicas", "their") if len(replicas) > 1 else ("replica", "its")
+            which = f"{who} {', '.join(replicas)} of {self.name}"
+            self.tell(f"{which} stopped at step {step}: {whose} {cause} not finite; {rest}")
 
 
 def refuse_lost(members: Sequence[Member]) -> None:

@@ -5,14 +5,15 @@ One loop serves a list of runs that share the replica axis; a run alone is the l
 
 import gc
 import math
+import re
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ from arms.training import TrainConfig, Trainer, part_of_state
 
 TEST_SAMPLES = 100
 CHECKPOINT_SECONDS = 15.0
+OUT_OF_MEMORY = ("allocate memory", "out of memory", "cublas_status_alloc_failed")
+"""How the libraries below say it, in lower case, each in its own words."""
 
 PackWatcher: TypeAlias = Callable[[str, Record], None]
 """Called with every report of every run of a pack: its estimator's name, and what a `Watcher` gets."""
@@ -48,7 +51,7 @@ def train(
     config: TrainConfig,
     directory: Path | str,
     *,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     data_dir: Path | str | None = None,
     dataset: Dataset | None = None,
     model: BinaryVAE | None = None,
@@ -60,11 +63,18 @@ def train(
     """Train to the end of `config.steps`, evaluate, and return the run; the same call again goes on, or does nothing.
 
     `dataset` and `model` stand in for the ones the configuration names: your own tensors, your own networks. A replica
-    whose numbers are not finite stops, and the others go on; where none is left, that is a `DivergedError`.
+    whose numbers are not finite stops, and the others go on; where none is left, that is a `DivergedError`. A model
+    of your own comes back trained, also where the run was finished before: from its newest checkpoint.
     """
-    members = [Member(Run(directory), config, tell, watch)]
-    _train(members, _Means(device, drive, checkpoint_seconds, tell, model), data_dir, dataset)
-    return members[0].run
+    means = _Means(str(device), drive, checkpoint_seconds, tell, model)
+    member = Member(Run(directory), config, tell, watch)
+    if model is not None and member.is_finished():
+        weights = _weights(member.run)
+        _refuse_other_weights(model, weights, f"the model given is not the one that {member.run.path} has trained")
+        model.load_state_dict(weights)
+    else:
+        _train([member], means, data_dir, dataset)
+    return member.run
 
 
 def train_packed(
@@ -72,7 +82,7 @@ def train_packed(
     estimators: Sequence[str],
     directories: Sequence[Path | str],
     *,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     data_dir: Path | str | None = None,
     dataset: Dataset | None = None,
     drive: Drive = "auto",
@@ -86,16 +96,13 @@ def train_packed(
     alone, and runs that stand at different steps go on one after the other. A pack that does not fit into memory is
     halved. The estimators must have one objective, and no parameters or noise of their own to remember.
     """
-    if not estimators or len(set(estimators)) < len(estimators):
-        raise ValueError(f"estimators must be different names, at least one, got {', '.join(estimators) or 'none'}")
-    configs = [replace(config, estimator=name) for name in estimators]
+    means = _Means(str(device), drive, checkpoint_seconds, tell)
+    names, paths = _one_directory_each(estimators, directories)
+    configs = [replace(config, estimator=name) for name in names]
     if len(configs) > 1:
         pack(configs)  # refuses what cannot be packed, before anything is written
-    members = [
-        Member(Run(directory), one, tell, _watch_of(one, watch))
-        for one, directory in zip(configs, directories, strict=True)
-    ]
-    _train(members, _Means(device, drive, checkpoint_seconds, tell), data_dir, dataset)
+    members = [Member(Run(path), one, tell, _watch_of(one, watch)) for one, path in zip(configs, paths, strict=True)]
+    _train(members, means, data_dir, dataset)
     return [member.run for member in members]
 
 
@@ -123,20 +130,45 @@ def evaluate(
     return {str(count): bound.tolist() for count, bound in found.items()}
 
 
-def load_model(run: Run, device: str = "auto", data_dir: Path | str | None = None) -> tuple[BinaryVAE, Dataset]:
+def load_model(
+    run: Run, device: str | torch.device = "auto", data_dir: Path | str | None = None
+) -> tuple[BinaryVAE, Dataset]:
     """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set."""
-    config, state = run.config(), run.load()
-    if state is None:
-        raise ValueError(f"{run.path} holds no intact checkpoint: train it first")
-    weights, stopped = part_of_state(state, "model."), run.stopped()
+    config, weights, stopped = run.config(), _weights(run), run.stopped()
+    dataset = load(config.dataset, data_dir)
+    model = _built_in(config, dataset, config.replicas)
+    _refuse_other_weights(
+        model,
+        weights,
+        f"the model of {run.path} is not the built-in {config.network} network of its configuration for "
+        f"{config.dataset}: build it anew in Python and load the weights of Run(path).load() there",
+    )
     finite = finite_replicas(weights, config.replicas)
     kept = [replica for replica in range(config.replicas) if finite[replica] and replica not in stopped]
     if not kept:
         raise ValueError(f"no replica of {run.path} is left: train anew with a smaller learning_rate")
-    dataset = load(config.dataset, data_dir)
-    model = build_vae(config.network, config.latents, dataset.pixel_mean(), len(kept), config.seed)
+    if len(kept) < config.replicas:
+        model = _built_in(config, dataset, len(kept))
     model.load_state_dict(only_replicas(weights, kept))
     return model.to(choose_device(device)), dataset
+
+
+def _weights(run: Run) -> dict[str, Tensor]:
+    """Return the model's tensors in the newest checkpoint."""
+    state = run.load()
+    if state is None:
+        raise ValueError(f"{run.path} holds no intact checkpoint: train it first")
+    return part_of_state(state, "model.")
+
+
+def _refuse_other_weights(model: BinaryVAE, weights: Mapping[str, Tensor], message: str) -> None:
+    """Raise if these are not a model's tensors, before it takes some of them."""
+    if {name: t.shape for name, t in model.state_dict().items()} != {name: t.shape for name, t in weights.items()}:
+        raise ValueError(message)
+
+
+def _built_in(config: TrainConfig, dataset: Dataset, replicas: int) -> BinaryVAE:
+    return build_vae(config.network, config.latents, dataset.pixel_mean(), replicas, config.seed)
 
 
 def block_of(config: TrainConfig) -> int:
@@ -144,15 +176,26 @@ def block_of(config: TrainConfig) -> int:
     return math.gcd(config.report_every, config.steps, BLOCK)
 
 
-def choose_device(name: str) -> str:
-    """Return the device of that name; `auto` is the GPU where there is one."""
+def choose_device(device: str | torch.device) -> str:
+    """Return the device's name; `auto` is the GPU where there is one."""
+    name = str(device)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"no device {name!r} here ({str(error).splitlines()[0]}): try auto or cpu") from None
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"no device {name!r} here: choose auto, cpu, cuda or cuda:N")
+    if name != "cpu" and (why := _why_not(name)):
+        raise ValueError(f"no device {name!r} here, {why}: try auto or cpu")
     return name
+
+
+def _why_not(name: str) -> str:
+    """Return why there is no such GPU, nothing if there is."""
+    if not torch.backends.cuda.is_built():
+        return "this PyTorch is built without CUDA"
+    if not torch.cuda.is_available():
+        return "PyTorch sees no GPU"
+    count, index = torch.cuda.device_count(), int(name.partition(":")[2] or 0)
+    return "" if index < count else f"the GPUs are cuda:0 to cuda:{count - 1}"
 
 
 @dataclass(frozen=True)
@@ -164,6 +207,40 @@ class _Means:
     checkpoint_seconds: float
     tell: Tell
     model: BinaryVAE | None = None
+
+    def __post_init__(self) -> None:
+        if self.drive not in get_args(Drive):
+            raise ValueError(f"drive must be one of {', '.join(get_args(Drive))}, got {self.drive!r}")
+        seconds = self.checkpoint_seconds
+        if not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
+            raise ValueError(f"checkpoint_seconds must be a finite number >= 0, got {seconds!r}")
+
+    def on_a_device_here(self) -> "_Means":
+        """Return the same with the device chosen; one that is not here, or cannot be driven like that, is refused."""
+        name = choose_device(self.device)
+        if self.drive in ("graph", "compiled") and not name.startswith("cuda"):
+            raise ValueError(f"drive {self.drive!r} needs a GPU, and the run is on {name}: try eager")
+        return replace(self, device=name)
+
+
+def _one_directory_each(
+    estimators: Sequence[str], directories: Sequence[Path | str]
+) -> tuple[Sequence[str], Sequence[Path]]:
+    """Return both lists; whatever is not a list of different names with a directory each is refused."""
+    for what, given in (("estimators", estimators), ("directories", directories)):
+        if isinstance(given, str | Path):
+            raise ValueError(f"{what} must be a list, got {str(given)!r}: write [{str(given)!r}]")
+    if not estimators or len(set(estimators)) < len(estimators):
+        got = ", ".join(map(str, estimators)) or "none"
+        raise ValueError(
+            f"estimators must be different names, at least one, got {got}: name each once; more seeds are `replicas`"
+        )
+    if len(directories) != len(estimators):
+        raise ValueError(f"each estimator needs a directory, got {len(directories)} for {len(estimators)} estimators")
+    paths = [Path(directory) for directory in directories]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ValueError(f"directories must be different, one for each run, got {', '.join(map(str, paths))}")
+    return estimators, paths
 
 
 def _watch_of(config: TrainConfig, watch: PackWatcher | None) -> Watcher | None:
@@ -177,7 +254,9 @@ def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None
     if not any(member.left for member in rest):
         refuse_lost(rest)
         return
-    means = replace(means, device=choose_device(means.device))
+    means = means.on_a_device_here()
+    if means.device == "cpu" and (precision := members[0].config.precision) != "highest":
+        means.tell(f"a CPU computes in float32 all the same: precision {precision!r} says something on a GPU only")
     dataset = dataset or load(members[0].config.dataset, data_dir)
     for member in rest:
         Run.create(member.run.path, member.config)  # only now: a wrong device or data set leaves nothing behind
@@ -253,7 +332,7 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
     """Whether this, or what it was raised upon, is about memory: a failed allocation also breaks a graph's capture."""
     if error is None:
         return False
-    if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in str(error).lower() for sign in OUT_OF_MEMORY):
         return True
     return _is_out_of_memory(error.__cause__ or error.__context__)
 
@@ -276,7 +355,7 @@ def _advance(engine: Engine, members: Sequence[Member], dataset: Dataset, checkp
             step, last = trainer.steps_done, trainer.steps_done == config.steps
             if interrupted():
                 _save(trainer, members)
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt(f"saved at step {step}")
             if step % config.report_every and not last:
                 continue
             records = _report(trainer, members, dataset)
@@ -301,7 +380,7 @@ def _report(trainer: Trainer, members: Sequence[Member], dataset: Dataset) -> li
         "train_elbo": trainer.recent_elbo().tolist(),
         "gradient_variance": trainer.gradient_variance().tolist(),
     }
-    finite = finite_replicas(trainer.model.state_dict(), trainer.config.replicas)
+    finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
     written = []
     for index, member in enumerate(members):
         if not member.left:
@@ -319,10 +398,19 @@ def _report(trainer: Trainer, members: Sequence[Member], dataset: Dataset) -> li
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C into a question that is asked between steps: half a step could not be gone on with."""
+    """Turn Ctrl-C into a question that is asked between steps: half a step could not be gone on with.
+
+    Who asks twice does not want to wait: the second one interrupts at once.
+    """
     asked: list[int] = []
+
+    def ask(number: int, _: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
     try:
-        before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+        before = signal.signal(signal.SIGINT, ask)
     except ValueError:  # only the main thread may
         yield lambda: False
         return

@@ -131,7 +131,7 @@ class Run:
             "commit": _commit(),
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine(),
+            "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
             "threads": torch.get_num_threads(),
             "command": " ".join(sys.argv),
             "wall_seconds": round(float(earlier.get("wall_seconds", 0)) + seconds, 3),
@@ -144,7 +144,11 @@ class Run:
         """Write a checkpoint, and keep the one before."""
         from safetensors.torch import save
 
-        flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        # Copies, since one tensor may stand under two names: tied weights are written twice.
+        flat = {
+            name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        }
         data = save(flat, metadata={"sha256": _digest(flat)})
         newest, previous = (self.path / name for name in CHECKPOINTS)
         with _written(newest.with_suffix(".new"), data) as written:
@@ -157,8 +161,8 @@ class Run:
         return next((state for state in map(self._checkpoint, CHECKPOINTS) if state is not None), None)
 
     def checkpoints(self) -> dict[int, dict[str, Tensor]]:
-        """Return every intact checkpoint by its step."""
-        return {step_of(state): state for state in map(self._checkpoint, CHECKPOINTS) if state is not None}
+        """Return every intact checkpoint by its step; of two of one step, the newer."""
+        return {step_of(state): state for state in map(self._checkpoint, reversed(CHECKPOINTS)) if state is not None}
 
     def resumable_steps(self) -> set[int]:
         """Return the steps of its intact checkpoints, and 0 for a run that has come no further than its first save."""

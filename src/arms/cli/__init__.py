@@ -39,6 +39,6 @@ def main() -> None:
     except ValueError as error:
         sys.stderr.write(f"arms: {error}\n")
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("arms: stopped; a run was saved, and the same command goes on with it\n")
+    except KeyboardInterrupt as stop:  # it says what was saved, if anything was
+        sys.stderr.write(f"arms: stopped{f'; {stop}: the same command goes on from there' if stop.args else ''}\n")
         raise SystemExit(130) from None

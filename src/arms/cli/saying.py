@@ -28,8 +28,17 @@ def spread(values: Sequence[float | None], digits: str = ".2f") -> str:
     numbers = left(values)
     if not numbers:
         return "no replica left"
-    deviation = f" ±{stdev(numbers):{digits}}" if len(numbers) > 1 else ""
-    return f"{mean(numbers):{digits}}{deviation}{fewer(values)}"
+    deviation = f" ±{number(stdev(numbers), digits)}" if len(numbers) > 1 else ""
+    return f"{number(mean(numbers), digits)}{deviation}{fewer(values)}"
+
+
+def number(value: float, digits: str = ".2f") -> str:
+    """Return a number so that it can be read; beyond a million that is its size.
+
+    >>> number(-123.456), number(-1.2345e31)
+    ('-123.46', '-1.23e+31')
+    """
+    return f"{value:{digits}}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def fewer(values: Sequence[float | None]) -> str:

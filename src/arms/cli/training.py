@@ -16,14 +16,14 @@ from rich.table import Table
 
 from arms import data as datasets
 from arms import pipeline
-from arms.cli.saying import fewer, say, spread, tell
+from arms.cli.saying import fewer, number, say, spread, tell
 from arms.data import binarize
 from arms.evaluation import gradient_variances
 from arms.members import Watcher
 from arms.models import BinaryVAE, seeded_generator
 from arms.pictures import write_samples
 from arms.reports import build_report
-from arms.runs import Record, Run, left, run_name
+from arms.runs import Record, Run, left, run_name, step_of
 from arms.training import TrainConfig, paper_preset
 
 RunPath = Annotated[Path, tyro.conf.Positional]
@@ -49,20 +49,25 @@ def train(
     data_dir: Path | None = None,
     checkpoint_seconds: float = pipeline.CHECKPOINT_SECONDS,
 ) -> None:
-    """Train a discrete VAE, or go on with a run that was stopped; the same command again does nothing.
+    """Train a discrete VAE, or go on with a stopped one; the same command again does nothing once it is finished.
 
     Args:
         config: What decides the numbers.
-        together: Estimators to train at once as one wider ensemble, a run each, in place of `--estimator`. On a GPU
-            that takes little longer than one of them.
+        together: Estimators to train at once as one wider ensemble, a run each, in place of `--estimator`; they must
+            differ, and share an objective. On a GPU that takes little longer than one of them.
         preset: `paper` takes a million steps, five replicas and the paper's decoder rule, where no flag says otherwise.
         device: auto, cpu or cuda.
         runs: Folder of all runs.
         name: Name of the run's folder in it, with `together` followed by the estimator; by default made from the
             configuration.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
-        checkpoint_seconds: Time between two checkpoints, what a killed run has to do again at the most.
+        checkpoint_seconds: Time between two checkpoints, written at reports only: about what a killed run has to do
+            again.
     """
+    if together and config.estimator != TrainConfig.estimator:
+        raise ValueError(f"give --estimator {config.estimator} or --together {' '.join(together)}, not both")
+    if name and (name in (".", "..") or {"/", "\\"} & set(name)):
+        raise ValueError(f"--name must be the name of one folder, got {name!r}: --runs says where it is")
     chosen = TrainConfig(**asdict(config))
     if preset == "paper":
         chosen = _with_paper_defaults(chosen)
@@ -110,6 +115,7 @@ def evaluate(
     for count, bound in found.items():
         table.add_row(count, spread(bound))
     rich.print(table)
+    _say_how_far(source)
     _say_who_is_left(source, model)
 
 
@@ -243,7 +249,14 @@ def _figures(record: Record) -> str:
     elbo, noise = left(record["train_elbo"]), left(record["gradient_variance"])
     if not elbo:
         return "no replica left"
-    return f"ELBO {mean(elbo):.2f}  variance {mean(noise):.2e}{fewer(record['train_elbo'])}"
+    return f"ELBO {number(mean(elbo))}  variance {mean(noise):.2e}{fewer(record['train_elbo'])}"
+
+
+def _say_how_far(run: Run) -> None:
+    """Say at which step an unfinished run stands."""
+    state = run.load()
+    if state is not None and run.result() is None:
+        tell(f"{run.path} is unfinished: its newest checkpoint is of step {step_of(state):,} of {run.config().steps:,}")
 
 
 def _say_who_is_left(run: Run, model: BinaryVAE) -> None:

@@ -87,13 +87,20 @@ def _read(path: Path, problems: list[Problem]) -> RunData:
     metrics = _metrics(run, config, problems)
     result = run.result()
     bounds = None if result is None else _bounds(result, config)
-    if bounds is None:
+    stopped = stopped_replicas(metrics)
+    diverged = len(stopped) == config.replicas
+    if bounds is None and not diverged:
         done = metrics[-1]["step"] if metrics else 0
         problems.append(Problem(str(path), f"unfinished: {done:,} of {config.steps:,} steps, no result.json"))
-    if stopped := stopped_replicas(metrics):
-        problems.append(Problem(str(path), _who_stopped(stopped, config.replicas)))
+    if stopped:
+        said = _where_diverged(stopped) if diverged else _who_stopped(stopped, config.replicas)
+        problems.append(Problem(str(path), said))
     note = str((result or {}).get("note", ""))
     return RunData(path, config, metrics, bounds, note, _provenance(run), _picture(path, problems))
+
+
+def _where_diverged(stopped: Mapping[int, int]) -> str:
+    return f"diverged at step {max(stopped.values()):,}: numbers not finite, and no replica is left"
 
 
 def _who_stopped(stopped: Mapping[int, int], replicas: int) -> str:

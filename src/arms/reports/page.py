@@ -70,9 +70,11 @@ def summary(collection: Collection) -> str:
     replicas = sum(run.config.replicas for run in runs)
     stopped = replicas - sum(run.left for run in runs)
     datasets = ", ".join(sorted({run.config.dataset for run in runs})) or "no data"
-    unfinished = sum(run.bounds is None for run in runs)
+    diverged = sum(run.left == 0 for run in runs)
+    unfinished = sum(run.bounds is None and run.left > 0 for run in runs)
     said = [_plural(len(runs), "run"), _plural(replicas, "replica"), f"data: {datasets}"]
-    said += [f"{count} {what}" for count, what in ((stopped, "stopped"), (unfinished, "unfinished")) if count]
+    counts = ((stopped, "stopped"), (diverged, "diverged"), (unfinished, "unfinished"))
+    said += [f"{count} {what}" for count, what in counts if count]
     return " · ".join(said)
 
 

@@ -29,7 +29,7 @@ class Stat:
 
     def __str__(self) -> str:
         mean = _signed(self.mean)
-        return mean if self.std is None else f"{mean} ± {self.std:.2f}"
+        return mean if self.std is None else f"{mean} ± {_plain(self.std)}"
 
 
 @dataclass(frozen=True)
@@ -183,4 +183,8 @@ def _apart(lists: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
 
 
 def _signed(value: float) -> str:
-    return f"{value:.2f}".replace("-", "\u2212") if math.isfinite(value) else "not finite"
+    return _plain(value).replace("-", "\u2212") if math.isfinite(value) else "not finite"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.3g}"

@@ -1,0 +1,232 @@
+"""What a user hands to `train` and its like: brought to one form, or refused before anything is written."""
+
+import math
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from arms.cli import main
+from arms.data import Dataset, load
+from arms.models import BinaryVAE
+from arms.pipeline import _interruptible, _is_out_of_memory, choose_device, load_model, train, train_packed
+from arms.runs import Run
+from arms.training import TrainConfig
+
+CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=2, steps=20, report_every=10)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    whole = load("digits")
+    return Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20], 8, 8, whole.levels)
+
+
+@pytest.mark.parametrize("name", ["meta", "gpu", "tpu", "mps", "cuda:", "cuda:x", "", "CPU"])
+def test_devices_are_few(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^no device '{name}' here: choose auto, cpu, cuda or cuda:N$"):
+        choose_device(name)
+
+
+@pytest.mark.parametrize(
+    ("built", "count", "message"),
+    [
+        (False, 0, "no device 'cuda:2' here, this PyTorch is built without CUDA: try auto or cpu"),
+        (True, 0, "no device 'cuda:2' here, PyTorch sees no GPU: try auto or cpu"),
+        (True, 2, "no device 'cuda:2' here, the GPUs are cuda:0 to cuda:1: try auto or cpu"),
+        (True, 3, ""),
+    ],
+)
+def test_why_there_is_no_gpu(built: bool, count: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: built)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: count > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    if not message:
+        assert choose_device("cuda:2") == choose_device(torch.device("cuda", 2)) == "cuda:2"
+        return
+    with pytest.raises(ValueError, match=message):
+        choose_device("cuda:2")
+
+
+def test_a_device_may_be_a_device(tmp_path: Path, digits: Dataset) -> None:
+    run = train(CONFIG, tmp_path, device=torch.device("cpu"), dataset=digits)
+    assert run.result() is not None
+
+
+@pytest.mark.parametrize(
+    ("means", "message"),
+    [
+        ({"device": "meta"}, "no device 'meta' here"),
+        ({"drive": "fast"}, "drive must be one of auto, eager, graph, compiled, got 'fast'"),
+        ({"drive": "graph"}, "drive 'graph' needs a GPU, and the run is on cpu: try eager"),
+        ({"drive": "compiled"}, "drive 'compiled' needs a GPU"),
+        ({"checkpoint_seconds": math.nan}, "checkpoint_seconds must be a finite number >= 0, got nan"),
+        ({"checkpoint_seconds": math.inf}, "checkpoint_seconds must be a finite number >= 0, got inf"),
+        ({"checkpoint_seconds": -5}, "checkpoint_seconds must be a finite number >= 0, got -5"),
+        ({"checkpoint_seconds": "5"}, "checkpoint_seconds must be a finite number >= 0, got '5'"),
+    ],
+)
+def test_means_are_checked_before_anything_is_written(
+    means: dict[str, Any], message: str, tmp_path: Path, digits: Dataset
+) -> None:
+    given = {"device": "cpu", "dataset": digits, **means}
+    with pytest.raises(ValueError, match=message):
+        train(CONFIG, tmp_path / "run", **given)
+    with pytest.raises(ValueError, match=message):
+        train_packed(CONFIG, ["loorf", "arms-s"], [tmp_path / "a", tmp_path / "b"], **given)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("estimators", "directories", "message"),
+    [
+        ("loorf", ["a"], r"estimators must be a list, got 'loorf': write \['loorf'\]"),
+        (["loorf"], "a", r"directories must be a list, got 'a': write \['a'\]"),
+        (["loorf"], Path("a"), r"directories must be a list, got 'a': write \['a'\]"),
+        (["loorf", "arms-s"], ["a"], "each estimator needs a directory, got 1 for 2 estimators"),
+        (
+            ["loorf", "arms-s"],
+            ["a", Path("b/../a")],
+            r"directories must be different, one for each run, got a, b/\.\./a",
+        ),
+        (["loorf", "loorf"], ["a", "b"], "got loorf, loorf: name each once; more seeds are `replicas`"),
+        ([], [], "at least one, got none"),
+    ],
+)
+def test_a_pack_is_estimators_with_a_directory_each(
+    estimators: Any, directories: Any, message: str, tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        train_packed(replace(CONFIG, replicas=1), estimators, directories, device="cpu", dataset=digits)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- models of one's own
+
+
+def own_model(digits: Dataset, hidden: int = 15) -> BinaryVAE:
+    """A model without replicas, whose mask of minus infinities is no number that went wrong."""
+    encoder = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+    model = BinaryVAE(encoder, nn.Linear(10, 64), latents=10, pixel_mean=digits.pixel_mean())
+    model.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
+    return model
+
+
+ALONE = replace(CONFIG, replicas=1)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple[Run, BinaryVAE]:
+    model = own_model(digits)
+    run = train(ALONE, tmp_path_factory.mktemp("own") / "run", device="cpu", dataset=digits, model=model)
+    return run, model
+
+
+def test_a_buffer_may_hold_infinities(own: tuple[Run, BinaryVAE]) -> None:
+    result = own[0].result()
+    assert result is not None
+    assert "stopped" not in result
+
+
+def test_a_finished_run_hands_its_weights_to_the_model(own: tuple[Run, BinaryVAE], digits: Dataset) -> None:
+    run, trained = own
+    again = own_model(digits)
+    assert not torch.equal(again.encoder[0].weight, trained.encoder[0].weight)  # type: ignore[index]
+    train(ALONE, run.path, device="cpu", dataset=digits, model=again)
+    for name, tensor in trained.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+
+
+def test_a_model_that_does_not_fit_a_finished_run_stays_as_it_is(
+    own: tuple[Run, BinaryVAE], tmp_path: Path, digits: Dataset
+) -> None:
+    other = own_model(digits, hidden=7)
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    with pytest.raises(ValueError, match=r"^the model given is not the one that .* has trained$"):
+        train(ALONE, own[0].path, device="cpu", dataset=digits, model=other)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
+    run = Run.create(tmp_path / "bare", ALONE)
+    run.finish({"bounds": {}})
+    with pytest.raises(ValueError, match="holds no intact checkpoint"):
+        train(ALONE, run.path, device="cpu", dataset=digits, model=other)
+
+
+def test_a_model_of_ones_own_is_not_loaded_by_name(
+    own: tuple[Run, BinaryVAE], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = r"the model of .* is not the built-in linear network of its configuration for digits: build it anew"
+    with pytest.raises(ValueError, match=message):
+        load_model(own[0], "cpu")
+    for verb in ("evaluate", "variance", "sample"):
+        monkeypatch.setattr(sys, "argv", ["arms", verb, str(own[0].path)])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        said = capsys.readouterr().err
+        assert "is not the built-in linear network" in said
+        assert len(said.strip().splitlines()) == 1
+
+
+def test_tied_weights_are_saved(tmp_path: Path, digits: Dataset) -> None:
+    shared = nn.Linear(64, 64)
+    encoder, decoder = nn.Sequential(shared, nn.Linear(64, 10)), nn.Sequential(nn.Linear(10, 64), shared)
+    model = BinaryVAE(encoder, decoder, latents=10, pixel_mean=digits.pixel_mean())
+    state = train(ALONE, tmp_path, device="cpu", dataset=digits, model=model).load()
+    assert state is not None
+    assert torch.equal(state["model.encoder.0.weight"], shared.weight)
+    assert torch.equal(state["model.decoder.1.weight"], shared.weight)
+
+
+def test_of_two_checkpoints_of_one_step_the_newer_counts(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, CONFIG)
+    for value in (1.0, 2.0):
+        run.save({"counts": torch.tensor([10, 0]), "value": torch.tensor(value)})
+    (state,) = run.checkpoints().values()
+    assert state["value"] == 2
+
+
+# ---- on the way
+
+
+@pytest.mark.parametrize(
+    ("error", "memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            True,
+        ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), False),
+    ],
+)
+def test_memory_that_does_not_suffice_has_many_names(error: RuntimeError, memory: bool) -> None:
+    assert _is_out_of_memory(error) is memory
+    outer = RuntimeError("capture failed")
+    outer.__cause__ = error
+    assert _is_out_of_memory(outer) is memory
+
+
+def test_the_second_interrupt_does_not_wait() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with _interruptible() as interrupted:
+        assert not interrupted()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_cpu_says_that_it_has_one_precision(tmp_path: Path, digits: Dataset) -> None:
+    told: list[str] = []
+    for precision in ("highest", "medium"):
+        config = replace(CONFIG, precision=precision)
+        train(config, tmp_path / precision, device="cpu", dataset=digits, tell=told.append)
+    assert told == ["a CPU computes in float32 all the same: precision 'medium' says something on a GPU only"]
