@@ -230,3 +230,12 @@ def test_a_cpu_says_that_it_has_one_precision(tmp_path: Path, digits: Dataset) -
         config = replace(CONFIG, precision=precision)
         train(config, tmp_path / precision, device="cpu", dataset=digits, tell=told.append)
     assert told == ["a CPU computes in float32 all the same: precision 'medium' says something on a GPU only"]
+
+
+def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) -> None:
+    mine = replace(digits, name="mine")
+    run = train(CONFIG, tmp_path / "alone", device="cpu", dataset=mine)
+    packed = train_packed(CONFIG, ["loorf", "arms-s"], [tmp_path / "a", tmp_path / "b"], device="cpu", dataset=mine)
+    assert {one.config().dataset for one in (run, *packed)} == {"mine"}
+    with pytest.raises(ValueError, match="no data set is called 'mine'"):
+        load_model(run)

@@ -90,9 +90,9 @@ def test_a_page_must_be_a_page(tmp_path: Path) -> None:
 
 
 def evil_report(folder: Path) -> str:
-    config = TrainConfig(dataset=EVIL, network=EVIL, replicas=2)  # type: ignore[arg-type]
+    config = TrainConfig(dataset=EVIL, replicas=2)
     make_run(folder / "runs" / EVIL.replace("/", "_"), config, note=f"note {EVIL}")
-    make_run(folder / "runs" / "<img src=x>", TrainConfig(seed=1, network=EVIL), finish=False)  # type: ignore[arg-type]
+    make_run(folder / "runs" / "<img src=x>", TrainConfig(seed=1, dataset=EVIL), finish=False)
     (folder / "runs" / "<b>broken").mkdir()
     (folder / "runs" / "<b>broken" / "config.json").write_text(json.dumps({"estimator": EVIL}))
     build_report([folder / "runs", folder / EVIL], folder / "report.html")

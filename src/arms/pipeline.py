@@ -62,12 +62,13 @@ def train(
 ) -> Run:
     """Train to the end of `config.steps`, evaluate, and return the run; the same call again goes on, or does nothing.
 
-    `dataset` and `model` stand in for the ones the configuration names: your own tensors, your own networks. A replica
-    whose numbers are not finite stops, and the others go on; where none is left, that is a `DivergedError`. A model
-    of your own comes back trained, also where the run was finished before: from its newest checkpoint.
+    `dataset` and `model` stand in for the ones the configuration names: your own tensors, your own networks; the run's
+    configuration then has your data set's name. A replica whose numbers are not finite stops, and the others go on;
+    where none is left, that is a `DivergedError`. A model of your own comes back trained, also where the run was
+    finished before: from its newest checkpoint.
     """
     means = _Means(str(device), drive, checkpoint_seconds, tell, model)
-    member = Member(Run(directory), config, tell, watch)
+    member = Member(Run(directory), _on(dataset, config), tell, watch)
     if model is not None and member.is_finished():
         weights = _weights(member.run)
         _refuse_other_weights(model, weights, f"the model given is not the one that {member.run.path} has trained")
@@ -98,7 +99,7 @@ def train_packed(
     """
     means = _Means(str(device), drive, checkpoint_seconds, tell)
     names, paths = _one_directory_each(estimators, directories)
-    configs = [replace(config, estimator=name) for name in names]
+    configs = [replace(_on(dataset, config), estimator=name) for name in names]
     if len(configs) > 1:
         pack(configs)  # refuses what cannot be packed, before anything is written
     members = [Member(Run(path), one, tell, _watch_of(one, watch)) for one, path in zip(configs, paths, strict=True)]
@@ -241,6 +242,10 @@ def _one_directory_each(
     if len({path.resolve() for path in paths}) < len(paths):
         raise ValueError(f"directories must be different, one for each run, got {', '.join(map(str, paths))}")
     return estimators, paths
+
+
+def _on(dataset: Dataset | None, config: TrainConfig) -> TrainConfig:
+    return replace(config, dataset=dataset.name) if dataset else config
 
 
 def _watch_of(config: TrainConfig, watch: PackWatcher | None) -> Watcher | None:
