@@ -95,14 +95,16 @@ class Engine:
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Run the body with products as precise as asked on a GPU, and on a CPU with no more threads than pay."""
+        """Run the body on the run's own GPU with products as precise as asked, or on no more threads than pay."""
         precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
-        if self.trainer.images.is_cuda:
+        images = self.trainer.images
+        if images.is_cuda:
             torch.set_float32_matmul_precision(self.trainer.config.precision)
         elif self._is_small:
             torch.set_num_threads(1)
         try:
-            yield
+            with torch.cuda.device_of(images):
+                yield
         finally:
             torch.set_float32_matmul_precision(precision)
             if self._is_small:

@@ -44,10 +44,11 @@ def _forward(
     value, residual = _outputs(rows, pixels, kept, residual_dtype)
     if count:
         block = BLOCK_ROWS if count > FEW_ROWS else 1
-        _log_prob_kernel[(triton.cdiv(count, block),)](
-            logits, bias.contiguous(), x.contiguous(), value, residual,
-            count, logits.shape[1], x.shape[1], pixels, kept, block, BLOCK_PIXELS,
-        )  # fmt: skip
+        with torch.cuda.device_of(logits):  # Triton launches where PyTorch stands
+            _log_prob_kernel[(triton.cdiv(count, block),)](
+                logits, bias.contiguous(), x.contiguous(), value, residual,
+                count, logits.shape[1], x.shape[1], pixels, kept, block, BLOCK_PIXELS,
+            )  # fmt: skip
     return value, residual
 
 
