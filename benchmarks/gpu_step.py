@@ -92,7 +92,7 @@ def streams(network: str, n: int, precision: str, engines: int = 5, replicas: in
     def round_of_blocks() -> None:
         for engine, lane in zip(built, lanes, strict=True):
             with torch.cuda.stream(lane):
-                engine.replay()
+                engine.advance_block()
 
     return seconds(round_of_blocks, repeats=200) / BLOCK
 

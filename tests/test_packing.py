@@ -353,11 +353,11 @@ def test_a_pack_that_does_not_fit_is_halved(
     class Tight(Engine):
         """Out of memory from step 25 on with more than two runs, and with two from the start."""
 
-        def replay(self) -> None:
+        def advance_block(self) -> None:
             runs = self.trainer.config.replicas // SMALL.replicas
             if (runs > 2 and self.trainer.steps_done >= 25) or (runs == 2 and self.trainer.steps_done < 5):
                 raise torch.OutOfMemoryError
-            super().replay()
+            super().advance_block()
 
     monkeypatch.setattr(pipeline, "Engine", Tight)
     names, told = ["loorf", "disarm", "arms-s"], list[str]()
@@ -421,6 +421,6 @@ def test_other_errors_pass_through(tmp_path: Path, digits: Dataset, monkeypatch:
     def broken(engine: Engine) -> None:
         raise RuntimeError("something else")
 
-    monkeypatch.setattr(Engine, "replay", broken)
+    monkeypatch.setattr(Engine, "advance_block", broken)
     with pytest.raises(RuntimeError, match="something else"):
         packed(tmp_path, digits)

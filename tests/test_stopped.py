@@ -161,14 +161,14 @@ def test_when_none_is_left_the_run_ends(tmp_path: Path, digits: Dataset) -> None
 
 def test_a_parameter_is_enough(tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spoilt by the very last update, nothing but the parameters shows it."""
-    replay = Engine.replay
+    advance = Engine.advance_block
 
     def spoil(engine: Engine) -> None:
-        replay(engine)
+        advance(engine)
         if engine.trainer.steps_done == CONFIG.steps:
             engine.trainer.model.prior.data[0] = math.inf
 
-    monkeypatch.setattr(Engine, "replay", spoil)
+    monkeypatch.setattr(Engine, "advance_block", spoil)
     told: list[str] = []
     config = replace(CONFIG, evaluate_every=0)
     result = train(config, tmp_path, device="cpu", dataset=digits, tell=told.append).result()

@@ -48,9 +48,9 @@ class Engine:
         if steps % self.block:
             raise ValueError(f"steps must be a multiple of the block of {self.block}, got {steps}")
         for _ in range(steps // self.block):
-            self.replay()
+            self.advance_block()
 
-    def replay(self) -> None:
+    def advance_block(self) -> None:
         """Do one block of steps."""
         with self._fitting():
             if self.drive == "eager":

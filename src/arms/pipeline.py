@@ -356,7 +356,7 @@ def _advance(engine: Engine, members: Sequence[Member], dataset: Dataset, checkp
     saved = -math.inf  # the first report saves
     with _interruptible() as interrupted:
         while trainer.steps_done < config.steps and any(member.left for member in members):
-            engine.replay()
+            engine.advance_block()
             step, last = trainer.steps_done, trainer.steps_done == config.steps
             if interrupted():
                 _save(trainer, members)

@@ -18,7 +18,8 @@ from arms.estimators.exact import MOST_LATENTS
 from arms.models import BinaryVAE, Network, ReplicaLinear, build_vae, seeded_generator
 from arms.optimizer import SECOND_DECAY, Adam
 
-Estimate: TypeAlias = Callable[[], tuple[Tensor, Tensor, Tensor, Tensor]]
+Estimated: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Logits and their gradient, what decoder and prior learn from and its."""
 Apply: TypeAlias = Callable[[Sequence[Tensor]], None]
 DecoderSamples: TypeAlias = Literal["all", "extra"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
@@ -138,14 +139,14 @@ class Trainer:
         self.update()
         self.count(1)
 
-    def update(self, estimate: Estimate | None = None, apply: Apply | None = None) -> None:
+    def update(self, estimate: Callable[[], Estimated] | None = None, apply: Apply | None = None) -> None:
         """Do what a step does on the device, and nothing else: no value is looked at, so a CUDA graph can hold it.
 
         `estimate` and `apply` stand in for the methods of that name: compiled forms of them.
         """
         (apply or self.apply)(self.gradients(estimate))
 
-    def gradients(self, estimate: Estimate | None = None) -> Sequence[Tensor]:
+    def gradients(self, estimate: Callable[[], Estimated] | None = None) -> Sequence[Tensor]:
         """Draw a batch and return the loss's gradients: encoder's, decoder's, estimator's own, prior's."""
         if self.estimator.relaxes:
             return self._relaxed_gradients(self._batch())
@@ -157,7 +158,7 @@ class Trainer:
         self.steps_done += steps
         self.elbo_count += steps
 
-    def estimate(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def estimate(self) -> Estimated:
         """Draw a batch; return logits and their gradient, and what decoder and prior learn from `[R, B]` and its."""
         x = self._batch()
         logits = self.model.encode(x)
