@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import mean
 from time import perf_counter
 
-from arms.cli.saying import spread
 from arms.pipeline import train_packed
 from arms.runs import Record, left, run_name
 from arms.training import TrainConfig
+from arms.wording import spread
 
 ESTIMATORS = ("loorf", "disarm", "arms-d", "arms-n", "arms-s")
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import arms
-from arms.cli import saying
+from arms import wording
 from arms.cli import training as verbs
 from arms.data import Dataset, load
 from arms.engine import Engine
@@ -275,11 +275,11 @@ def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: py
     assert "(2 of 3 replicas)" in verbs._summary(run)
     assert verbs._figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
     assert verbs._figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
-    assert saying.spread([None]) == "no replica left"
+    assert wording.spread([None]) == "no replica left"
 
 
 def test_numbers_of_absurd_size_stay_readable() -> None:
-    assert saying.spread([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
+    assert wording.spread([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
     assert verbs._figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  variance 1.00e+00"
 
 

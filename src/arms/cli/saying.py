@@ -1,12 +1,7 @@
 """How the verbs speak: one line is one line, however narrow the terminal."""
 
-from collections.abc import Sequence
-from statistics import mean, stdev
-
 import rich
 from rich.markup import escape
-
-from arms.runs import left
 
 
 def say(line: str) -> None:
@@ -17,31 +12,3 @@ def say(line: str) -> None:
 def tell(line: str) -> None:
     """Print a line that may hold anything, a path with brackets say, as it is."""
     say(escape(line))
-
-
-def spread(values: Sequence[float | None], digits: str = ".2f") -> str:
-    """Return mean and standard deviation over the replicas that are left, and how many those are where some stopped.
-
-    >>> spread([-1.0, None, -2.0])
-    '-1.50 ±0.71 (2 of 3 replicas)'
-    """
-    numbers = left(values)
-    if not numbers:
-        return "no replica left"
-    deviation = f" ±{number(stdev(numbers), digits)}" if len(numbers) > 1 else ""
-    return f"{number(mean(numbers), digits)}{deviation}{fewer(values)}"
-
-
-def number(value: float, digits: str = ".2f") -> str:
-    """Return a number so that it can be read; beyond a million that is its size.
-
-    >>> number(-123.456), number(-1.2345e31)
-    ('-123.46', '-1.23e+31')
-    """
-    return f"{value:{digits}}" if abs(value) < 1e6 else f"{value:.3g}"
-
-
-def fewer(values: Sequence[float | None]) -> str:
-    """Return how many replicas are left, in brackets, where that is not all of them."""
-    count = len(left(values))
-    return "" if count == len(values) else f" ({count} of {len(values)} replicas)"

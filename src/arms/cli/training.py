@@ -16,7 +16,7 @@ from rich.table import Table
 
 from arms import data as datasets
 from arms import pipeline
-from arms.cli.saying import fewer, number, say, spread, tell
+from arms.cli.saying import say, tell
 from arms.data import binarize
 from arms.evaluation import gradient_variances
 from arms.members import Watcher
@@ -25,6 +25,7 @@ from arms.pictures import write_samples
 from arms.reports import build_report
 from arms.runs import Record, Run, left, run_name, step_of
 from arms.training import TrainConfig, paper_preset
+from arms.wording import fewer, number, spread
 
 RunPath = Annotated[Path, tyro.conf.Positional]
 DEMO = TrainConfig(replicas=3, steps=5000, num_samples=4, latents=50, learning_rate=1e-3, evaluate_every=500)

@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 from arms.reports import paper
 from arms.reports.groups import Group, Row
 from arms.runs import left
+from arms.wording import number
 
 RULE = (
     "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of the column (in the "
@@ -29,7 +30,7 @@ class Stat:
 
     def __str__(self) -> str:
         mean = _signed(self.mean)
-        return mean if self.std is None else f"{mean} ± {_plain(self.std)}"
+        return mean if self.std is None else f"{mean} ± {number(self.std)}"
 
 
 @dataclass(frozen=True)
@@ -183,8 +184,4 @@ def _apart(lists: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
 
 
 def _signed(value: float) -> str:
-    return _plain(value).replace("-", "\u2212") if math.isfinite(value) else "not finite"
-
-
-def _plain(value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.3g}"
+    return number(value).replace("-", "\u2212") if math.isfinite(value) else "not finite"
