@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from marks import needs_gpu
 from torch import Tensor
 
 import arms
@@ -20,7 +21,6 @@ from arms.training import TrainConfig, Trainer
 
 SMALL = TrainConfig(num_samples=4, latents=20, learning_rate=2e-3, replicas=2, steps=40, report_every=20)
 COMPILABLE = [name for name, make in arms.ESTIMATORS.items() if name != "exact" and not make(4).relaxes]
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
+from marks import needs_gpu
 from torch import Tensor
 
 kernels = pytest.importorskip("arms.kernels", exc_type=ImportError)
 
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def inputs(pixels: int = 150, scale: float = 1.0) -> list[Tensor]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from marks import needs_gpu
 
 import arms
 from arms import pipeline
@@ -400,7 +401,7 @@ def test_memory_that_is_really_full(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@needs_gpu
 def test_gpu_memory_that_is_really_full(tmp_path: Path, digits: Dataset) -> None:
     config, told = replace(SMALL, latents=200, replicas=200, batch_size=50), list[str]()
     paths = [tmp_path / name for name in ("alone", *NAMES)]

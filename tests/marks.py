@@ -1,0 +1,6 @@
+"""Marks that several test files share."""
+
+import pytest
+import torch
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
