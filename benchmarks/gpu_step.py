@@ -84,19 +84,6 @@ def measure(engine: Engine, least: float) -> float:
     return elapsed / steps
 
 
-def streams(network: str, n: int, precision: str, engines: int = 5, replicas: int = 5) -> float:
-    """Seconds of one step of each of several engines, each on its own stream."""
-    built = [build(network, "arms-d", n, replicas, precision) for _ in range(engines)]
-    lanes = [torch.cuda.Stream() for _ in built]
-
-    def round_of_blocks() -> None:
-        for engine, lane in zip(built, lanes, strict=True):
-            with torch.cuda.stream(lane):
-                engine.advance_block()
-
-    return seconds(round_of_blocks, repeats=200) / BLOCK
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
@@ -104,7 +91,6 @@ def main() -> None:
     parser.add_argument("--num-samples", type=int, nargs="+", default=[4, 10])
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 5, 25, 75, 150])
     parser.add_argument("--precision", default="highest", choices=["highest", "high", "medium"])
-    parser.add_argument("--streams", action="store_true", help="also five engines of five replicas, a stream each")
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -147,11 +133,6 @@ def main() -> None:
             "MiB": round(torch.cuda.max_memory_allocated() / 2**20),
         }
         add(row)
-    if options.streams:
-        for network, n in product(options.networks, options.num_samples):
-            step = streams(network, n, options.precision)
-            row = {"network": network, "n": n, "5 streams of R = 5, us/step": round(1e6 * step, 2)}
-            add(row)
 
 
 if __name__ == "__main__":
