@@ -22,9 +22,10 @@ from torch import Tensor
 
 from arms import models
 from arms.data import load
+from arms.devices import choose_device
 from arms.engine import Engine
 from arms.memory import keep_freed_memory
-from arms.pipeline import choose_device, evaluate
+from arms.pipeline import evaluate
 from arms.training import Precision, TrainConfig, Trainer
 
 PRECISIONS: tuple[Precision, ...] = ("highest", "high", "medium")

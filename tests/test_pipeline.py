@@ -13,8 +13,10 @@ from torch import nn
 
 from arms.cli import main
 from arms.data import Dataset, load
+from arms.devices import choose_device
+from arms.memory import is_out_of_memory
 from arms.models import BinaryVAE
-from arms.pipeline import _interruptible, _is_out_of_memory, choose_device, load_model, train, train_packed
+from arms.pipeline import _interruptible, load_model, train, train_packed
 from arms.runs import Run
 from arms.training import TrainConfig
 
@@ -207,10 +209,10 @@ def test_of_two_checkpoints_of_one_step_the_newer_counts(tmp_path: Path) -> None
     ],
 )
 def test_memory_that_does_not_suffice_has_many_names(error: RuntimeError, memory: bool) -> None:
-    assert _is_out_of_memory(error) is memory
+    assert is_out_of_memory(error) is memory
     outer = RuntimeError("capture failed")
     outer.__cause__ = error
-    assert _is_out_of_memory(outer) is memory
+    assert is_out_of_memory(outer) is memory
 
 
 def test_the_second_interrupt_does_not_wait() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from arms.pipeline import choose_device, load_model, train
+from arms.devices import choose_device
+from arms.pipeline import load_model, train
 from arms.runs import CHECKPOINTS, Run, run_name
 from arms.training import TrainConfig
 

@@ -34,8 +34,7 @@ class Engine:
 
     def __init__(self, trainer: Trainer, drive: Drive = "auto", block: int = BLOCK) -> None:
         on_gpu = trainer.images.is_cuda
-        if drive in ("graph", "compiled") and not on_gpu:
-            raise ValueError(f"drive {drive!r} needs a GPU, and the run is on {trainer.images.device}: try eager")
+        refuse_without_gpu(drive, str(trainer.images.device))
         self.trainer = trainer
         self.drive = ("compiled" if on_gpu else "eager") if drive == "auto" else drive
         self.block = block if self.drive != "eager" else 1
@@ -109,3 +108,9 @@ class Engine:
             torch.set_float32_matmul_precision(precision)
             if self._is_small:
                 torch.set_num_threads(threads)
+
+
+def refuse_without_gpu(drive: Drive, device: str) -> None:
+    """Raise if steps cannot be driven like that on that device."""
+    if drive in ("graph", "compiled") and not device.startswith("cuda"):
+        raise ValueError(f"drive {drive!r} needs a GPU, and the run is on {device}: try eager")

@@ -10,11 +10,12 @@ from typing import Literal, TypeAlias, get_args
 import torch
 
 from arms import toy
+from arms.devices import choose_device
 from arms.estimators import estimator
 from arms.members import DivergedError, Tell
 from arms.models import Network
 from arms.packing import bound_of, packable
-from arms.pipeline import choose_device, train_packed
+from arms.pipeline import train_packed
 from arms.runs import run_name
 from arms.training import TrainConfig, paper_preset
 

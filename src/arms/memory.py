@@ -1,15 +1,21 @@
-"""Memory of the C library: a training step frees and takes back the same megabytes a hundred times a second."""
+"""Memory: what the C library does with freed pages, what to do when a device has none left."""
 
 import ctypes
+import gc
 import sys
 
+import torch
+
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+OUT_OF_MEMORY = ("allocate memory", "out of memory", "cublas_status_alloc_failed")
+"""How the libraries below say it, in lower case, each in its own words."""
 
 
 def keep_freed_memory() -> bool:
     """Let the allocator keep what was freed instead of handing it to the system, where every page must be made anew.
 
-    Worth a seventh of a step on a CPU. glibc only; elsewhere nothing happens, and False is returned.
+    A training step frees and takes back the same megabytes a hundred times a second: worth a seventh of it on a CPU.
+    glibc only; elsewhere nothing happens, and False is returned.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -19,3 +25,21 @@ def keep_freed_memory() -> bool:
         return False
     wanted = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 512 << 20, M_TOP_PAD: 64 << 20}
     return all(mallopt(option, size) == 1 for option, size in wanted.items())
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether this, or what it was raised upon, is about memory: a failed allocation also breaks a graph's capture."""
+    if error is None:
+        return False
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in str(error).lower() for sign in OUT_OF_MEMORY):
+        return True
+    return is_out_of_memory(error.__cause__ or error.__context__)
+
+
+def free_memory() -> None:
+    """Give back what the last pack took, its compiled step included: there is a limit to how many of those are kept."""
+    if torch.cuda.is_available():
+        torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -3,9 +3,7 @@
 One loop serves a list of runs that share the replica axis; a run alone is the list of one.
 """
 
-import gc
 import math
-import re
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +17,11 @@ import torch
 from torch import Tensor
 
 from arms.data import Dataset, load
-from arms.engine import BLOCK, Drive, Engine
+from arms.devices import choose_device
+from arms.engine import BLOCK, Drive, Engine, refuse_without_gpu
 from arms.evaluation import bounds
 from arms.members import Member, Tell, Watcher, refuse_lost
-from arms.memory import keep_freed_memory
+from arms.memory import free_memory, is_out_of_memory, keep_freed_memory
 from arms.models import BinaryVAE, build_vae, seeded_generator
 from arms.packing import (
     finite_replicas,
@@ -40,8 +39,6 @@ from arms.training import TrainConfig, Trainer, part_of_state
 
 TEST_SAMPLES = 100
 CHECKPOINT_SECONDS = 15.0
-OUT_OF_MEMORY = ("allocate memory", "out of memory", "cublas_status_alloc_failed")
-"""How the libraries below say it, in lower case, each in its own words."""
 
 PackWatcher: TypeAlias = Callable[[str, Record], None]
 """Called with every report of every run of a pack: its estimator's name, and what a `Watcher` gets."""
@@ -177,28 +174,6 @@ def block_of(config: TrainConfig) -> int:
     return math.gcd(config.report_every, config.steps, BLOCK)
 
 
-def choose_device(device: str | torch.device) -> str:
-    """Return the device's name; `auto` is the GPU where there is one."""
-    name = str(device)
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"no device {name!r} here: choose auto, cpu, cuda or cuda:N")
-    if name != "cpu" and (why := _why_not(name)):
-        raise ValueError(f"no device {name!r} here, {why}: try auto or cpu")
-    return name
-
-
-def _why_not(name: str) -> str:
-    """Return why there is no such GPU, nothing if there is."""
-    if not torch.backends.cuda.is_built():
-        return "this PyTorch is built without CUDA"
-    if not torch.cuda.is_available():
-        return "PyTorch sees no GPU"
-    count, index = torch.cuda.device_count(), int(name.partition(":")[2] or 0)
-    return "" if index < count else f"the GPUs are cuda:0 to cuda:{count - 1}"
-
-
 @dataclass(frozen=True)
 class _Means:
     """By what means to train: nothing here decides what is learnt but the model, where it is the user's own."""
@@ -219,8 +194,7 @@ class _Means:
     def on_a_device_here(self) -> "_Means":
         """Return the same with the device chosen; one that is not here, or cannot be driven like that, is refused."""
         name = choose_device(self.device)
-        if self.drive in ("graph", "compiled") and not name.startswith("cuda"):
-            raise ValueError(f"drive {self.drive!r} needs a GPU, and the run is on {name}: try eager")
+        refuse_without_gpu(self.drive, name)
         return replace(self, device=name)
 
 
@@ -287,7 +261,7 @@ def _train_what_fits(members: Sequence[Member], means: _Means, dataset: Dataset)
     """Train runs together, or half of them after the other half where memory does not suffice."""
     fits = _fits(members, means, dataset)
     if not fits or means.device.startswith("cuda"):
-        _free_memory()
+        free_memory()
     if fits:
         return
     names, config = ", ".join(member.name for member in members), members[0].config
@@ -309,7 +283,7 @@ def _fits(members: Sequence[Member], means: _Means, dataset: Dataset) -> bool:
     try:
         _train_together(members, means, dataset)
     except RuntimeError as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         return False
     return True
@@ -331,24 +305,6 @@ def _train_together(members: Sequence[Member], means: _Means, dataset: Dataset) 
             if member.left:
                 own = share_of_model(trainer, member.config, index, len(members))
                 member.finish(final_bounds(own, dataset, member.config))
-
-
-def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether this, or what it was raised upon, is about memory: a failed allocation also breaks a graph's capture."""
-    if error is None:
-        return False
-    if isinstance(error, torch.OutOfMemoryError) or any(sign in str(error).lower() for sign in OUT_OF_MEMORY):
-        return True
-    return _is_out_of_memory(error.__cause__ or error.__context__)
-
-
-def _free_memory() -> None:
-    """Give back what the last pack took, its compiled step included: there is a limit to how many of those are kept."""
-    if torch.cuda.is_available():
-        torch.compiler.reset()
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _advance(engine: Engine, members: Sequence[Member], dataset: Dataset, checkpoint_seconds: float) -> None:

@@ -162,8 +162,8 @@ class Trainer:
         """Draw a batch; return logits and their gradient, and what decoder and prior learn from `[R, B]` and its."""
         x = self._batch()
         logits = self.model.encode(x)
-        draw = self.estimator.draw(logits.detach(), self._noise)
         constant = logits.detach()
+        draw = self.estimator.draw(constant, self._noise)
         if isinstance(self.estimator, MultiSample):
             # The bound's own gradient through log q belongs to it; samples that are only tried need none.
             values = self.model.log_weights(draw.samples, x, logits, self.estimator.bound_samples)
