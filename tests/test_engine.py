@@ -17,7 +17,7 @@ from arms import models
 from arms.data import Dataset, load
 from arms.engine import Engine
 from arms.models import Network
-from arms.training import TrainConfig, Trainer
+from arms.training import Precision, TrainConfig, Trainer
 
 SMALL = TrainConfig(num_samples=4, latents=20, learning_rate=2e-3, replicas=2, steps=40, report_every=20)
 COMPILABLE = [name for name, make in arms.ESTIMATORS.items() if name != "exact" and not make(4).relaxes]
@@ -76,10 +76,13 @@ def test_graphs_are_refused_on_a_cpu(digits: Dataset) -> None:
 
 @needs_gpu
 @pytest.mark.parametrize("network", ["linear", "nonlinear"])
-@pytest.mark.parametrize("name", [name for name in arms.ESTIMATORS if name != "exact"])
-def test_engine_and_eager_agree(name: str, network: Network) -> None:
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [(name, "highest") for name in arms.ESTIMATORS if name != "exact"] + [("arms-d", "medium"), ("relax", "medium")],
+)
+def test_engine_and_eager_agree(name: str, precision: Precision, network: Network) -> None:
     """On the same noise, drawn in the same order, and so to rounding: a bit may fall the other way once in 1e7."""
-    config = replace(SMALL, estimator=name, network=network)
+    config = replace(SMALL, estimator=name, network=network, precision=precision)
     trainers = []
     for drive in ("eager", "graph", "compiled"):
         trainer = Trainer(config, noise_images(), "cuda")

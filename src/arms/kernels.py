@@ -3,7 +3,7 @@
 Every pixel's logit is read once after the product has made it, by a Triton kernel that leaves the log-likelihood of a
 row and the residual x - sigmoid(logit), all that the gradient needs. The products follow PyTorch's own setting
 (`torch.set_float32_matmul_precision`); where a rough gradient will do, its products take bfloat16, and the residual is
-written in it.
+written in it. `rough_product` is the same for other layers.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK_ROWS, BLOCK_PIXELS = 8, 128
+BLOCK_ROWS, BLOCK_PIXELS = 4, 256
 FEW_ROWS = 8192
 """So few rows that each has a block of threads to itself."""
 
@@ -47,7 +47,8 @@ def _forward(
         with torch.cuda.device_of(logits):  # Triton launches where PyTorch stands
             _log_prob_kernel[(triton.cdiv(count, block),)](
                 logits, bias.contiguous(), x.contiguous(), value, residual,
-                count, logits.shape[1], x.shape[1], pixels, kept, block, BLOCK_PIXELS,
+                count, logits.shape[1], x.shape[1], pixels, kept,
+                block, BLOCK_PIXELS, triton.next_power_of_2(pixels % BLOCK_PIXELS),
             )  # fmt: skip
     return value, residual
 
@@ -89,7 +90,9 @@ _forward.register_autograd(_backward, setup_context=_remember)
 @torch.library.custom_op("arms::product", mutates_args=())
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """A float32 batch of matrix products, whatever the factors are."""
-    return torch.bmm(a, b) if a.dtype == torch.float32 else torch.bmm(a, b, out_dtype=torch.float32)
+    if a.dtype == torch.float32 or not a.is_cuda:
+        return torch.bmm(a.float(), b.float())
+    return torch.bmm(a, b, out_dtype=torch.float32)
 
 
 @_product.register_fake
@@ -97,38 +100,76 @@ def _(a: Tensor, b: Tensor) -> Tensor:
     return a.new_empty((*a.shape[:2], b.shape[2]), dtype=torch.float32)
 
 
+@torch.library.custom_op("arms::rough_product", mutates_args=())
+def rough_product(a: Tensor, b: Tensor) -> Tensor:
+    """A batch of matrix products whose gradient is made of bfloat16 ones."""
+    return torch.bmm(a, b)
+
+
+@rough_product.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty((*a.shape[:2], b.shape[2]))
+
+
+def _remember_factors(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _rough_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    rough, wanted = grad.to(torch.bfloat16), ctx.needs_input_grad
+    a, b = (factor.to(torch.bfloat16).mT for factor in ctx.saved_tensors)
+    return _product(rough, b) if wanted[0] else None, _product(a, rough) if wanted[1] else None
+
+
+rough_product.register_autograd(_rough_backward, setup_context=_remember_factors)
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def _log_prob_kernel(  # type: ignore[no-untyped-def]
     logits_ptr, bias_ptr, x_ptr, value_ptr, residual_ptr,
     count, rows: tl.constexpr, batch: tl.constexpr, pixels: tl.constexpr, kept: tl.constexpr,
-    ROWS: tl.constexpr, PIXELS: tl.constexpr,
+    ROWS: tl.constexpr, PIXELS: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)  # (replica * samples + sample) * batch + image
     row_in = row < count
     replica, image = row // rows, row % batch
-    logits_row = logits_ptr + row.to(tl.int64) * pixels
-    residual_row = residual_ptr + (replica.to(tl.int64) * kept + row % rows) * pixels
-    keep = row_in & (row % rows < kept)
-    x_row = x_ptr + (replica * batch + image) * pixels
-    bias_row = bias_ptr + replica * pixels
+    logits_row = (logits_ptr + row.to(tl.int64) * pixels)[:, None]
+    residual_row = (residual_ptr + (replica.to(tl.int64) * kept + row % rows) * pixels)[:, None]
+    x_row = (x_ptr + (replica * batch + image) * pixels)[:, None]
+    bias_row = (bias_ptr + replica * pixels)[:, None]
+    inside, keep = row_in[:, None], (row_in & (row % rows < kept))[:, None]
     missed = tl.zeros((ROWS, PIXELS), tl.float32)
     factors = tl.full((ROWS, PIXELS), 1.0, tl.float32)
-    for start in tl.static_range(0, pixels, PIXELS):
+    full: tl.constexpr = pixels - pixels % PIXELS
+    for start in tl.static_range(0, full, PIXELS):
         pixel = start + tl.arange(0, PIXELS)[None, :]
-        inside = row_in[:, None] & (pixel < pixels)
-        z = tl.load(logits_row[:, None] + pixel, mask=inside, other=0.0)
-        z += tl.load(bias_row[:, None] + pixel, mask=inside, other=0.0)
-        bit = tl.load(x_row[:, None] + pixel, mask=inside, other=0) > 0
-        # -log p = softplus of z or -z = max(that, 0) + log(1 + e^-|z|); factors are multiplied before one logarithm
-        small = tl.exp(-tl.abs(z))
-        missed += tl.maximum(tl.where(bit, -z, z), 0.0)
-        factors *= tl.where(inside, 1 + small, 1.0)
+        relu, factor = _tile(logits_row, bias_row, x_row, residual_row, pixel, inside, keep, kept > 0)
+        missed += relu
+        factors *= factor
         if start // PIXELS % 64 == 63:  # long before 2^128
             missed += tl.log(factors)
             factors = tl.full((ROWS, PIXELS), 1.0, tl.float32)
-        if kept > 0:
-            residual = tl.where(bit, 1.0, 0.0) - tl.where(z > 0, 1.0, small) / (1 + small)
-            tl.store(
-                residual_row[:, None] + pixel, residual.to(residual_ptr.dtype.element_ty), mask=keep[:, None] & inside
-            )
-    tl.store(value_ptr + row, -tl.sum(missed + tl.log(factors), 1), mask=row_in)
+    total = tl.sum(missed + tl.log(factors), 1)
+    if pixels > full:
+        pixel = full + tl.arange(0, REST)[None, :]
+        there = pixel < pixels
+        relu, factor = _tile(logits_row, bias_row, x_row, residual_row, pixel, inside & there, keep & there, kept > 0)
+        total += tl.sum(tl.where(there, relu + tl.log(factor), 0.0), 1)
+    tl.store(value_ptr + row, -total, mask=row_in)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tile(logits_row, bias_row, x_row, residual_row, pixel, inside, keep, KEEP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """-log p of a pixel is softplus(u), u = -z or z, = max(u, 0) + log(1 + e^-|z|): return that, and that to be logged.
+
+    Factors are multiplied before one logarithm is taken of them.
+    """
+    z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(bias_row + pixel, mask=inside, other=0.0)
+    bit = tl.load(x_row + pixel, mask=inside, other=0) > 0
+    u = tl.where(bit, -z, z)
+    small = tl.exp(-tl.abs(z))
+    if KEEP:
+        wrong = tl.where(u > 0, 1.0, small) / (1 + small)  # sigmoid(u)
+        residual = tl.where(bit, wrong, -wrong).to(residual_row.dtype.element_ty)
+        tl.store(residual_row + pixel, residual, mask=keep)
+    return tl.maximum(u, 0.0), 1 + small

@@ -26,7 +26,7 @@ class ReplicaLinear(nn.Module):
     """R affine maps at once: `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`."""
 
     rough_gradients = False
-    """Whether, as a decoder's last layer on a GPU, its gradient may be made of bfloat16 products."""
+    """Whether, on a GPU, its gradient may be made of bfloat16 products; it can then be taken only once."""
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -37,9 +37,20 @@ class ReplicaLinear(nn.Module):
         """Multiply each replica's rows, whatever axes stand before, with its own matrix."""
         first = x.movedim(-3, 0)
         rows = first.flatten(1, -2)
-        # A GPU's product that begins with a bias costs a pass more; an addition is fused with what follows.
-        out = torch.bmm(rows, self.weight) + self.bias if x.is_cuda else torch.baddbmm(self.bias, rows, self.weight)
+        if (
+            x.is_cuda
+        ):  # a product that begins with a bias would cost a pass more; an addition is fused with what follows
+            out = self._product()(rows, self.weight) + self.bias
+        else:
+            out = torch.baddbmm(self.bias, rows, self.weight)
         return out.reshape(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
+
+    def _product(self) -> Callable[[Tensor, Tensor], Tensor]:
+        if not (self.rough_gradients and HAS_TRITON):
+            return torch.bmm
+        from arms import kernels
+
+        return kernels.rough_product
 
     def initialise(self, generators: Sequence[Generator]) -> None:
         """Draw Glorot-uniform weights, replica r from its own generator, and zero biases."""

@@ -107,13 +107,13 @@ class Trainer:
             model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
         self.model = model.to(device)
         _check_replicas(model, config.replicas)
-        for layer in model.modules():
-            if isinstance(layer, ReplicaLinear):
-                layer.rough_gradients = config.precision == "medium"
         self.generator = run_generator(config.seed, device)
         self.estimator = (estimator or as_estimator(config.estimator, config.num_samples)).for_replicas(
             config.replicas, model.latents, len(pixel_mean), seeded_generator(config.seed, "estimator", device=device)
         )
+        for layer in model.modules():
+            if isinstance(layer, ReplicaLinear):  # a relaxing estimator differentiates a gradient
+                layer.rough_gradients = config.precision == "medium" and not self.estimator.relaxes
         encoder = list(model.encoder.parameters()) if isinstance(model.encoder, nn.Module) else []
         known = {id(p) for p in (*encoder, model.prior)}
         self.encoder_weights = [p for p in encoder if p.requires_grad]
@@ -130,6 +130,10 @@ class Trainer:
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
         on_gpu = self.images.is_cuda
         self._noise = None if on_gpu else self.generator  # None is the device's default: the same one, and compilable
+        self._scale = -1 / config.batch_size  # of the loss: minus the mean over images
+        self._weight = torch.full(
+            (config.replicas, config.batch_size), self._scale, dtype=model.prior.dtype, device=device
+        )
         self.steps_done = 0
         self.elbo_sum = torch.zeros(config.replicas, device=device)
         self.elbo_count = 0
@@ -177,7 +181,7 @@ class Trainer:
             everything = self.model.log_weights(samples, x, constant, attached=1)
             value, values = everything[0], everything[1:]
         self.elbo_sum.add_(values.detach().mean((0, 2)))
-        return logits, self._scale * gradient(draw, values), value, torch.full_like(value, self._scale)
+        return logits, self._scale * gradient(draw, values), value, self._weight
 
     def apply(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against their gradients, and note the encoder's."""
@@ -261,7 +265,7 @@ class Trainer:
             value = values.mean(0)
         else:
             value = self.model.log_weights(self._extra_sample(constant), x, constant)[0]
-        from_value = _gradients([(value, torch.full_like(value, self._scale))], [*self.weights, *self.prior])
+        from_value = _gradients([(value, self._weight)], [*self.weights, *self.prior])
         encoder_grads = torch.autograd.grad(logits, self.encoder_weights, self._scale * grad, create_graph=True)
         # What the estimator learns: to make the encoder's gradient small, that is, less noisy around its mean.
         norm = sum((g.square().sum() for g in encoder_grads), torch.zeros((), device=logits.device))
@@ -270,10 +274,6 @@ class Trainer:
         inner, outer = len(self.encoder_weights), len(self.weights)
         shared = [g.detach() + extra for g, extra in zip(encoder_grads, from_value, strict=False)]
         return [*shared, *from_value[inner : outer - len(self.learnt)], *learnt_grads, *from_value[outer:]]
-
-    @property
-    def _scale(self) -> float:
-        return -1 / self.config.batch_size
 
     def _extra_sample(self, logits: Tensor) -> Tensor:
         """What decoder and prior learn from by the paper's rule: one more sample, independent, `[1, R, B, latents]`."""

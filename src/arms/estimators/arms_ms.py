@@ -12,10 +12,11 @@ Reference: Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient f
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from torch import Generator, Tensor
 
 from arms.arguments import widen
-from arms.couplings import Coupling, Dirichlet
+from arms.couplings import Coupling, Dirichlet, Independent
 from arms.estimators.arms import coupled_samples, debias_factor, require_coupling
 from arms.estimators.base import Draw
 from arms.estimators.loorf_ms import MultiSampleLOORF
@@ -39,9 +40,11 @@ class MultiSampleARMS(MultiSampleLOORF):
         super().__post_init__()
         require_coupling(self.coupling)
 
+    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
+        bound = Independent().sample(logits, self.bound_samples, generator)
+        tried = coupled_samples(self.coupling, logits, self.num_samples - self.bound_samples, generator)
+        return Draw(self, logits, torch.cat([bound, tried]))
+
     def combine(self, draw: Draw, values: Tensor) -> Tensor:
         tried = self.num_samples - self.bound_samples
         return super().combine(draw, values) * debias_factor(self.coupling, widen(draw.logits), tried)
-
-    def _tried(self, logits: Tensor, generator: Generator | None) -> Tensor:
-        return coupled_samples(self.coupling, logits, self.num_samples - self.bound_samples, generator)

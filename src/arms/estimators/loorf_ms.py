@@ -47,8 +47,7 @@ class MultiSampleLOORF(MultiSample):
         object.__setattr__(self, "bound_samples", bound)
 
     def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        bound = Independent().sample(logits, self.bound_samples, generator)
-        return Draw(self, logits, torch.cat([bound, self._tried(logits, generator)]))
+        return Draw(self, logits, Independent().sample(logits, self.num_samples, generator))
 
     def combine(self, draw: Draw, values: Tensor) -> Tensor:
         tried = draw.samples[self.bound_samples :]
@@ -62,9 +61,6 @@ class MultiSampleLOORF(MultiSample):
                 f"got {count}: try {count + 1}, or give bound_samples"
             )
         return count // 2
-
-    def _tried(self, logits: Tensor, generator: Generator | None) -> Tensor:
-        return Independent().sample(logits, self.num_samples - self.bound_samples, generator)
 
 
 def slot_sums(values: Tensor, bound_samples: int) -> Tensor:
