@@ -3,70 +3,25 @@
     ARMS_DATA_DIR=... python benchmarks/precision.py --output benchmarks/results/precision.json
 
 Replicas are seeds; all precisions start from the same weights and draw the same noise, so the difference is taken seed
-by seed, and stands beside its own standard error and beside the spread of the seeds themselves. On a CPU the GPU's
-products are emulated by rounding their factors, all but those of the encoder's gradient.
+by seed, and stands beside its own standard error and beside the spread of the seeds themselves. Needs a GPU.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
 import torch
-from torch import Tensor
 
-from arms import models
 from arms.data import load
-from arms.devices import choose_device
 from arms.engine import Engine
-from arms.memory import keep_freed_memory
 from arms.pipeline import evaluate
 from arms.training import Precision, TrainConfig, Trainer
 
 PRECISIONS: tuple[Precision, ...] = ("highest", "high", "medium")
-
-
-def to_tf32(x: Tensor) -> Tensor:
-    """Round to ten bits of mantissa; autograd sees nothing of it."""
-    bits = x.detach().contiguous().view(torch.int32)
-    rounded = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
-    return x + (rounded - x.detach()) if x.requires_grad else rounded
-
-
-def to_bfloat16(x: Tensor) -> Tensor:
-    return x.to(torch.bfloat16).float()
-
-
-@contextmanager
-def emulated(precision: Precision) -> Iterator[None]:
-    """Let the products of a CPU be as precise as a GPU's."""
-    bmm, baddbmm, backward = torch.bmm, torch.baddbmm, models._AffineLogProb.backward
-
-    def rounding(to: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-        return lambda a, b: bmm(to(a), to(b))
-
-    def rough_backward(*arguments: Tensor) -> object:
-        torch.bmm = rounding(to_bfloat16)
-        try:
-            return backward(*arguments)
-        finally:
-            torch.bmm = rounding(to_tf32)
-
-    if precision != "highest":
-        torch.bmm = rounding(to_tf32)
-        torch.baddbmm = lambda c, a, b: baddbmm(c, to_tf32(a), to_tf32(b))  # type: ignore[assignment]
-    if precision == "medium":
-        models._AffineLogProb.backward = staticmethod(rough_backward)  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        torch.bmm, torch.baddbmm = bmm, baddbmm
-        models._AffineLogProb.backward = staticmethod(backward)  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -77,11 +32,10 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=25)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    keep_freed_memory()
-    device, dataset = choose_device("auto"), load("dynamic-mnist")
+    dataset = load("dynamic-mnist")
     record = {
         "command": " ".join(["python", *sys.argv]),
-        "device": torch.cuda.get_device_name() if device == "cuda" else "CPU, emulated",
+        "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "steps": options.steps,
         "replicas": options.replicas,
@@ -91,9 +45,8 @@ def main() -> None:
         config = TrainConfig("dynamic-mnist", network, "arms-d", n, options.replicas)
         exact: dict[str, list[float]] = {}
         for precision in PRECISIONS:
-            trainer = Trainer(replace(config, precision=precision), dataset, device)
-            with emulated("highest" if device == "cuda" else precision):
-                Engine(trainer).advance(options.steps)
+            trainer = Trainer(replace(config, precision=precision), dataset, "cuda")
+            Engine(trainer).advance(options.steps)
             found = evaluate(trainer.model, dataset, "test", [1, 100], config.seed)
             exact = exact or found
             for count, bounds in found.items():

@@ -53,7 +53,7 @@ class Independent(Coupling):
     def sample(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         n = as_count(n, 1, "n")
         probs = torch.sigmoid(widen(logits.detach()))
-        return below(uniform(n, probs, generator), probs).to(logits.dtype)
+        return step(probs - uniform(n, probs, generator)).to(logits.dtype)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         return torch.ones_like(logits.detach())
@@ -86,7 +86,7 @@ class Dirichlet(Coupling):
         phi = widen(logits.detach())
         threshold = -torch.expm1(_log_smaller(phi) / (n - 1))
         minus_exponential = uniform(n, phi, generator).neg_().log1p_()  # finite: a uniform never reaches 1
-        return flip(below(minus_exponential, threshold * minus_exponential.sum(0)), logits)
+        return flip(step(threshold * minus_exponential.sum(0) - minus_exponential), logits)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")
@@ -124,7 +124,7 @@ class Gaussian(Coupling):
         phi = widen(logits.detach())
         threshold = torch.special.ndtri(torch.sigmoid(-phi.abs())) * math.sqrt((n - 1) / n)
         normal = torch.randn(n, *phi.shape, generator=generator, dtype=phi.dtype, device=phi.device)
-        return flip(below(normal, threshold + normal.mean(0)), logits)
+        return flip(step(threshold + normal.mean(0) - normal), logits)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")
@@ -214,13 +214,6 @@ def step(x: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return (x > 0).to(x.dtype)
     return x.sign().relu_()
-
-
-def below(noise: Tensor, bound: Tensor) -> Tensor:
-    """Return 1 where noise `[n, *batch]` is below the bound `[*batch]` of all n, and 0 elsewhere."""
-    if torch.compiler.is_compiling():  # one kernel for all n, or the bound would be computed anew for each
-        return torch.stack([step(bound - one) for one in noise])
-    return step(bound - noise)
 
 
 def flip(samples: Tensor, logits: Tensor) -> Tensor:
