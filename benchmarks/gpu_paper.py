@@ -1,9 +1,10 @@
-"""Full runs on dynamic MNIST by the paper's protocol, all estimators of one network and n packed into one ensemble.
+"""Full runs by the paper's protocol, all estimators of one network and n packed into one ensemble.
 
 ARMS_DATA_DIR=... python benchmarks/gpu_paper.py --network linear --num-samples 4 --output runs/paper
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from time import perf_counter
@@ -18,6 +19,7 @@ ESTIMATORS = ("loorf", "disarm", "arms-d", "arms-n", "arms-s")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--datasets", nargs="+", default=["dynamic-mnist"], help="several are packed together too")
     parser.add_argument("--network", default="linear")
     parser.add_argument("--num-samples", type=int, default=4)
     parser.add_argument("--steps", type=int, default=1_000_000)
@@ -26,7 +28,6 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     config = TrainConfig(
-        "dynamic-mnist",
         network=options.network,
         num_samples=options.num_samples,
         replicas=5,
@@ -37,14 +38,15 @@ def main() -> None:
         evaluate_every=100_000,
         evaluate_images=1000,
     )
-    names = [run_name(TrainConfig(**{**vars(config), "estimator": name})) for name in ESTIMATORS]
+    configs = [replace(config, estimator=one, dataset=data) for one in ESTIMATORS for data in options.datasets]
     start = perf_counter()
 
-    def watch(estimator: str, record: Record) -> None:
+    def watch(config: TrainConfig, record: Record) -> None:
         if record["step"] % 50_000 == 0 and (elbo := left(record["train_elbo"])):
-            print(record["step"], f"{perf_counter() - start:.0f} s", estimator, f"ELBO {mean(elbo):.2f}", flush=True)
+            elapsed = f"{perf_counter() - start:.0f} s"
+            print(record["step"], elapsed, config.dataset, config.estimator, f"ELBO {mean(elbo):.2f}", flush=True)
 
-    runs = train_packed(config, ESTIMATORS, [options.output / name for name in names], watch=watch, tell=print)
+    runs = train_packed(configs, [options.output / run_name(one) for one in configs], watch=watch, tell=print)
     for run in runs:
         result = run.result()
         assert result is not None
@@ -53,7 +55,7 @@ def main() -> None:
             for split in ("train", "test")
             for count, values in result["bounds"][split].items()
         ]
-        print(options.network, run.config().estimator, *cells, sep="  ")
+        print(options.network, run.config().dataset, run.config().estimator, *cells, sep="  ")
     print(f"done in {perf_counter() - start:.0f} s")
 
 

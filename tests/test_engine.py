@@ -4,6 +4,7 @@ CUDA graphs need a GPU and are tested where there is one.
 """
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +18,7 @@ from arms import models
 from arms.data import Dataset, load
 from arms.engine import Engine
 from arms.models import Network
+from arms.packing import packed_trainer
 from arms.training import Precision, TrainConfig, Trainer
 
 SMALL = TrainConfig(num_samples=4, latents=20, learning_rate=2e-3, replicas=2, steps=40, report_every=20)
@@ -45,6 +47,18 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
 def test_compiled_step_is_the_plain_one(
     name: str, rule: str, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = replace(SMALL, estimator=name, decoder_samples=rule, network=network, batch_size=5)  # type: ignore[arg-type]
+    assert_compiled_is_plain(lambda: Trainer(config, noise_images()), monkeypatch)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs it itself, in the test of the engine below")
+@pytest.mark.parametrize("names", [("loorf", "arms-d"), ("loorf-ms", "arms-ms-d")])
+def test_compiled_pack_is_the_plain_one(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = [replace(SMALL, estimator=name, batch_size=5) for name in names for _ in range(2)]
+    assert_compiled_is_plain(lambda: packed_trainer(configs, [noise_images(), noise_images()] * 2, "cpu"), monkeypatch)
+
+
+def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU runs, on a CPU: traced without a break, the fused likelihood in it, on the same noise, to rounding."""
     kernels = pytest.importorskip("arms.kernels", exc_type=ImportError)
 
@@ -53,8 +67,7 @@ def test_compiled_step_is_the_plain_one(
         value: Tensor = kernels.affine_log_prob(h, layer.weight, layer.bias, x, count)
         return value
 
-    config = replace(SMALL, estimator=name, decoder_samples=rule, network=network, batch_size=5)  # type: ignore[arg-type]
-    plain, compiled = Trainer(config, noise_images()), Trainer(config, noise_images())
+    plain, compiled = make(), make()
     compile_all = partial(torch.compile, fullgraph=True, backend="aot_eager")
     estimate, apply = compile_all(compiled.estimate), compile_all(compiled.apply)
     logging.disable()  # the compiler's traces, which pytest would collect, take longer than the compiler

@@ -81,12 +81,14 @@ def test_on_a_gpu_runs_are_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert runs["loorf"].provenance()["together"] == ["arms-d", "arms-n", "arms-s", "loorf", "disarm"]
     assert "together" not in runs["relax"].provenance()
     sizes = [len(together) for together in packs(configs("table1", "paper"))]
-    assert sorted(sizes) == [1] * 24 + [5] * 24
+    assert sorted(sizes) == [1] * 24 + [15] * 8, "three data sets together; relax alone"
     bounds = packs(configs("table2", "paper"))
-    assert sorted(len(together) for together in bounds) == [1] * 24 + [3] * 24
-    assert all(len(together) == 3 or together[0].estimator == "vimco" for together in bounds), (
+    assert sorted(len(together) for together in bounds) == [3] * 8 + [9] * 8
+    assert all(len(together) == 9 or together[0].estimator == "vimco" for together in bounds), (
         "its bound has more samples"
     )
+    estimators = [config.estimator for config in bounds[0]]
+    assert estimators == sorted(estimators, key=estimators.index), "those that can draw at once stand together"
 
 
 def test_drawings_need_no_runs(tmp_path: Path) -> None:

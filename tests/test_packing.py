@@ -14,7 +14,7 @@ from marks import needs_gpu
 import arms
 from arms import pipeline
 from arms.checks import score_limit
-from arms.data import Dataset, load
+from arms.data import Dataset, TrainingImages, load
 from arms.engine import Engine
 from arms.memory import free_memory
 from arms.models import build_vae
@@ -29,7 +29,7 @@ from arms.packing import (
     share_of_state,
 )
 from arms.pipeline import evaluate, train, train_packed
-from arms.runs import CHECKPOINTS, Run
+from arms.runs import CHECKPOINTS, Record, Run
 from arms.training import TrainConfig, Trainer
 
 SMALL = TrainConfig(num_samples=4, latents=10, batch_size=10, learning_rate=2e-3, replicas=2, steps=30, report_every=10)
@@ -49,6 +49,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> list[Run
     return packed(tmp_path_factory.mktemp("whole"), digits)
 
 
+@pytest.fixture(scope="module")
+def strokes() -> Dataset:
+    """Others of the same form: brighter, more of them, and not the digits."""
+    images = torch.randint(17, (140, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    return Dataset("strokes", images[:100].clamp(min=8), images[100:120], images[120:], 8, 8, 16)
+
+
 def packed(
     folder: Path,
     digits: Dataset,
@@ -58,13 +65,23 @@ def packed(
 ) -> list[Run]:
     """Train a pack, or go on with it, saving at every report; `stop_at` ends it there, after the saves."""
 
-    def stop(name: str, record: dict[str, object]) -> None:
+    def stop(_: TrainConfig, record: Record) -> None:
         if record["step"] == stop_at:
             raise InterruptedError
 
-    options = {"device": "cpu", "dataset": digits, "checkpoint_seconds": 0.0, "watch": stop}
-    tell = list[str]().append if told is None else told.append
-    return train_packed(SMALL, names, [folder / name for name in names], tell=tell, **options)  # type: ignore[arg-type]
+    return train_packed(
+        configs_of(names),
+        [folder / name for name in names],
+        device="cpu",
+        datasets=[digits] * len(names),
+        checkpoint_seconds=0.0,
+        watch=stop,
+        tell=list[str]().append if told is None else told.append,
+    )
+
+
+def configs_of(names: Sequence[str], config: TrainConfig = SMALL) -> list[TrainConfig]:
+    return [replace(config, estimator=name) for name in names]
 
 
 def stopped_packed(folder: Path, digits: Dataset, stop_at: int, names: Sequence[str] = NAMES) -> None:
@@ -87,7 +104,7 @@ def assert_same(ours: Run, theirs: Run) -> None:
 
 def test_packed_members_serve_their_own_replicas() -> None:
     members = (arms.LOORF(4), arms.ARMS(4), arms.DisARM(4))
-    packed = Packed(4, members, replicas=2)
+    packed = Packed(4, members, widths=(2,) * len(members))
     logits = torch.linspace(-2, 2, 6 * 5 * 3, dtype=torch.float64).reshape(6, 5, 3)
     draw = packed.draw(logits, torch.Generator().manual_seed(0))
     values = draw.samples.sum(-1).square()
@@ -99,7 +116,7 @@ def test_packed_members_serve_their_own_replicas() -> None:
 
 
 def test_packed_estimates_are_unbiased() -> None:
-    packed = Packed(4, (arms.LOORF(4), arms.ARMS(4)), replicas=20_000)
+    packed = Packed(4, (arms.LOORF(4), arms.ARMS(4)), widths=(20_000, 20_000))
     logits = torch.tensor([0.4, -1.2, 0.9], dtype=torch.float64)
     table = arms.checks.table_objective(arms.checks.random_table(3, torch.Generator().manual_seed(1)))
     grad = packed(table, logits.expand(40_000, 1, -1), torch.Generator().manual_seed(2)).grad.squeeze(1)
@@ -127,12 +144,62 @@ def test_packed_runs_are_runs_of_their_own(whole: list[Run], digits: Dataset) ->
     assert whole[0].metrics() != whole[1].metrics()
 
 
-def test_a_packed_run_starts_from_the_weights_it_would_have_alone(digits: Dataset) -> None:
-    trainer = packed_trainer([replace(SMALL, estimator=name) for name in NAMES], digits, "cpu")
-    alone = build_vae(SMALL.network, SMALL.latents, digits.pixel_mean(), SMALL.replicas, SMALL.seed).state_dict()
-    for index in range(2):
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_packed_run_starts_from_the_weights_it_would_have_alone(
+    mixed: bool, digits: Dataset, strokes: Dataset
+) -> None:
+    datasets = [digits, strokes if mixed else digits]
+    trainer = packed_trainer(configs_of(NAMES), datasets, "cpu")
+    for index, dataset in enumerate(datasets):
+        alone = build_vae(SMALL.network, SMALL.latents, dataset.pixel_mean(), SMALL.replicas, SMALL.seed).state_dict()
         own = share_of_model(trainer, SMALL, index, 2).state_dict()
+        assert own.keys() == alone.keys()
         assert all(torch.equal(own[name], tensor) for name, tensor in alone.items())
+
+
+def test_data_sets_side_by_side(tmp_path: Path, digits: Dataset, strokes: Dataset) -> None:
+    datasets = [digits, strokes, digits, strokes]
+    configs = [replace(SMALL, estimator=name, dataset=data.name) for name in NAMES for data in (digits, strokes)]
+
+    def go(folder: Path, stop_at: int = 0) -> list[Run]:
+        def stop(config: TrainConfig, record: Record) -> None:
+            if record["step"] == stop_at:
+                raise InterruptedError
+
+        paths = [folder / f"{config.dataset}-{config.estimator}" for config in configs]
+        return train_packed(configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, watch=stop)
+
+    with pytest.raises(InterruptedError):
+        go(tmp_path / "again", stop_at=10)
+    for ours, theirs in zip(go(tmp_path / "again"), go(tmp_path / "once"), strict=True):
+        assert_same(ours, theirs)
+    for run, config, dataset in zip(go(tmp_path / "once"), configs, datasets, strict=True):
+        assert run.config() == config
+        assert run.provenance()["together"][1] == "loorf on strokes"
+        trainer, state, result = Trainer(config, dataset), run.load(), run.result()
+        assert state is not None
+        assert result is not None
+        trainer.load_state(state)  # fits: plain training could go on
+        assert evaluate(trainer.model, dataset, "test", [1, 2, 4, 100], SMALL.seed) == result["bounds"]["test"]
+
+
+def test_neighbours_with_one_estimator_draw_at_once() -> None:
+    configs = [replace(SMALL, estimator=name, dataset=data) for name in NAMES for data in ("a", "b", "c")]
+    together = pack(configs)
+    assert together.members == (arms.LOORF(4), arms.ARMS(4, arms.coupling("systematic")))
+    assert together.widths == (6, 6)
+
+
+def test_every_replica_sees_its_own_images_evenly() -> None:
+    """Image i of a data set lights pixel i, or pixel 10 + i of the other."""
+    first, second = torch.zeros(4, 16, dtype=torch.uint8), torch.zeros(5, 16, dtype=torch.uint8)
+    first[range(4), range(4)] = second[range(5), range(10, 15)] = 1
+    one, other = (Dataset(name, rows, rows, rows, 4, 4, 1) for name, rows in (("one", first), ("other", second)))
+    images = TrainingImages.of([one, other, one], 6, "cpu")
+    seen = images.batch(6, 20_000, torch.Generator().manual_seed(0)).sum(1)
+    expected = [20_000 * rows.float().mean(0) for rows in (first, first, second, second, first, first)]
+    assert (seen - torch.stack(expected)).abs().max() < 5 * 70  # five standard deviations at the most
+    assert torch.equal(seen > 0, torch.stack(expected) > 0)
 
 
 def test_a_pack_of_one_is_a_plain_run(tmp_path: Path, digits: Dataset) -> None:
@@ -141,8 +208,9 @@ def test_a_pack_of_one_is_a_plain_run(tmp_path: Path, digits: Dataset) -> None:
     assert_same(one, plain)
 
 
-def test_states_come_apart_and_together_again(digits: Dataset) -> None:
-    trainer = packed_trainer([replace(SMALL, estimator=name) for name in NAMES], digits, "cpu")
+@pytest.mark.parametrize("mixed", [False, True])
+def test_states_come_apart_and_together_again(mixed: bool, digits: Dataset, strokes: Dataset) -> None:
+    trainer = packed_trainer(configs_of(NAMES), [digits, strokes if mixed else digits], "cpu")
     trainer.step()
     state = {name: tensor.clone() for name, tensor in trainer.state().items()}
     parts = [share_of_state(state, index, 2) for index in range(2)]
@@ -192,12 +260,12 @@ def test_a_pack_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
 
 
 def test_refusals(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
-    with pytest.raises(ValueError, match="estimators must be different names, at least one, got loorf, loorf"):
+    with pytest.raises(ValueError, match=r"must differ in estimator or data set, .*, got digits loorf, digits loorf"):
         packed(tmp_path, digits, ["loorf", "loorf"])
     with pytest.raises(ValueError, match="holds another run"):
-        train_packed(replace(SMALL, seed=3), NAMES, [tmp_path / "new", whole[1].path], device="cpu")
+        train_packed(configs_of(NAMES, replace(SMALL, seed=3)), [tmp_path / "new", whole[1].path], device="cpu")
     with pytest.raises(ValueError, match="no device 'tpu' here"):
-        train_packed(SMALL, NAMES, [tmp_path / name for name in NAMES], device="tpu")
+        train_packed(configs_of(NAMES), [tmp_path / name for name in NAMES], device="tpu")
     assert not list(tmp_path.iterdir())
 
 
@@ -221,8 +289,9 @@ digits = Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20],
 folder, config, names = Path(sys.argv[1]), TrainConfig(**json.loads(sys.argv[2])), sys.argv[3].split()
 
 def packed(folder, config=config, **options):
-    options = {"device": "cpu", "dataset": digits, "tell": print, **options}
-    train_packed(config, names, [folder / name for name in names], **options)
+    options = {"device": "cpu", "datasets": [digits] * len(names), "tell": print, **options}
+    configs = [replace(config, estimator=name) for name in names]
+    train_packed(configs, [folder / name for name in names], **options)
 """
 
 KILLED = """
@@ -250,8 +319,8 @@ def sitting(folder, rename=0, save=0):
 def interrupted(folder):
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    def once(name, record):  # a second one would not wait for the save
-        if name == names[0]:
+    def once(own, record):  # a second one would not wait for the save
+        if own.estimator == names[0]:
             os.kill(os.getpid(), signal.SIGINT)
     try:
         packed(folder, checkpoint_seconds=1e9, watch=once)
@@ -413,7 +482,9 @@ def test_gpu_memory_that_is_really_full(tmp_path: Path, digits: Dataset) -> None
     free_memory()
     torch.cuda.set_per_process_memory_fraction(share)
     try:
-        runs = train_packed(config, NAMES, paths[1:], device="cuda", dataset=digits, tell=told.append)
+        runs = train_packed(
+            configs_of(NAMES, config), paths[1:], device="cuda", datasets=[digits] * len(NAMES), tell=told.append
+        )
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert told == ["loorf, arms-s do not fit into the memory of cuda together: trained as 1 + 1"]

@@ -23,6 +23,10 @@ from arms.training import TrainConfig
 CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=2, steps=20, report_every=10)
 
 
+def configs_of(*names: str) -> list[TrainConfig]:
+    return [replace(CONFIG, estimator=name) for name in names]
+
+
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
     whole = load("digits")
@@ -76,36 +80,55 @@ def test_a_device_may_be_a_device(tmp_path: Path, digits: Dataset) -> None:
 def test_means_are_checked_before_anything_is_written(
     means: dict[str, Any], message: str, tmp_path: Path, digits: Dataset
 ) -> None:
-    given = {"device": "cpu", "dataset": digits, **means}
+    given = {"device": "cpu", **means}
     with pytest.raises(ValueError, match=message):
-        train(CONFIG, tmp_path / "run", **given)
+        train(CONFIG, tmp_path / "run", dataset=digits, **given)
     with pytest.raises(ValueError, match=message):
-        train_packed(CONFIG, ["loorf", "arms-s"], [tmp_path / "a", tmp_path / "b"], **given)
+        train_packed(configs_of("loorf", "arms-s"), [tmp_path / "a", tmp_path / "b"], **given)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("estimators", "directories", "message"),
+    ("configs", "directories", "message"),
     [
-        ("loorf", ["a"], r"estimators must be a list, got 'loorf': write \['loorf'\]"),
-        (["loorf"], "a", r"directories must be a list, got 'a': write \['a'\]"),
-        (["loorf"], Path("a"), r"directories must be a list, got 'a': write \['a'\]"),
-        (["loorf", "arms-s"], ["a"], "each estimator needs a directory, got 1 for 2 estimators"),
+        (CONFIG, ["a"], r"configs must be a list of configurations, got one: write \[config\]"),
+        (configs_of("loorf"), "a", r"directories must be a list, got 'a': write \['a'\]"),
+        (configs_of("loorf"), Path("a"), r"directories must be a list, got 'a': write \['a'\]"),
+        (configs_of("loorf", "arms-s"), ["a"], "each run needs a directory, got 1 for 2 runs"),
         (
-            ["loorf", "arms-s"],
+            configs_of("loorf", "arms-s"),
             ["a", Path("b/../a")],
             r"directories must be different, one for each run, got a, b/\.\./a",
         ),
-        (["loorf", "loorf"], ["a", "b"], "got loorf, loorf: name each once; more seeds are `replicas`"),
-        ([], [], "at least one, got none"),
+        (configs_of("loorf", "loorf"), ["a", "b"], "got digits loorf, digits loorf: name each once; more seeds are"),
+        ([], [], "be at least one, got none"),
+        (
+            [CONFIG, replace(CONFIG, estimator="loorf", seed=7)],
+            ["a", "b"],
+            "may differ in estimator and dataset only, got 0 and 7 for seed: train them apart",
+        ),
     ],
 )
-def test_a_pack_is_estimators_with_a_directory_each(
-    estimators: Any, directories: Any, message: str, tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+def test_a_pack_is_runs_of_one_kind_with_a_directory_each(
+    configs: Any, directories: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=message):
-        train_packed(replace(CONFIG, replicas=1), estimators, directories, device="cpu", dataset=digits)
+        train_packed(configs, directories, device="cpu")
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_sets_of_a_pack_are_one_for_each_run(tmp_path: Path, digits: Dataset) -> None:
+    wide = replace(digits, name="wide", train=digits.train.repeat(1, 2))
+    for datasets, message in (
+        (digits, "datasets must be a list with one for each run, got one for 2 runs"),
+        ([digits], "datasets must be a list with one for each run, got 1 for 2 runs"),
+        ([digits, replace(digits)], "different data sets need different names, got digits, digits"),
+        ([digits, wide], "must be of one form, got digits 64 pixels of 16 levels, wide 128 pixels of 16 levels"),
+    ):
+        paths = [tmp_path / "a", tmp_path / "b"]
+        with pytest.raises(ValueError, match=message):
+            train_packed(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=datasets)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
@@ -237,7 +260,8 @@ def test_a_cpu_says_that_it_has_one_precision(tmp_path: Path, digits: Dataset) -
 def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) -> None:
     mine = replace(digits, name="mine")
     run = train(CONFIG, tmp_path / "alone", device="cpu", dataset=mine)
-    packed = train_packed(CONFIG, ["loorf", "arms-s"], [tmp_path / "a", tmp_path / "b"], device="cpu", dataset=mine)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    packed = train_packed(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=[mine, mine])
     assert {one.config().dataset for one in (run, *packed)} == {"mine"}
     with pytest.raises(ValueError, match="no data set is called 'mine'"):
         load_model(run)

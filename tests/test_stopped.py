@@ -23,7 +23,7 @@ from arms.reports import build_report, collect, summary
 from arms.reports.curves import plots
 from arms.reports.groups import group_runs
 from arms.reports.tables import comparison
-from arms.runs import CHECKPOINTS, Run, _digest
+from arms.runs import CHECKPOINTS, Record, Run, _digest
 from arms.training import TrainConfig, Trainer
 
 CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=3, steps=40, report_every=10, evaluate_every=20)
@@ -195,13 +195,18 @@ def test_one_line_a_report_and_cause(tmp_path: Path) -> None:
 
 
 def pack_of(folder: Path, digits: Dataset, told: list[str], stop_at: int = 0) -> list[Run]:
-    def stop(name: str, record: dict[str, object]) -> None:
+    def stop(_: TrainConfig, record: Record) -> None:
         if record["step"] == stop_at:
             raise InterruptedError
 
-    paths = [folder / name for name in NAMES]
     return train_packed(
-        CONFIG, NAMES, paths, device="cpu", dataset=digits, checkpoint_seconds=0, watch=stop, tell=told.append
+        [replace(CONFIG, estimator=name) for name in NAMES],
+        [folder / name for name in NAMES],
+        device="cpu",
+        datasets=[digits] * len(NAMES),
+        checkpoint_seconds=0,
+        watch=stop,
+        tell=told.append,
     )
 
 

@@ -33,8 +33,8 @@ class Engine:
     """
 
     def __init__(self, trainer: Trainer, drive: Drive = "auto", block: int = BLOCK) -> None:
-        on_gpu = trainer.images.is_cuda
-        refuse_without_gpu(drive, str(trainer.images.device))
+        on_gpu = trainer.device.type == "cuda"
+        refuse_without_gpu(drive, str(trainer.device))
         self.trainer = trainer
         self.drive = ("compiled" if on_gpu else "eager") if drive == "auto" else drive
         self.block = block if self.drive != "eager" else 1
@@ -96,7 +96,7 @@ class Engine:
     def _fitting(self) -> Iterator[None]:
         """Run the body on the run's own GPU with products as precise as asked, or on no more threads than pay."""
         precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
-        images = self.trainer.images
+        images = self.trainer.data.images
         if images.is_cuda:
             torch.set_float32_matmul_precision(self.trainer.config.precision)
         elif self._is_small:

@@ -15,7 +15,7 @@ from arms.estimators import estimator
 from arms.members import DivergedError, Tell
 from arms.models import Network
 from arms.packing import bound_of, packable
-from arms.pipeline import train_packed
+from arms.pipeline import OWN, train_packed
 from arms.runs import run_name
 from arms.training import TrainConfig, paper_preset
 
@@ -133,8 +133,8 @@ def run_experiment(
     """Train what is not yet trained under `output`, write the report or the figures, and return their paths.
 
     The same call again goes on where an earlier one ended; experiments in one folder share their runs. On a GPU runs
-    that differ only in their estimator are trained together; on a CPU one by one, so that the numbers of none depend on
-    what else is trained. A run that loses all its replicas is told, and stands in the report as diverged.
+    that differ only in estimator and data set are trained together; on a CPU one by one, so that the numbers of none
+    depend on what else is trained. A run that loses all its replicas is told, and stands in the report as diverged.
     """
     source, folder = _experiment(name).source, Path(output)
     if isinstance(source, Drawing):
@@ -153,15 +153,18 @@ def run_experiment(
 
 
 def packs(wanted: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
-    """Sort runs into those that can be trained as one ensemble: all but the estimator is the same, the bound too.
+    """Sort runs into those that can be trained as one ensemble: all but estimator and data set is the same, K too.
+
+    Those with one estimator stand together, whatever their data sets, which must be of one form.
 
     >>> [[config.estimator for config in together] for together in packs(configs("figure3", "smoke"))]
     [['arms-d', 'arms-n', 'arms-s', 'loorf', 'disarm'], ['relax']]
     """
     found: dict[object, list[TrainConfig]] = {}
-    for config in wanted:
+    order = [config.estimator for config in wanted]
+    for config in sorted(wanted, key=lambda config: order.index(config.estimator)):
         own = estimator(config.estimator, config.num_samples)
-        shared = (*{**asdict(config), "estimator": ""}.values(), bound_of(own))
+        shared = (*(asdict(config) | dict.fromkeys(OWN)).values(), bound_of(own))
         found.setdefault(shared if packable(own) else config, []).append(config)
     return list(found.values())
 
@@ -171,14 +174,7 @@ def _train(
 ) -> None:
     start, names = perf_counter(), [run_name(config) for config in together]
     try:
-        train_packed(
-            together[0],
-            [config.estimator for config in together],
-            [folder / name for name in names],
-            device=device,
-            data_dir=data_dir,
-            tell=tell,
-        )
+        train_packed(together, [folder / name for name in names], device=device, data_dir=data_dir, tell=tell)
     except DivergedError as error:
         tell(str(error))
     tell(f"{place} {', '.join(names)}: {perf_counter() - start:.1f} s")

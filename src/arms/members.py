@@ -34,13 +34,13 @@ class Member:
     config: TrainConfig
     tell: Tell
     watch: Watcher | None = None
+    name: str = ""
+    """What tells it from the others of its pack."""
     stopped: dict[int, int] = field(default_factory=dict)
     _watchers: list[Watcher] = field(default_factory=list, init=False)
 
-    @property
-    def name(self) -> str:
-        """What tells it from the others of its pack."""
-        return self.config.estimator
+    def __post_init__(self) -> None:
+        self.name = self.name or self.config.estimator
 
     @property
     def left(self) -> int:

@@ -92,7 +92,7 @@ class BinaryVAE(nn.Module):
 
     def decode(self, b: Tensor) -> Tensor:
         """Return the logits of p(x|b) `[*lead, R, B, pixels]`."""
-        return _of_width(self.decoder(signs(b)), len(self.pixel_mean), "decoder")
+        return _of_width(self.decoder(signs(b)), self.pixel_mean.shape[-1], "decoder")
 
     def log_weights(self, b: Tensor, x: Tensor, logits: Tensor, attached: int | None = None) -> Tensor:
         """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]`.
@@ -130,18 +130,28 @@ def build_vae(
     Replica r starts from weights that depend on the seed and r alone, not on how many replicas there are. The decoder's
     output bias is the logit of the pixel's training mean, clipped to [0.001, 0.999].
     """
+    vae = blank_vae(network, latents, pixel_mean, replicas)
+    generators = [seeded_generator(seed, "init", replica) for replica in range(replicas)]
+    layers = [layer for layer in vae.modules() if isinstance(layer, ReplicaLinear)]
+    for layer in layers:
+        layer.initialise(generators)
+    with torch.no_grad():
+        layers[-1].bias.copy_(torch.logit(pixel_mean.clamp(0.001, 0.999)))
+    return vae.to(device)
+
+
+def blank_vae(network: Network, latents: int, pixel_mean: Tensor, replicas: int = 1) -> BinaryVAE:
+    """Return the paper's linear or nonlinear VAE with zeros for weights, to be filled.
+
+    `pixel_mean` is `[pixels]`, or `[R, 1, pixels]` where replicas learn from different images.
+    """
     if network not in HIDDEN:
         raise ValueError(f"no network is called {network!r}: choose one of {', '.join(HIDDEN)}")
     as_count(replicas, 1, "replicas")
-    pixels = len(pixel_mean)
-    generators = [seeded_generator(seed, "init", replica) for replica in range(replicas)]
-    encoder = _perceptron(replicas, (pixels, *HIDDEN[network], as_count(latents, 1, "latents")), generators)
-    decoder = _perceptron(replicas, (latents, *HIDDEN[network], pixels), generators)
-    last = decoder[-1]
-    assert isinstance(last, ReplicaLinear)
-    with torch.no_grad():
-        last.bias.copy_(torch.logit(pixel_mean.clamp(0.001, 0.999)))
-    return BinaryVAE(encoder, decoder, latents, pixel_mean, replicas).to(device)
+    pixels = pixel_mean.shape[-1]
+    encoder = _perceptron(replicas, (pixels, *HIDDEN[network], as_count(latents, 1, "latents")))
+    decoder = _perceptron(replicas, (latents, *HIDDEN[network], pixels))
+    return BinaryVAE(encoder, decoder, latents, pixel_mean, replicas)
 
 
 def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:
@@ -271,10 +281,8 @@ def _sum_log(y: Tensor) -> Tensor:
     return y.log().sum(-1)
 
 
-def _perceptron(replicas: int, widths: Sequence[int], generators: Sequence[Generator]) -> nn.Sequential:
+def _perceptron(replicas: int, widths: Sequence[int]) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
-        layer = ReplicaLinear(replicas, inputs, outputs)
-        layer.initialise(generators)
-        layers += [layer, nn.LeakyReLU(0.3)]
+        layers += [ReplicaLinear(replicas, inputs, outputs), nn.LeakyReLU(0.3)]
     return nn.Sequential(*layers[:-1])

@@ -1,13 +1,14 @@
-"""Several runs as one wider ensemble: what differs between them is only which estimator serves which replicas.
+"""Several runs as one wider ensemble: what differs is which estimator serves which replicas, and on which images.
 
-A GPU that five replicas keep half idle trains twenty-five for little more. Runs that share everything but the estimator
-can therefore go through one trainer side by side. Here is what that takes: the estimator of all, and how states,
-reports and models are taken apart into those of each run, and put together again.
+A GPU that five replicas keep half idle trains seventy-five for little more. Runs that share everything but estimator
+and data set can therefore go through one trainer side by side. Here is what that takes: the estimator of all, and how
+states, reports and models are taken apart into those of each run, and put together again.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import ClassVar
 
 import torch
@@ -16,26 +17,28 @@ from torch import Generator, Tensor
 from arms.data import Dataset
 from arms.estimators import ARM, ESTIMATORS, Draw, Estimator, Exact, MultiSample
 from arms.estimators import estimator as as_estimator
-from arms.models import BinaryVAE, build_vae, seeded_generator
+from arms.models import BinaryVAE, blank_vae, build_vae, seeded_generator
 from arms.runs import Record, step_of
 from arms.training import TrainConfig, Trainer
 
-SHARED = {"pixel_mean", "generator", "counts"}
+SHARED = {"generator", "counts"}
 """Tensors of a state that have no replica axis; numbers, such as Adam's step, have none either."""
+PIXEL_MEAN = "pixel_mean"
+"""The one that has such an axis only where data sets differ."""
 
 
 @dataclass(frozen=True)
 class Packed(Estimator):
-    """Estimators side by side on the replica axis, the first of the batch: each serves `replicas` of them."""
+    """Estimators side by side on the replica axis, the first of the batch, each for so many of them."""
 
     members: tuple[Estimator, ...] = ()
-    replicas: int = 1
+    widths: tuple[int, ...] = ()
 
     formula: ClassVar[str] = "each member's own"
     reference: ClassVar[str] = "the members'"
 
     def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        parts = logits.split(self.replicas)
+        parts = logits.split(self.widths)
         draws = [member.draw(part, generator) for member, part in zip(self.members, parts, strict=True)]
         if any(draw.noise is not None for draw in draws):
             raise ValueError("an estimator that needs the noise behind its samples cannot be packed: train it alone")
@@ -44,9 +47,9 @@ class Packed(Estimator):
     def combine(self, draw: Draw, values: Tensor) -> Tensor:
         parts = zip(
             self.members,
-            draw.logits.split(self.replicas),
-            draw.samples.split(self.replicas, 1),
-            values.split(self.replicas, 1),
+            draw.logits.split(self.widths),
+            draw.samples.split(self.widths, 1),
+            values.split(self.widths, 1),
             strict=True,
         )
         return torch.cat([member.combine(Draw(member, phi, b), f) for member, phi, b, f in parts])
@@ -72,7 +75,7 @@ def bound_of(estimator: Estimator) -> int:
 
 
 def pack(configs: Sequence[TrainConfig]) -> Packed:
-    """Return the estimators of all configurations as one."""
+    """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once."""
     members = tuple(as_estimator(config.estimator, config.num_samples) for config in configs)
     for config, member in zip(configs, members, strict=True):
         if not packable(member):
@@ -82,23 +85,25 @@ def pack(configs: Sequence[TrainConfig]) -> Packed:
         what = ", ".join(f"{config.estimator} {_objective(one)}" for config, one in zip(configs, members, strict=True))
         raise ValueError(f"runs of one pack must have the same objective, got {what}: train them apart")
     kind = PackedBounds if bound_of(members[0]) else Packed
-    return kind(configs[0].num_samples, members, configs[0].replicas)
+    groups = [(member, len(list(same))) for member, same in groupby(members)]
+    widths = tuple(count * configs[0].replicas for _, count in groups)
+    return kind(configs[0].num_samples, tuple(member for member, _ in groups), widths)
 
 
 def packed_trainer(
-    configs: Sequence[TrainConfig], dataset: Dataset, device: str, model: BinaryVAE | None = None
+    configs: Sequence[TrainConfig], datasets: Sequence[Dataset], device: str, model: BinaryVAE | None = None
 ) -> Trainer:
-    """Return the trainer of runs side by side, each with the weights that it would start from alone."""
+    """Return the trainer of runs side by side, each with the data set and the weights that it would have alone."""
     config = configs[0]
     if len(configs) == 1:
-        return Trainer(config, dataset, device, model)
+        return Trainer(config, datasets[0], device, model)
     wide = replace(config, replicas=config.replicas * len(configs))
-    alone, together = (
-        build_vae(config.network, config.latents, dataset.pixel_mean(), replicas, config.seed)
-        for replicas in (config.replicas, wide.replicas)
-    )
-    together.load_state_dict(_joined([alone.state_dict()] * len(configs)))
-    return Trainer(wide, dataset, device, together.to(device), pack(configs))
+    alone = {
+        dataset: build_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas, config.seed)
+        for dataset in dict.fromkeys(datasets)
+    }
+    together = _filled(wide, _joined([alone[dataset].state_dict() for dataset in datasets]))
+    return Trainer(wide, datasets, device, together, pack(configs))
 
 
 def share_of_record(record: Record, index: int, replicas: int) -> Record:
@@ -109,7 +114,8 @@ def share_of_record(record: Record, index: int, replicas: int) -> Record:
 
 def share_of_state(tensors: Mapping[str, Tensor], index: int, runs: int) -> dict[str, Tensor]:
     """Return a run's own part of a state, which an ordinary training could go on with."""
-    return {name: t if _is_shared(name, t) else t.chunk(runs)[index] for name, t in tensors.items()}
+    own = {name: t if _is_shared(name, t) else t.chunk(runs)[index] for name, t in tensors.items()}
+    return {name: t[0, 0] if _is_pixel_mean(name) and t.ndim > 1 else t for name, t in own.items()}
 
 
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> BinaryVAE:
@@ -117,10 +123,7 @@ def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int)
     model = trainer.model
     if runs == 1:
         return model
-    pixel_mean, device = model.pixel_mean.cpu(), str(model.prior.device)
-    own = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
-    own.load_state_dict(share_of_state(model.state_dict(), index, runs))
-    return own
+    return _filled(config, share_of_state(model.state_dict(), index, runs))
 
 
 def only_replicas(tensors: Mapping[str, Tensor], kept: Sequence[int]) -> dict[str, Tensor]:
@@ -168,12 +171,26 @@ def finite_replicas(tensors: Mapping[str, Tensor], replicas: int) -> list[bool]:
     return finite
 
 
+def _filled(config: TrainConfig, weights: Mapping[str, Tensor]) -> BinaryVAE:
+    """Return a model with a copy of these weights, where they are."""
+    mean = weights[PIXEL_MEAN]
+    model = blank_vae(config.network, config.latents, mean.clone(), config.replicas).to(mean.device)
+    model.load_state_dict(weights)
+    return model
+
+
 def _joined(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    first = states[0]
-    return {
-        name: tensor if _is_shared(name, tensor) else torch.cat([state[name] for state in states])
-        for name, tensor in first.items()
-    }
+    return {name: _join(name, [state[name] for state in states], states[0]) for name in states[0]}
+
+
+def _join(name: str, tensors: list[Tensor], state: Mapping[str, Tensor]) -> Tensor:
+    first = tensors[0]
+    if not _is_shared(name, first):
+        return torch.cat(tensors)
+    if not _is_pixel_mean(name) or all(torch.equal(first, tensor) for tensor in tensors):
+        return first
+    replicas = len(state[name.replace(PIXEL_MEAN, "prior")])
+    return torch.stack(tensors).repeat_interleave(replicas, 0).unsqueeze(1)
 
 
 def _objective(estimator: Estimator) -> str:
@@ -181,4 +198,8 @@ def _objective(estimator: Estimator) -> str:
 
 
 def _is_shared(name: str, tensor: Tensor) -> bool:
-    return name.rpartition(".")[2] in SHARED or tensor.ndim == 0
+    return name in SHARED or tensor.ndim == 0 or (_is_pixel_mean(name) and tensor.ndim == 1)
+
+
+def _is_pixel_mean(name: str) -> bool:
+    return name.rpartition(".")[2] == PIXEL_MEAN

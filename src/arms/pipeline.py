@@ -8,7 +8,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias, get_args
@@ -16,13 +16,13 @@ from typing import TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from arms.data import Dataset, load
+from arms.data import Dataset, load, refuse_other_forms
 from arms.devices import choose_device
 from arms.engine import BLOCK, Drive, Engine, refuse_without_gpu
 from arms.evaluation import bounds
 from arms.members import Member, Tell, Watcher, refuse_lost
 from arms.memory import free_memory, is_out_of_memory, keep_freed_memory
-from arms.models import BinaryVAE, build_vae, seeded_generator
+from arms.models import BinaryVAE, blank_vae, seeded_generator
 from arms.packing import (
     finite_replicas,
     joined_state,
@@ -39,9 +39,11 @@ from arms.training import TrainConfig, Trainer, part_of_state
 
 TEST_SAMPLES = 100
 CHECKPOINT_SECONDS = 15.0
+OWN = ("estimator", "dataset")
+"""What runs trained together may differ in."""
 
-PackWatcher: TypeAlias = Callable[[str, Record], None]
-"""Called with every report of every run of a pack: its estimator's name, and what a `Watcher` gets."""
+PackWatcher: TypeAlias = Callable[[TrainConfig, Record], None]
+"""Called with every report of every run of a pack: its configuration, and what a `Watcher` gets."""
 
 
 def train(
@@ -71,36 +73,44 @@ def train(
         _refuse_other_weights(model, weights, f"the model given is not the one that {member.run.path} has trained")
         model.load_state_dict(weights)
     else:
-        _train([member], means, data_dir, dataset)
+        _train([member], means, data_dir, {dataset.name: dataset} if dataset else {})
     return member.run
 
 
 def train_packed(
-    config: TrainConfig,
-    estimators: Sequence[str],
+    configs: Sequence[TrainConfig],
     directories: Sequence[Path | str],
     *,
     device: str | torch.device = "auto",
     data_dir: Path | str | None = None,
-    dataset: Dataset | None = None,
+    datasets: Sequence[Dataset] | None = None,
     drive: Drive = "auto",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     watch: PackWatcher | None = None,
     tell: Tell = warnings.warn,
 ) -> list[Run]:
-    """Train `config` once for each estimator, all at once, into one run directory each; the same call again goes on.
+    """Train runs that differ in estimator and data set only, all at once, into one directory each; or go on with them.
 
     Each is a run as `train` makes it, but for its noise, which depends on its neighbours too. Finished runs are left
     alone, and runs that stand at different steps go on one after the other. A pack that does not fit into memory is
-    halved. The estimators must have one objective, and no parameters or noise of their own to remember.
+    halved. The estimators must have one objective, and no parameters or noise of their own to remember; the data sets
+    must have one form. `datasets`, one for each run, stand in for the ones the configurations name.
     """
     means = _Means(str(device), drive, checkpoint_seconds, tell)
-    names, paths = _one_directory_each(estimators, directories)
-    configs = [replace(_on(dataset, config), estimator=name) for name in names]
-    if len(configs) > 1:
-        pack(configs)  # refuses what cannot be packed, before anything is written
-    members = [Member(Run(path), one, tell, _watch_of(one, watch)) for one, path in zip(configs, paths, strict=True)]
-    _train(members, means, data_dir, dataset)
+    if isinstance(configs, TrainConfig):
+        raise ValueError("configs must be a list of configurations, got one: write [config]")
+    own = _one_each(configs, datasets)
+    wanted, paths = _one_directory_each(
+        [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)], directories
+    )
+    if len(wanted) > 1:
+        pack(wanted)  # refuses what cannot be packed, before anything is written
+    names = _names(wanted)
+    members = [
+        Member(Run(path), config, tell, _watch_of(config, watch), name=name)
+        for config, path, name in zip(wanted, paths, names, strict=True)
+    ]
+    _train(members, means, data_dir, {dataset.name: dataset for dataset in own if dataset})
     return [member.run for member in members]
 
 
@@ -134,7 +144,7 @@ def load_model(
     """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set."""
     config, weights, stopped = run.config(), _weights(run), run.stopped()
     dataset = load(config.dataset, data_dir)
-    model = _built_in(config, dataset, config.replicas)
+    model = _blank(config, dataset, config.replicas)
     _refuse_other_weights(
         model,
         weights,
@@ -146,7 +156,7 @@ def load_model(
     if not kept:
         raise ValueError(f"no replica of {run.path} is left: train anew with a smaller learning_rate")
     if len(kept) < config.replicas:
-        model = _built_in(config, dataset, len(kept))
+        model = _blank(config, dataset, len(kept))
     model.load_state_dict(only_replicas(weights, kept))
     return model.to(choose_device(device)), dataset
 
@@ -165,8 +175,8 @@ def _refuse_other_weights(model: BinaryVAE, weights: Mapping[str, Tensor], messa
         raise ValueError(message)
 
 
-def _built_in(config: TrainConfig, dataset: Dataset, replicas: int) -> BinaryVAE:
-    return build_vae(config.network, config.latents, dataset.pixel_mean(), replicas, config.seed)
+def _blank(config: TrainConfig, dataset: Dataset, replicas: int) -> BinaryVAE:
+    return blank_vae(config.network, config.latents, dataset.pixel_mean(), replicas)
 
 
 def block_of(config: TrainConfig) -> int:
@@ -199,23 +209,49 @@ class _Means:
 
 
 def _one_directory_each(
-    estimators: Sequence[str], directories: Sequence[Path | str]
-) -> tuple[Sequence[str], Sequence[Path]]:
-    """Return both lists; whatever is not a list of different names with a directory each is refused."""
-    for what, given in (("estimators", estimators), ("directories", directories)):
-        if isinstance(given, str | Path):
-            raise ValueError(f"{what} must be a list, got {str(given)!r}: write [{str(given)!r}]")
-    if not estimators or len(set(estimators)) < len(estimators):
-        got = ", ".join(map(str, estimators)) or "none"
+    configs: Sequence[TrainConfig], directories: Sequence[Path | str]
+) -> tuple[Sequence[TrainConfig], Sequence[Path]]:
+    """Return both lists; whatever is not a list of runs of one kind, with a directory each, is refused."""
+    if isinstance(directories, str | Path):
+        raise ValueError(f"directories must be a list, got {str(directories)!r}: write [{str(directories)!r}]")
+    own = [f"{config.dataset} {config.estimator}" for config in configs]
+    if not configs or len(set(own)) < len(own):
         raise ValueError(
-            f"estimators must be different names, at least one, got {got}: name each once; more seeds are `replicas`"
+            f"runs trained together must differ in estimator or data set, and be at least one, got "
+            f"{', '.join(own) or 'none'}: name each once; more seeds are `replicas`"
         )
-    if len(directories) != len(estimators):
-        raise ValueError(f"each estimator needs a directory, got {len(directories)} for {len(estimators)} estimators")
+    first = asdict(configs[0])
+    for config in configs:
+        if other := [name for name, value in asdict(config).items() if name not in OWN and value != first[name]]:
+            raise ValueError(
+                f"runs trained together may differ in {' and '.join(OWN)} only, got {first[other[0]]!r} and "
+                f"{getattr(config, other[0])!r} for {other[0]}: train them apart"
+            )
+    if len(directories) != len(configs):
+        raise ValueError(f"each run needs a directory, got {len(directories)} for {len(configs)} runs")
     paths = [Path(directory) for directory in directories]
     if len({path.resolve() for path in paths}) < len(paths):
         raise ValueError(f"directories must be different, one for each run, got {', '.join(map(str, paths))}")
-    return estimators, paths
+    return configs, paths
+
+
+def _names(configs: Sequence[TrainConfig]) -> list[str]:
+    """Return what tells runs of a pack apart."""
+    of_one = len({config.dataset for config in configs}) == 1
+    return [config.estimator if of_one else f"{config.estimator} on {config.dataset}" for config in configs]
+
+
+def _one_each(configs: Sequence[TrainConfig], datasets: Sequence[Dataset] | None) -> Sequence[Dataset | None]:
+    """Return a data set for every configuration, None for the one that it names."""
+    if datasets is None:
+        return [None] * len(configs)
+    if isinstance(datasets, Dataset) or len(datasets) != len(configs):
+        got = "one" if isinstance(datasets, Dataset) else len(datasets)
+        raise ValueError(f"datasets must be a list with one for each run, got {got} for {len(configs)} runs")
+    different = [dataset.name for dataset in dict.fromkeys(datasets)]
+    if len(set(different)) < len(different):
+        raise ValueError(f"different data sets need different names, got {', '.join(different)}")
+    return datasets
 
 
 def _on(dataset: Dataset | None, config: TrainConfig) -> TrainConfig:
@@ -223,10 +259,10 @@ def _on(dataset: Dataset | None, config: TrainConfig) -> TrainConfig:
 
 
 def _watch_of(config: TrainConfig, watch: PackWatcher | None) -> Watcher | None:
-    return (lambda record: watch(config.estimator, record)) if watch else None
+    return (lambda record: watch(config, record)) if watch else None
 
 
-def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None, dataset: Dataset | None) -> None:
+def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None, given: Mapping[str, Dataset]) -> None:
     rest = [member for member in members if not member.is_finished()]
     for member in rest:
         member.stopped = member.run.stopped()
@@ -236,7 +272,9 @@ def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None
     means = means.on_a_device_here()
     if means.device == "cpu" and (precision := members[0].config.precision) != "highest":
         means.tell(f"a CPU computes in float32 all the same: precision {precision!r} says something on a GPU only")
-    dataset = dataset or load(members[0].config.dataset, data_dir)
+    names = dict.fromkeys(member.config.dataset for member in rest)
+    data = {name: given.get(name) or load(name, data_dir) for name in names}
+    refuse_other_forms(data.values())
     for member in rest:
         Run.create(member.run.path, member.config)  # only now: a wrong device or data set leaves nothing behind
     keep_freed_memory()
@@ -246,7 +284,7 @@ def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None
     for _, indices in groups:
         together = [rest[index] for index in indices]
         if any(member.left for member in together):
-            _train_what_fits(together, means, dataset)
+            _train_what_fits(together, means, data)
     refuse_lost(rest)
 
 
@@ -257,9 +295,9 @@ def _who_goes_on(members: Sequence[Member], rest: Sequence[Member], groups: Sequ
     return f"these runs do not all go on together: {'; '.join(parts)}"
 
 
-def _train_what_fits(members: Sequence[Member], means: _Means, dataset: Dataset) -> None:
+def _train_what_fits(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset]) -> None:
     """Train runs together, or half of them after the other half where memory does not suffice."""
-    fits = _fits(members, means, dataset)
+    fits = _fits(members, means, data)
     if not fits or means.device.startswith("cuda"):
         free_memory()
     if fits:
@@ -274,14 +312,14 @@ def _train_what_fits(members: Sequence[Member], means: _Means, dataset: Dataset)
     means.tell(
         f"{names} do not fit into the memory of {means.device} together: trained as {half} + {len(members) - half}"
     )
-    _train_what_fits(members[:half], means, dataset)
-    _train_what_fits(members[half:], means, dataset)
+    _train_what_fits(members[:half], means, data)
+    _train_what_fits(members[half:], means, data)
 
 
-def _fits(members: Sequence[Member], means: _Means, dataset: Dataset) -> bool:
+def _fits(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset]) -> bool:
     """Train runs together, and return whether memory sufficed; once back here, nothing holds on to it."""
     try:
-        _train_together(members, means, dataset)
+        _train_together(members, means, data)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -289,25 +327,25 @@ def _fits(members: Sequence[Member], means: _Means, dataset: Dataset) -> bool:
     return True
 
 
-def _train_together(members: Sequence[Member], means: _Means, dataset: Dataset) -> None:
+def _train_together(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset]) -> None:
     configs = [member.config for member in members]
     ((step, _),) = side_by_side([member.run.resumable_steps() for member in members])
-    trainer = packed_trainer(configs, dataset, means.device, means.model)
+    trainer = packed_trainer(configs, [data[config.dataset] for config in configs], means.device, means.model)
     if step:
         states = [member.run.checkpoints()[step] for member in members]
         trainer.load_state(joined_state(states, configs[0].seed, means.device))
     engine = Engine(trainer, means.drive, block_of(configs[0]))
     with ExitStack() as stack:
         for member in members:
-            stack.enter_context(member.going_on(step, means.device, [config.estimator for config in configs]))
-        _advance(engine, members, dataset, means.checkpoint_seconds)
+            stack.enter_context(member.going_on(step, means.device, [other.name for other in members]))
+        _advance(engine, members, data, means.checkpoint_seconds)
         for index, member in enumerate(members):
             if member.left:
                 own = share_of_model(trainer, member.config, index, len(members))
-                member.finish(final_bounds(own, dataset, member.config))
+                member.finish(final_bounds(own, data[member.config.dataset], member.config))
 
 
-def _advance(engine: Engine, members: Sequence[Member], dataset: Dataset, checkpoint_seconds: float) -> None:
+def _advance(engine: Engine, members: Sequence[Member], data: Mapping[str, Dataset], checkpoint_seconds: float) -> None:
     trainer, config = engine.trainer, members[0].config
     saved = -math.inf  # the first report saves
     with _interruptible() as interrupted:
@@ -319,7 +357,7 @@ def _advance(engine: Engine, members: Sequence[Member], dataset: Dataset, checkp
                 raise KeyboardInterrupt(f"saved at step {step}")
             if step % config.report_every and not last:
                 continue
-            records = _report(trainer, members, dataset)
+            records = _report(trainer, members, data)
             if last or perf_counter() - saved >= checkpoint_seconds:
                 _save(trainer, members)
                 saved = perf_counter()
@@ -334,7 +372,7 @@ def _save(trainer: Trainer, members: Sequence[Member]) -> None:
         member.run.save(share_of_state(state, index, len(members)))
 
 
-def _report(trainer: Trainer, members: Sequence[Member], dataset: Dataset) -> list[tuple[Member, Record]]:
+def _report(trainer: Trainer, members: Sequence[Member], data: Mapping[str, Dataset]) -> list[tuple[Member, Record]]:
     """Let every run that has replicas left report where it stands."""
     whole: Record = {
         "step": trainer.steps_done,
@@ -350,6 +388,7 @@ def _report(trainer: Trainer, members: Sequence[Member], dataset: Dataset) -> li
         record = share_of_record(whole, index, config.replicas)
         if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
             own = share_of_model(trainer, config, index, len(members))
+            dataset = data[config.dataset]
             found = evaluate(own, dataset, "test", [TEST_SAMPLES], config.seed, config.evaluate_images)
             record["test_bound_100"] = found[str(TEST_SAMPLES)]
         first = index * config.replicas

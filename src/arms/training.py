@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from arms.arguments import as_count
 from arms.couplings import Independent
-from arms.data import Dataset, binarize
+from arms.data import Dataset, TrainingImages
 from arms.estimators import Estimator, Exact, MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.estimators.base import gradient
@@ -95,21 +95,27 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        dataset: Dataset,
+        dataset: Dataset | Sequence[Dataset],
         device: str = "cpu",
         model: BinaryVAE | None = None,
         estimator: Estimator | None = None,
     ) -> None:
+        """Several data sets serve the same number of replicas each, in order, and need a `model`."""
+        datasets = [dataset] if isinstance(dataset, Dataset) else dataset
         self.config = config
-        self.images, self.levels = dataset.train.to(device), dataset.levels
-        pixel_mean = dataset.pixel_mean()
+        self.data = TrainingImages.of(datasets, config.replicas, device)
+        self.device = self.data.images.device
         if model is None:
+            pixel_mean = datasets[0].pixel_mean()
             model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
         self.model = model.to(device)
         _check_replicas(model, config.replicas)
         self.generator = run_generator(config.seed, device)
         self.estimator = (estimator or as_estimator(config.estimator, config.num_samples)).for_replicas(
-            config.replicas, model.latents, len(pixel_mean), seeded_generator(config.seed, "estimator", device=device)
+            config.replicas,
+            model.latents,
+            self.data.images.shape[1],
+            seeded_generator(config.seed, "estimator", device=device),
         )
         for layer in model.modules():
             if isinstance(layer, ReplicaLinear):  # a relaxing estimator differentiates a gradient
@@ -128,8 +134,9 @@ class Trainer:
         self.other_adam = Adam([*others, *self.learnt], config.learning_rate)
         self.weights = [*self.encoder_adam.parameters, *self.other_adam.parameters]
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
-        on_gpu = self.images.is_cuda
-        self._noise = None if on_gpu else self.generator  # None is the device's default: the same one, and compilable
+        self._noise = (
+            None if self.device.type == "cuda" else self.generator
+        )  # None is the device's default: the same one, and compilable
         self._scale = -1 / config.batch_size  # of the loss: minus the mean over images
         self._weight = torch.full(
             (config.replicas, config.batch_size), self._scale, dtype=model.prior.dtype, device=device
@@ -228,9 +235,10 @@ class Trainer:
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go back to a state that `state()` returned."""
-        device = self.images.device
         if tensors["generator"].shape != self.generator.get_state().shape:
-            raise ValueError(f"the checkpoint was made on another kind of device than {device}: go on with it there")
+            raise ValueError(
+                f"the checkpoint was made on another kind of device than {self.device}: go on with it there"
+            )
         own = self.state()
         if lacking := own.keys() - tensors.keys():
             raise ValueError(
@@ -247,12 +255,7 @@ class Trainer:
         return {"encoder": self.encoder_adam, "others": self.other_adam}
 
     def _batch(self) -> Tensor:
-        """Bits of random training images `[R, B, pixels]`, each replica its own."""
-        replicas, device = self.config.replicas, self.images.device
-        count = replicas * self.config.batch_size
-        rows = torch.randint(len(self.images), (count,), generator=self._noise, device=device)
-        images = self.images.index_select(0, rows).unflatten(0, (replicas, -1))
-        return binarize(images, self.levels, self._noise)
+        return self.data.batch(self.config.replicas, self.config.batch_size, self._noise)
 
     def _relaxed_gradients(self, x: Tensor) -> list[Tensor]:
         logits = self.model.encode(x)

@@ -12,7 +12,9 @@ def main() -> None:
         import tyro
 
         from arms.cli import checking, reporting, training
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("arms"):
+            raise
         sys.stderr.write(f"arms: the command line needs {error.name}: pip install 'arms-grad[bench]'\n")
         raise SystemExit(2) from None
     verbs: dict[str, Callable[..., None]] = {

@@ -108,7 +108,7 @@ def experiments_run(
         name: A name of `arms experiments list`, or all.
         scale: smoke: seconds on 8x8 digits. laptop: 5,000 steps, one budget. paper: as printed, for a GPU.
         output: Folder for runs and reports; experiments share the runs they have in common.
-        device: cpu, cuda, or auto; on a GPU, runs that differ only in their estimator are trained together.
+        device: cpu, cuda, or auto; on a GPU, runs that differ only in estimator and data set are trained together.
         data_dir: Folder with the data sets; else ARMS_DATA_DIR, the cache, or the network.
     """
     written: list[Path] = []

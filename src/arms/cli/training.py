@@ -76,15 +76,14 @@ def train(
     configs = [replace(chosen, estimator=estimator) for estimator in estimators]
     folders = [f"{name}-{one.estimator}" if name and together else name or run_name(one) for one in configs]
     with _bars() as bars:
-        watchers = {one.estimator: _watcher(bars, one) for one in configs}
+        watchers = {one: _watcher(bars, one) for one in configs}
         finished = pipeline.train_packed(
-            chosen,
-            estimators,
+            configs,
             [runs / folder for folder in folders],
             device=device,
             data_dir=data_dir,
             checkpoint_seconds=checkpoint_seconds,
-            watch=lambda estimator, record: watchers[estimator](record),
+            watch=lambda one, record: watchers[one](record),
             tell=tell,
         )
     for run in finished:

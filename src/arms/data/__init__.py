@@ -5,10 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arms.data.catalogue import DATASETS
-from arms.data.dataset import Dataset, binarize
+from arms.data.dataset import Dataset, TrainingImages, binarize, refuse_other_forms
 from arms.data.entries import Entry
 
-__all__ = ["DATASETS", "Dataset", "Entry", "Status", "binarize", "fetch", "load", "status"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Entry",
+    "Status",
+    "TrainingImages",
+    "binarize",
+    "fetch",
+    "load",
+    "refuse_other_forms",
+    "status",
+]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """A data set in memory, and the bits drawn from its grey values."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Generator, Tensor
@@ -30,6 +32,52 @@ class Dataset:
         # Whole numbers add up exactly, so the mean is the same on every machine.
         total = self.train.sum(0, dtype=torch.int64)
         return (total.double() / (len(self.train) * self.levels)).float()
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingImages:
+    """What replicas learn from: the training images of one data set, or of several, each for its share of them."""
+
+    images: Tensor
+    """uint8 `[images, pixels]`, those of all data sets."""
+    levels: int
+    spans: tuple[Tensor, Tensor] | None = None
+    """First image and number of images of every replica, `[R, 1]` each; None where all learn from all images."""
+
+    @classmethod
+    def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":
+        """Return the images of data sets of one form, each for the same number of replicas, in order."""
+        refuse_other_forms(datasets)
+        different = list(dict.fromkeys(datasets))
+        first = different[0]
+        if len(different) == 1:
+            return cls(first.train.to(device), first.levels)
+        counts = {dataset: len(dataset.train) for dataset in different}
+        starts = dict(zip(different, [0, *accumulate(counts.values())], strict=False))
+        each = replicas // len(datasets)
+        spans = [
+            torch.tensor([of[dataset] for dataset in datasets], device=device).repeat_interleave(each).unsqueeze(1)
+            for of in (starts, counts)
+        ]
+        return cls(torch.cat([dataset.train for dataset in different]).to(device), first.levels, (spans[0], spans[1]))
+
+    def batch(self, replicas: int, size: int, generator: Generator | None) -> Tensor:
+        """Draw bits of random images `[R, size, pixels]`, each replica its own."""
+        device = self.images.device
+        if self.spans is None:
+            rows = torch.randint(len(self.images), (replicas * size,), generator=generator, device=device)
+        else:  # so many numbers that none is favoured by the remainder
+            numbers = torch.randint(2**62, (replicas, size), generator=generator, device=device)
+            rows = (self.spans[0] + numbers % self.spans[1]).flatten()
+        return binarize(self.images.index_select(0, rows).unflatten(0, (replicas, -1)), self.levels, generator)
+
+
+def refuse_other_forms(datasets: Iterable[Dataset]) -> None:
+    """Raise unless the images of all data sets have one size and one number of levels."""
+    forms = {dataset.name: (dataset.train.shape[1], dataset.levels) for dataset in datasets}
+    if len(set(forms.values())) > 1:
+        found = ", ".join(f"{name} {pixels} pixels of {levels} levels" for name, (pixels, levels) in forms.items())
+        raise ValueError(f"data sets trained together must be of one form, got {found}: train them apart")
 
 
 def binarize(images: Tensor, levels: int, generator: Generator | None = None) -> Tensor:
