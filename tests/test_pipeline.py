@@ -91,7 +91,7 @@ def test_means_are_checked_before_anything_is_written(
 @pytest.mark.parametrize(
     ("configs", "directories", "message"),
     [
-        (CONFIG, ["a"], r"configs must be a list of configurations, got one: write \[config\]"),
+        (CONFIG, ["a"], r"configs must be a list with at least one configuration, got one: write \[config\]"),
         (configs_of("loorf"), "a", r"directories must be a list, got 'a': write \['a'\]"),
         (configs_of("loorf"), Path("a"), r"directories must be a list, got 'a': write \['a'\]"),
         (configs_of("loorf", "arms-s"), ["a"], "each run needs a directory, got 1 for 2 runs"),
@@ -100,8 +100,8 @@ def test_means_are_checked_before_anything_is_written(
             ["a", Path("b/../a")],
             r"directories must be different, one for each run, got a, b/\.\./a",
         ),
-        (configs_of("loorf", "loorf"), ["a", "b"], "got digits loorf, digits loorf: name each once; more seeds are"),
-        ([], [], "be at least one, got none"),
+        (configs_of("loorf", "loorf"), ["a", "b"], "got loorf, loorf: name each once; more seeds are `replicas`"),
+        ([], [], "at least one configuration, got none"),
         (
             [CONFIG, replace(CONFIG, estimator="loorf", seed=7)],
             ["a", "b"],

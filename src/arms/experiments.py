@@ -14,8 +14,8 @@ from arms.devices import choose_device
 from arms.estimators import estimator
 from arms.members import DivergedError, Tell
 from arms.models import Network
-from arms.packing import bound_of, packable
-from arms.pipeline import OWN, train_packed
+from arms.packing import OWN, bound_of, packable
+from arms.pipeline import train_packed
 from arms.runs import run_name
 from arms.training import TrainConfig, paper_preset
 

@@ -7,7 +7,7 @@ states, reports and models are taken apart into those of each run, and put toget
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import ClassVar
 
@@ -21,6 +21,8 @@ from arms.models import BinaryVAE, blank_vae, build_vae, seeded_generator
 from arms.runs import Record, step_of
 from arms.training import TrainConfig, Trainer
 
+OWN = ("estimator", "dataset")
+"""What runs of one pack may differ in."""
 SHARED = {"generator", "counts"}
 """Tensors of a state that have no replica axis; numbers, such as Adam's step, have none either."""
 PIXEL_MEAN = "pixel_mean"
@@ -74,8 +76,15 @@ def bound_of(estimator: Estimator) -> int:
     return estimator.bound_samples if isinstance(estimator, MultiSample) else 0
 
 
+def names_of(configs: Sequence[TrainConfig]) -> list[str]:
+    """Return what tells runs of one pack apart."""
+    of_one = len({config.dataset for config in configs}) == 1
+    return [config.estimator if of_one else f"{config.estimator} on {config.dataset}" for config in configs]
+
+
 def pack(configs: Sequence[TrainConfig]) -> Packed:
     """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once."""
+    _refuse_strangers(configs)
     members = tuple(as_estimator(config.estimator, config.num_samples) for config in configs)
     for config, member in zip(configs, members, strict=True):
         if not packable(member):
@@ -191,6 +200,22 @@ def _join(name: str, tensors: list[Tensor], state: Mapping[str, Tensor]) -> Tens
         return first
     replicas = len(state[name.replace(PIXEL_MEAN, "prior")])
     return torch.stack(tensors).repeat_interleave(replicas, 0).unsqueeze(1)
+
+
+def _refuse_strangers(configs: Sequence[TrainConfig]) -> None:
+    names = names_of(configs)
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"runs of one pack must differ in estimator or data set, got {', '.join(names)}: name each once; "
+            "more seeds are `replicas`"
+        )
+    first = asdict(configs[0])
+    for config in configs:
+        if other := [name for name, value in asdict(config).items() if name not in OWN and value != first[name]]:
+            raise ValueError(
+                f"runs of one pack may differ in {' and '.join(OWN)} only, got {first[other[0]]!r} and "
+                f"{getattr(config, other[0])!r} for {other[0]}: train them apart"
+            )
 
 
 def _objective(estimator: Estimator) -> str:

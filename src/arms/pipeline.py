@@ -8,7 +8,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias, get_args
@@ -26,6 +26,7 @@ from arms.models import BinaryVAE, blank_vae, seeded_generator
 from arms.packing import (
     finite_replicas,
     joined_state,
+    names_of,
     only_replicas,
     pack,
     packed_trainer,
@@ -39,8 +40,6 @@ from arms.training import TrainConfig, Trainer, part_of_state
 
 TEST_SAMPLES = 100
 CHECKPOINT_SECONDS = 15.0
-OWN = ("estimator", "dataset")
-"""What runs trained together may differ in."""
 
 PackWatcher: TypeAlias = Callable[[TrainConfig, Record], None]
 """Called with every report of every run of a pack: its configuration, and what a `Watcher` gets."""
@@ -97,18 +96,17 @@ def train_packed(
     must have one form. `datasets`, one for each run, stand in for the ones the configurations name.
     """
     means = _Means(str(device), drive, checkpoint_seconds, tell)
-    if isinstance(configs, TrainConfig):
-        raise ValueError("configs must be a list of configurations, got one: write [config]")
-    own = _one_each(configs, datasets)
-    wanted, paths = _one_directory_each(
-        [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)], directories
-    )
+    if isinstance(configs, TrainConfig) or not configs:
+        got = "one" if isinstance(configs, TrainConfig) else "none"
+        raise ValueError(f"configs must be a list with at least one configuration, got {got}: write [config]")
+    own = _one_dataset_each(configs, datasets)
+    wanted = [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)]
     if len(wanted) > 1:
         pack(wanted)  # refuses what cannot be packed, before anything is written
-    names = _names(wanted)
+    paths = _one_directory_each(wanted, directories)
     members = [
         Member(Run(path), config, tell, _watch_of(config, watch), name=name)
-        for config, path, name in zip(wanted, paths, names, strict=True)
+        for config, path, name in zip(wanted, paths, names_of(wanted), strict=True)
     ]
     _train(members, means, data_dir, {dataset.name: dataset for dataset in own if dataset})
     return [member.run for member in members]
@@ -208,40 +206,19 @@ class _Means:
         return replace(self, device=name)
 
 
-def _one_directory_each(
-    configs: Sequence[TrainConfig], directories: Sequence[Path | str]
-) -> tuple[Sequence[TrainConfig], Sequence[Path]]:
-    """Return both lists; whatever is not a list of runs of one kind, with a directory each, is refused."""
+def _one_directory_each(configs: Sequence[TrainConfig], directories: Sequence[Path | str]) -> list[Path]:
+    """Return the directories; whatever is not one for each run is refused."""
     if isinstance(directories, str | Path):
         raise ValueError(f"directories must be a list, got {str(directories)!r}: write [{str(directories)!r}]")
-    own = [f"{config.dataset} {config.estimator}" for config in configs]
-    if not configs or len(set(own)) < len(own):
-        raise ValueError(
-            f"runs trained together must differ in estimator or data set, and be at least one, got "
-            f"{', '.join(own) or 'none'}: name each once; more seeds are `replicas`"
-        )
-    first = asdict(configs[0])
-    for config in configs:
-        if other := [name for name, value in asdict(config).items() if name not in OWN and value != first[name]]:
-            raise ValueError(
-                f"runs trained together may differ in {' and '.join(OWN)} only, got {first[other[0]]!r} and "
-                f"{getattr(config, other[0])!r} for {other[0]}: train them apart"
-            )
     if len(directories) != len(configs):
         raise ValueError(f"each run needs a directory, got {len(directories)} for {len(configs)} runs")
     paths = [Path(directory) for directory in directories]
     if len({path.resolve() for path in paths}) < len(paths):
         raise ValueError(f"directories must be different, one for each run, got {', '.join(map(str, paths))}")
-    return configs, paths
+    return paths
 
 
-def _names(configs: Sequence[TrainConfig]) -> list[str]:
-    """Return what tells runs of a pack apart."""
-    of_one = len({config.dataset for config in configs}) == 1
-    return [config.estimator if of_one else f"{config.estimator} on {config.dataset}" for config in configs]
-
-
-def _one_each(configs: Sequence[TrainConfig], datasets: Sequence[Dataset] | None) -> Sequence[Dataset | None]:
+def _one_dataset_each(configs: Sequence[TrainConfig], datasets: Sequence[Dataset] | None) -> Sequence[Dataset | None]:
     """Return a data set for every configuration, None for the one that it names."""
     if datasets is None:
         return [None] * len(configs)
