@@ -12,7 +12,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -604,3 +604,19 @@ def test_static_mnist_is_the_published_text(tmp_path: Path) -> None:
     assert torch.equal(published.train, found.train)
     assert torch.equal(published.valid, found.valid)
     assert torch.equal(published.test, found.test)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"levels": 1}, r"train images of digits must be uint8 \[images, 64\] from 0 to levels = 1, got 16: is it 16"),
+        ({"levels": 0}, "levels must be an integer >= 1, got 0"),
+        ({"height": 28, "width": 28}, r"\[images, 784\], height 28 times width 28, got torch.uint8 \["),
+        ({"test": torch.zeros(5, 30, dtype=torch.uint8)}, r"test images .*, got torch.uint8 \[5, 30\]"),
+        ({"valid": torch.zeros(5, 8, 8, dtype=torch.uint8)}, r"valid images .*, got torch.uint8 \[5, 8, 8\]"),
+        ({"train": torch.zeros(5, 64)}, r"train images .*, got torch.float32 \[5, 64\]"),
+    ],
+)
+def test_a_data_set_of_ones_own_is_checked(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(data.load("digits"), **changed)

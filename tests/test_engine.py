@@ -54,8 +54,10 @@ def test_compiled_step_is_the_plain_one(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs it itself, in the test of the engine below")
 @pytest.mark.parametrize("names", [("loorf", "arms-d"), ("loorf-ms", "arms-ms-d")])
 def test_compiled_pack_is_the_plain_one(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = [noise_images("noise"), noise_images("other noise", count=70)] * 2
     configs = [replace(SMALL, estimator=name, batch_size=5) for name in names for _ in range(2)]
-    assert_compiled_is_plain(lambda: packed_trainer(configs, [noise_images(), noise_images()] * 2, "cpu"), monkeypatch)
+    named = [replace(config, dataset=dataset.name) for config, dataset in zip(configs, datasets, strict=True)]
+    assert_compiled_is_plain(lambda: packed_trainer(named, datasets, "cpu"), monkeypatch)
 
 
 def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +122,9 @@ def recent_gradients(trainer: Trainer) -> list[Tensor]:
     return [*trainer.encoder_adam.means, *trainer.other_adam.means]
 
 
-def noise_images() -> Dataset:
-    images = torch.randint(256, (100, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    return Dataset("noise", images, images, images, 8, 8, 255)
+def noise_images(name: str = "noise", count: int = 100) -> Dataset:
+    images = torch.randint(256, (count, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return Dataset(name, images, images, images, 8, 8, 255)
 
 
 def test_small_steps_run_on_one_thread(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

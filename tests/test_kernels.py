@@ -29,6 +29,14 @@ def close(one: Tensor, other: Tensor, tolerance: float) -> bool:
     return bool((one.double() - other).norm() <= tolerance * other.norm())
 
 
+@pytest.fixture(params=["a row at a time", "many rows at a time"])
+def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty rows are few, and no multiple of a tile's."""
+    if request.param == "many rows at a time":
+        monkeypatch.setattr(kernels, "FEW_ROWS", 0)
+
+
+@pytest.mark.usefixtures("tiles")
 @pytest.mark.parametrize("pixels", [1, 150, 256, 16_500])
 def test_value_and_gradients(pixels: int) -> None:
     h, weight, bias, x = inputs(pixels)
@@ -42,6 +50,7 @@ def test_value_and_gradients(pixels: int) -> None:
     assert all(close(one, other, 1e-6) for one, other in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.usefixtures("tiles")
 @pytest.mark.parametrize("attached", [0, 1, 2])
 def test_gradients_of_the_first_samples_only(attached: int) -> None:
     h, weight, bias, x = inputs()

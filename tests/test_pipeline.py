@@ -5,20 +5,23 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from arms.cli import main
-from arms.data import Dataset, load
+from arms.data import Dataset, TrainingImages, load
 from arms.devices import choose_device
+from arms.engine import Engine
 from arms.memory import is_out_of_memory
 from arms.models import BinaryVAE
 from arms.pipeline import _interruptible, load_model, train, train_packed
-from arms.runs import Run
-from arms.training import TrainConfig
+from arms.runs import Record, Run, held
+from arms.training import TrainConfig, Trainer
 
 CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=2, steps=20, report_every=10)
 
@@ -119,7 +122,8 @@ def test_a_pack_is_runs_of_one_kind_with_a_directory_each(
 
 
 def test_data_sets_of_a_pack_are_one_for_each_run(tmp_path: Path, digits: Dataset) -> None:
-    wide = replace(digits, name="wide", train=digits.train.repeat(1, 2))
+    train_images, valid, test = (images.repeat(1, 2) for images in (digits.train, digits.valid, digits.test))
+    wide = Dataset("wide", train_images, valid, test, 8, 16, 16)
     for datasets, message in (
         (digits, "datasets must be a list with one for each run, got one for 2 runs"),
         ([digits], "datasets must be a list with one for each run, got 1 for 2 runs"),
@@ -265,3 +269,118 @@ def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) 
     assert {one.config().dataset for one in (run, *packed)} == {"mine"}
     with pytest.raises(ValueError, match="no data set is called 'mine'"):
         load_model(run)
+
+
+# ---- stopping, and what a run may be
+
+
+@pytest.mark.parametrize("moment", [7, 10, 20])
+def test_interrupted_at_any_step_it_ends_the_same(
+    moment: int, tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between reports, at one, and at the last step."""
+    whole = train(CONFIG, tmp_path / "whole", device="cpu", dataset=digits)
+    advance = Engine.advance_block
+
+    def interrupting(engine: Engine) -> None:
+        advance(engine)
+        if engine.trainer.steps_done == moment:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Engine, "advance_block", interrupting)
+    with pytest.raises(KeyboardInterrupt, match=f"saved at step {moment}"):
+        train(CONFIG, tmp_path / "again", device="cpu", dataset=digits)
+    monkeypatch.undo()
+    again = train(CONFIG, tmp_path / "again", device="cpu", dataset=digits)
+    assert again.metrics() == whole.metrics()
+    assert again.result() == whole.result()
+
+
+def test_checkpoints_never_take_most_of_the_time(
+    tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+
+    def slowly(trainer: Trainer, members: object) -> None:
+        saved.append(trainer.steps_done)
+        sleep(0.05)
+
+    monkeypatch.setattr("arms.pipeline._save", slowly)
+    config = replace(CONFIG, report_every=1, steps=10)
+    for seconds, steps in ((1e-9, [1, 10]), (0, list(range(1, 11)))):
+        train(config, tmp_path / str(seconds), device="cpu", dataset=digits, checkpoint_seconds=seconds)
+        assert saved == steps
+        saved.clear()
+
+
+def test_a_directory_is_trained_by_one_process_at_a_time(tmp_path: Path, digits: Dataset) -> None:
+    tmp_path.joinpath("run").mkdir()
+    with held(tmp_path / "run"), pytest.raises(ValueError, match="run is being trained by another process"):
+        train(CONFIG, tmp_path / "run", device="cpu", dataset=digits)
+    assert train(CONFIG, tmp_path / "run", device="cpu", dataset=digits).result()
+
+
+def linear_model(digits: Dataset, latents: int = 10, pixels: int = 64) -> BinaryVAE:
+    mean = digits.pixel_mean() if pixels == 64 else torch.full((pixels,), 0.5)
+    return BinaryVAE(nn.Linear(pixels, latents), nn.Linear(latents, pixels), latents, mean)
+
+
+def test_a_model_of_ones_own_goes_on_as_it_was(tmp_path: Path, digits: Dataset) -> None:
+    """Its mean may have axes of its own, and its buffers any type."""
+    results = []
+    for name, stop_at in (("whole", 0), ("again", 10)):
+        torch.manual_seed(0)
+        model = linear_model(digits)
+        model.pixel_mean = model.pixel_mean.unsqueeze(0)
+        model.register_buffer("halves", torch.ones(3, dtype=torch.bfloat16))
+
+        def stop(record: Record, at: int = stop_at) -> None:
+            if record["step"] == at:
+                raise InterruptedError
+
+        config = replace(CONFIG, replicas=1)
+        options = {"device": "cpu", "dataset": digits, "model": model, "checkpoint_seconds": 0}
+        if stop_at:
+            with pytest.raises(InterruptedError):
+                train(config, tmp_path / name, watch=stop, **options)  # type: ignore[arg-type]
+        results.append(train(config, tmp_path / name, **options))  # type: ignore[arg-type]
+    whole, again = results
+    assert whole.result() == again.result()
+    state = again.load()
+    assert state is not None
+    assert state["model.pixel_mean"].shape == (1, 64)
+
+
+def test_a_run_says_how_many_latents_a_model_of_ones_own_has(tmp_path: Path, digits: Dataset) -> None:
+    config = replace(CONFIG, replicas=1, latents=200)
+    run = train(config, tmp_path / "run", device="cpu", dataset=digits, model=linear_model(digits, latents=7))
+    assert run.config().latents == 7
+
+
+def test_a_model_for_other_images_is_refused(tmp_path: Path, digits: Dataset) -> None:
+    model = linear_model(digits, pixels=12)
+    with pytest.raises(ValueError, match="the model is for images of 12 pixels, and digits has 64"):
+        train(replace(CONFIG, replicas=1), tmp_path / "run", device="cpu", dataset=digits, model=model)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_of_another_shape_is_refused(digits: Dataset) -> None:
+    narrow, wide = (Trainer(replace(CONFIG, latents=latents), digits) for latents in (1, 7))
+    with pytest.raises(ValueError, match=r"the checkpoint's model.prior must be \[2, 1, 7\].*, got \[2, 1, 1\]"):
+        wide.load_state(narrow.state())
+
+
+def test_several_data_sets_need_a_model_and_an_even_share(digits: Dataset) -> None:
+    other = replace(digits, name="other")
+    with pytest.raises(ValueError, match="2 data sets need a model that knows them"):
+        Trainer(CONFIG, [digits, other])
+    with pytest.raises(ValueError, match="2 replicas must be shared evenly by the data sets, got 0"):
+        Trainer(CONFIG, [])
+    with pytest.raises(ValueError, match="3 replicas must be shared evenly by the data sets, got 2"):
+        TrainingImages.of([digits, other], 3, "cpu")
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path, digits: Dataset) -> None:
+    config = replace(CONFIG, seed=np.int64(3), steps=np.int32(20), learning_rate=np.float32(0.5))  # type: ignore[arg-type]
+    assert config == replace(CONFIG, seed=3, learning_rate=0.5)
+    assert train(config, tmp_path / "run", device="cpu", dataset=digits).config() == config

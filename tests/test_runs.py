@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from arms import runs
 from arms.devices import choose_device
 from arms.pipeline import load_model, train
 from arms.runs import CHECKPOINTS, Run, run_name
@@ -218,3 +219,16 @@ def test_refusals(tmp_path: Path, whole: Run) -> None:
     with pytest.raises(ValueError, match="no data set is called 'cifar'"):
         train(replace(CONFIG, dataset="cifar"), tmp_path / "never")
     assert not (tmp_path / "never").exists()
+
+
+def test_the_commit_is_that_of_the_package_not_of_a_project_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "kept").write_text("")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "add", "kept"], check=True)
+    subprocess.run([*git, "commit", "-qm", "theirs"], check=True)
+    for name, is_known in (("kept", True), ("installed.py", False)):
+        monkeypatch.setattr(runs, "__file__", str(tmp_path / name))
+        assert (runs._commit() != "unknown") is is_known

@@ -135,8 +135,8 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
     replica, image = row // rows, row % batch
     logits_row = (logits_ptr + row.to(tl.int64) * pixels)[:, None]
     residual_row = (residual_ptr + (replica.to(tl.int64) * kept + row % rows) * pixels)[:, None]
-    x_row = (x_ptr + (replica * batch + image) * pixels)[:, None]
-    bias_row = (bias_ptr + replica * pixels)[:, None]
+    x_row = (x_ptr + (replica.to(tl.int64) * batch + image) * pixels)[:, None]
+    bias_row = (bias_ptr + replica.to(tl.int64) * pixels)[:, None]
     inside, keep = row_in[:, None], (row_in & (row % rows < kept))[:, None]
     missed = tl.zeros((ROWS, PIXELS), tl.float32)
     factors = tl.full((ROWS, PIXELS), 1.0, tl.float32)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeAlias
 
-from arms.runs import Events, Record, Run
+from arms.runs import Events, Record, Run, held
 from arms.training import TrainConfig
 
 Watcher: TypeAlias = Callable[[Record], None]
@@ -54,15 +54,16 @@ class Member:
     @contextmanager
     def going_on(self, step: int, device: str, together: Sequence[str]) -> Iterator["Member"]:
         """Go on from that step; whatever happens then, the provenance is written down."""
-        self.run.forget_after(step)
-        self.stopped = self.run.stopped()
-        events, start = Events(self.run.path, step), perf_counter()
-        self._watchers = [events, *([self.watch] if self.watch else [])]
-        try:
-            yield self
-        finally:
-            events.close()
-            self.run.describe(device, perf_counter() - start, together)
+        with held(self.run.path):
+            self.run.forget_after(step)
+            self.stopped = self.run.stopped()
+            events, start = Events(self.run.path, step), perf_counter()
+            self._watchers = [events, *([self.watch] if self.watch else [])]
+            try:
+                yield self
+            finally:
+                events.close()
+                self.run.describe(device, perf_counter() - start, together)
 
     def report(self, record: Record, finite: Sequence[bool]) -> Record:
         """Write a report and return it, None for every replica that has stopped; `finite` speaks of its parameters."""

@@ -123,6 +123,8 @@ def share_of_record(record: Record, index: int, replicas: int) -> Record:
 
 def share_of_state(tensors: Mapping[str, Tensor], index: int, runs: int) -> dict[str, Tensor]:
     """Return a run's own part of a state, which an ordinary training could go on with."""
+    if runs == 1:
+        return dict(tensors)
     own = {name: t if _is_shared(name, t) else t.chunk(runs)[index] for name, t in tensors.items()}
     return {name: t[0, 0] if _is_pixel_mean(name) and t.ndim > 1 else t for name, t in own.items()}
 
@@ -227,4 +229,4 @@ def _is_shared(name: str, tensor: Tensor) -> bool:
 
 
 def _is_pixel_mean(name: str) -> bool:
-    return name.rpartition(".")[2] == PIXEL_MEAN
+    return name in (PIXEL_MEAN, f"model.{PIXEL_MEAN}")

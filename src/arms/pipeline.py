@@ -40,6 +40,8 @@ from arms.training import TrainConfig, Trainer, part_of_state
 
 TEST_SAMPLES = 100
 CHECKPOINT_SECONDS = 15.0
+MOST_SAVING = 20
+"""How many times as long as a checkpoint takes a run trains before the next, unless all are asked for."""
 
 PackWatcher: TypeAlias = Callable[[TrainConfig, Record], None]
 """Called with every report of every run of a pack: its configuration, and what a `Watcher` gets."""
@@ -61,11 +63,13 @@ def train(
     """Train to the end of `config.steps`, evaluate, and return the run; the same call again goes on, or does nothing.
 
     `dataset` and `model` stand in for the ones the configuration names: your own tensors, your own networks; the run's
-    configuration then has your data set's name. A replica whose numbers are not finite stops, and the others go on;
-    where none is left, that is a `DivergedError`. A model of your own comes back trained, also where the run was
-    finished before: from its newest checkpoint.
+    configuration then has your data set's name and your model's number of latents. A replica whose numbers are not
+    finite stops, and the others go on; where none is left, that is a `DivergedError`. A model of your own comes back
+    trained, also where the run was finished before: from its newest checkpoint.
     """
     means = _Means(str(device), drive, checkpoint_seconds, tell, model)
+    if model is not None:
+        config = replace(config, latents=model.latents)
     member = Member(Run(directory), _on(dataset, config), tell, watch)
     if model is not None and member.is_finished():
         weights = _weights(member.run)
@@ -222,8 +226,8 @@ def _one_dataset_each(configs: Sequence[TrainConfig], datasets: Sequence[Dataset
     """Return a data set for every configuration, None for the one that it names."""
     if datasets is None:
         return [None] * len(configs)
-    if isinstance(datasets, Dataset) or len(datasets) != len(configs):
-        got = "one" if isinstance(datasets, Dataset) else len(datasets)
+    if isinstance(datasets, Dataset) or len(datasets) != len(configs) or None in datasets:
+        got = "one" if isinstance(datasets, Dataset) else sum(dataset is not None for dataset in datasets)
         raise ValueError(f"datasets must be a list with one for each run, got {got} for {len(configs)} runs")
     different = [dataset.name for dataset in dict.fromkeys(datasets)]
     if len(set(different)) < len(different):
@@ -251,7 +255,10 @@ def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None
         means.tell(f"a CPU computes in float32 all the same: precision {precision!r} says something on a GPU only")
     names = dict.fromkeys(member.config.dataset for member in rest)
     data = {name: given.get(name) or load(name, data_dir) for name in names}
-    refuse_other_forms(data.values())
+    refuse_other_forms([*data.values()])
+    for name, dataset in data.items():
+        if means.model is not None and (width := means.model.pixel_mean.shape[-1]) != dataset.train.shape[1]:
+            raise ValueError(f"the model is for images of {width} pixels, and {name} has {dataset.train.shape[1]}")
     for member in rest:
         Run.create(member.run.path, member.config)  # only now: a wrong device or data set leaves nothing behind
     keep_freed_memory()
@@ -324,22 +331,22 @@ def _train_together(members: Sequence[Member], means: _Means, data: Mapping[str,
 
 def _advance(engine: Engine, members: Sequence[Member], data: Mapping[str, Dataset], checkpoint_seconds: float) -> None:
     trainer, config = engine.trainer, members[0].config
-    saved = -math.inf  # the first report saves
+    due = -math.inf  # the first report saves
     with _interruptible() as interrupted:
         while trainer.steps_done < config.steps and any(member.left for member in members):
             engine.advance_block()
-            step, last = trainer.steps_done, trainer.steps_done == config.steps
-            if interrupted():
+            step, last, stop = trainer.steps_done, trainer.steps_done == config.steps, interrupted()
+            reports = last or step % config.report_every == 0
+            records = _report(trainer, members, data) if reports else []
+            if stop or last or (reports and perf_counter() >= due):
+                start = perf_counter()
                 _save(trainer, members)
-                raise KeyboardInterrupt(f"saved at step {step}")
-            if step % config.report_every and not last:
-                continue
-            records = _report(trainer, members, data)
-            if last or perf_counter() - saved >= checkpoint_seconds:
-                _save(trainer, members)
-                saved = perf_counter()
+                took = perf_counter() - start
+                due = start + took + max(checkpoint_seconds, MOST_SAVING * took if checkpoint_seconds else 0)
             for member, record in records:
                 member.show(record)
+            if stop:
+                raise KeyboardInterrupt(f"saved at step {step}")
 
 
 def _save(trainer: Trainer, members: Sequence[Member]) -> None:

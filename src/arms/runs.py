@@ -41,6 +41,28 @@ def run_name(config: TrainConfig) -> str:
     return f"{name}-r{config.replicas}-seed{config.seed}-{digest}"
 
 
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep other processes from training in a directory; a process that dies lets go of it."""
+    try:
+        import fcntl
+    except ImportError:  # not a Unix
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems know no locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"{path} is being trained by another process: wait until it has ended, or name another directory"
+                ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def left(values: Sequence[float | None]) -> list[float]:
     """Return the numbers of the replicas that have not stopped.
 
@@ -278,7 +300,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
-        digest.update(tensors[name].numpy().tobytes())
+        digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -306,8 +328,13 @@ def _version() -> str:
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    """Return the commit of this file, not that of a project it is merely installed in."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    is_ours = [*git, "ls-files", "--error-unmatch", Path(__file__).name]
+    describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603
+        for command in (is_ours, describe):
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
+        return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"

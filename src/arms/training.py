@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -64,10 +65,10 @@ class TrainConfig:
     """Test images of such a look; at the end it is all of them."""
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "steps", "batch_size", "latents", "report_every", "evaluate_images"):
-            as_count(getattr(self, name), 1, name)
-        as_count(self.seed, 0, "seed")
-        if as_count(self.evaluate_every, 0, "evaluate_every") % self.report_every:
+        counts = ("replicas", "steps", "batch_size", "latents", "report_every", "evaluate_images", "num_samples")
+        for name, least in (*((name, 1) for name in counts), ("seed", 0), ("evaluate_every", 0)):
+            object.__setattr__(self, name, as_count(getattr(self, name), least, name))  # NumPy's numbers become plain
+        if self.evaluate_every % self.report_every:
             raise ValueError(
                 f"evaluate_every must be a multiple of report_every ({self.report_every}), got {self.evaluate_every}"
             )
@@ -76,8 +77,9 @@ class TrainConfig:
                 raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {getattr(self, name)!r}")
         for name in ("learning_rate", "prior_learning_rate"):
             rate = getattr(self, name)
-            if not (isinstance(rate, int | float) and 0 < rate < math.inf):
+            if not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
                 raise ValueError(f"{name} must be a positive number, got {rate!r}")
+            object.__setattr__(self, name, float(rate))
         if isinstance(as_estimator(self.estimator, self.num_samples), Exact) and self.latents > MOST_LATENTS:
             raise ValueError(
                 f"exact trains at most {MOST_LATENTS} latents, got {self.latents}: choose another estimator"
@@ -102,6 +104,8 @@ class Trainer:
     ) -> None:
         """Several data sets serve the same number of replicas each, in order, and need a `model`."""
         datasets = [dataset] if isinstance(dataset, Dataset) else dataset
+        if model is None and len(datasets) > 1:
+            raise ValueError(f"{len(datasets)} data sets need a model that knows them: see arms.packing.packed_trainer")
         self.config = config
         self.data = TrainingImages.of(datasets, config.replicas, device)
         self.device = self.data.images.device
@@ -244,6 +248,12 @@ class Trainer:
             raise ValueError(
                 f"the checkpoint lacks {', '.join(sorted(lacking)[:3])}: it is of another configuration, or of another "
                 "version of this library; train anew"
+            )
+        if other := [name for name in own if name != "generator" and own[name].shape != tensors[name].shape]:
+            name = other[0]
+            raise ValueError(
+                f"the checkpoint's {name} must be {list(own[name].shape)}, as the model's, got "
+                f"{list(tensors[name].shape)}: it is of another model; train anew, or give that one"
             )
         with torch.no_grad():
             for name in own.keys() - {"generator", "counts"}:

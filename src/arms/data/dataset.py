@@ -1,6 +1,6 @@
 """A data set in memory, and the bits drawn from its grey values."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -27,6 +27,17 @@ class Dataset:
     note: str = ""
     """What must be said beside numbers measured on it."""
 
+    def __post_init__(self) -> None:
+        as_count(self.levels, 1, "levels")
+        for split in ("train", "valid", "test"):
+            images: Tensor = getattr(self, split)
+            expected = f"{split} images of {self.name} must be uint8 [images, {self.height * self.width}]"
+            if images.dtype != torch.uint8 or images.ndim != 2 or images.shape[1] != self.height * self.width:
+                got = f"{images.dtype} {list(images.shape)}"
+                raise ValueError(f"{expected}, height {self.height} times width {self.width}, got {got}")
+            if len(images) and (largest := int(images.max())) > self.levels:
+                raise ValueError(f"{expected} from 0 to levels = {self.levels}, got {largest}: is it {largest} levels?")
+
     def pixel_mean(self) -> Tensor:
         """Return the mean of every training pixel as a probability, float32 `[pixels]`."""
         # Whole numbers add up exactly, so the mean is the same on every machine.
@@ -47,6 +58,8 @@ class TrainingImages:
     @classmethod
     def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":
         """Return the images of data sets of one form, each for the same number of replicas, in order."""
+        if not datasets or replicas % len(datasets):
+            raise ValueError(f"{replicas} replicas must be shared evenly by the data sets, got {len(datasets)} of them")
         refuse_other_forms(datasets)
         different = list(dict.fromkeys(datasets))
         first = different[0]
@@ -72,11 +85,14 @@ class TrainingImages:
         return binarize(self.images.index_select(0, rows).unflatten(0, (replicas, -1)), self.levels, generator)
 
 
-def refuse_other_forms(datasets: Iterable[Dataset]) -> None:
+def refuse_other_forms(datasets: Sequence[Dataset]) -> None:
     """Raise unless the images of all data sets have one size and one number of levels."""
-    forms = {dataset.name: (dataset.train.shape[1], dataset.levels) for dataset in datasets}
-    if len(set(forms.values())) > 1:
-        found = ", ".join(f"{name} {pixels} pixels of {levels} levels" for name, (pixels, levels) in forms.items())
+    forms = [(dataset.train.shape[1], dataset.levels) for dataset in dict.fromkeys(datasets)]
+    if len(set(forms)) > 1:
+        names = [dataset.name for dataset in dict.fromkeys(datasets)]
+        found = ", ".join(
+            f"{name} {form[0]} pixels of {form[1]} levels" for name, form in zip(names, forms, strict=True)
+        )
         raise ValueError(f"data sets trained together must be of one form, got {found}: train them apart")
 
 
