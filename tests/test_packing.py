@@ -52,8 +52,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> list[Run
 @pytest.fixture(scope="module")
 def strokes() -> Dataset:
     """Others of the same form: brighter, more of them, and not the digits."""
-    images = torch.randint(17, (140, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    return Dataset("strokes", images[:100].clamp(min=8), images[100:120], images[120:], 8, 8, 16)
+    images = torch.randint(17, (170, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    return Dataset("strokes", images[:130].clamp(min=8), images[130:150], images[150:], 8, 8, 16)
 
 
 def packed(

@@ -37,9 +37,8 @@ class ReplicaLinear(nn.Module):
         """Multiply each replica's rows, whatever axes stand before, with its own matrix."""
         first = x.movedim(-3, 0)
         rows = first.flatten(1, -2)
-        if (
-            x.is_cuda
-        ):  # a product that begins with a bias would cost a pass more; an addition is fused with what follows
+        # A GPU's product that begins with a bias costs a pass more; an addition is fused with what follows.
+        if x.is_cuda:
             out = self._product()(rows, self.weight) + self.bias
         else:
             out = torch.baddbmm(self.bias, rows, self.weight)

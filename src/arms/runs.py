@@ -143,7 +143,7 @@ class Run:
     def describe(self, device: str, seconds: float, together: Sequence[str] = ()) -> None:
         """Write down the provenance; `seconds` of this sitting are added to those of earlier ones.
 
-        `together` names the estimators of a pack: its runs share their noise and their time.
+        `together` names the runs of a pack: its runs share their noise and their time.
         """
         earlier: Record = {}
         with suppress(ValueError):

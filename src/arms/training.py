@@ -138,9 +138,8 @@ class Trainer:
         self.other_adam = Adam([*others, *self.learnt], config.learning_rate)
         self.weights = [*self.encoder_adam.parameters, *self.other_adam.parameters]
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
-        self._noise = (
-            None if self.device.type == "cuda" else self.generator
-        )  # None is the device's default: the same one, and compilable
+        # None is the device's default: on a GPU the same one, and compilable.
+        self._noise = None if self.device.type == "cuda" else self.generator
         self._scale = -1 / config.batch_size  # of the loss: minus the mean over images
         self._weight = torch.full(
             (config.replicas, config.batch_size), self._scale, dtype=model.prior.dtype, device=device
