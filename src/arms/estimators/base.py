@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Generator, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from arms.arguments import Logits, as_count, as_logits, holds
+from arms.arguments import Logits, as_count, as_logits, holds, widen
 
 Values: TypeAlias = "Tensor | ArrayLike"
 Objective: TypeAlias = Callable[[Tensor], Values]
@@ -186,6 +186,18 @@ def gradient(draw: Draw, values: Tensor) -> Tensor:
     """Return the estimate of a draw, detached, in the dtype of the logits."""
     with torch.no_grad():
         return draw.estimator.combine(draw, values.detach()).to(draw.logits.dtype)
+
+
+def score(draw: Draw) -> Tensor:
+    """Return b - p, the gradient of log p(b), `[n, *batch, d]`: 1 - p of the ones is not left to a difference.
+
+    >>> from arms import Reinforce
+    >>> score(Draw(Reinforce(2), torch.tensor([20.0]), torch.tensor([[0.0], [1.0]]))).flatten()
+    tensor([-1.0000e+00,  2.0612e-09])
+    """
+    logits = widen(draw.logits)
+    # Between two ends, lerp takes either exactly, in one pass: torch.where costs twice the time.
+    return torch.lerp(-torch.sigmoid(logits), torch.sigmoid(-logits), draw.samples.to(logits.dtype))
 
 
 def _shape_of_values(draw: Draw) -> list[int]:
