@@ -118,6 +118,14 @@ def test_dtypes_and_extreme_logits(estimator: arms.Estimator, dtype: torch.dtype
     assert (grad[:, 5:7] == 0).all()
 
 
+def test_large_gradients_of_half_precision_logits_leave_the_value_alone() -> None:
+    logits = torch.full((50, 200), 2.0, dtype=torch.float16, requires_grad=True)
+    value = arms.expectation(lambda b: 3000 * b.float().sum(-1), logits, "arms-s", 4, seeded())
+    value.sum().backward()
+    assert logits.grad.isfinite().all()  # type: ignore[union-attr]
+    assert torch.equal(value, 3000 * arms.draw(logits, "arms-s", 4, seeded()).samples.float().sum(-1).mean(0))
+
+
 @given(st.lists(st.floats(-200, 200, width=32), min_size=1, max_size=6), st.sampled_from(NAMES))
 def test_finite_for_any_logits(logits: list[float], name: str) -> None:
     for dtype in (torch.float32, torch.bfloat16):
