@@ -126,6 +126,17 @@ def test_large_gradients_of_half_precision_logits_leave_the_value_alone() -> Non
     assert torch.equal(value, 3000 * arms.draw(logits, "arms-s", 4, seeded()).samples.float().sum(-1).mean(0))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_integer_values_are_not_rounded_to_half_precision(dtype: torch.dtype) -> None:
+    logits = torch.zeros(3, dtype=dtype, requires_grad=True)
+    drawn = arms.draw(logits, "loorf", 4, seeded())
+    rewards = torch.tensor([100_001, 100_003, 100_002, 100_000])
+    arms.attach(drawn, rewards).backward()
+    expected = drawn.estimator.combine(drawn, rewards.float()).to(dtype)
+    assert arms.attach(drawn, rewards) == 100_001.5
+    assert torch.equal(logits.grad, expected)  # type: ignore[arg-type]
+
+
 @given(st.lists(st.floats(-200, 200, width=32), min_size=1, max_size=6), st.sampled_from(NAMES))
 def test_finite_for_any_logits(logits: list[float], name: str) -> None:
     for dtype in (torch.float32, torch.bfloat16):

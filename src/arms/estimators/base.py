@@ -173,7 +173,7 @@ def as_values(draw: Draw, values: Values, *, validate: bool = True) -> Tensor:
             "reduce the latent axis and nothing else"
         )
     if not tensor.is_floating_point():
-        tensor = tensor.to(draw.samples.dtype)
+        tensor = tensor.to(torch.promote_types(draw.samples.dtype, torch.float32))
     if validate and not holds(tensor.isfinite().all()):
         raise ValueError(
             "the objective returned NaN or infinity: one such sample spoils the whole gradient "
