@@ -160,6 +160,22 @@ def test_torch_distributions_are_logits_too(wrap: Callable[[Tensor], Bernoulli])
     assert torch.allclose(plain.grad, wrapped.grad, atol=1e-12)  # type: ignore[arg-type]
 
 
+def test_using_a_distribution_does_not_change_its_logits() -> None:
+    logits = torch.tensor([18.0, -3.0])
+    distribution = Bernoulli(logits=logits)
+    distribution.sample()
+    assert torch.equal(arms.draw(distribution).logits, logits)
+    expanded = distribution.expand((2, 2))
+    expanded.sample()
+    assert torch.equal(arms.draw(expanded).logits, logits.expand(2, 2))
+
+
+def test_using_the_logits_of_a_distribution_does_not_change_its_probabilities() -> None:
+    distribution = Bernoulli(probs=torch.tensor([0.0, 1.0])).expand((2,))
+    assert distribution.logits.isfinite().all()
+    assert torch.equal(arms.draw(distribution).logits, torch.tensor([-torch.inf, torch.inf]))
+
+
 def test_probabilities_of_zero_and_one_are_ordinary() -> None:
     probs = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)
     draw = arms.draw(Bernoulli(probs=probs), "arms-s", 4)
