@@ -58,6 +58,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: arms.expectation(total, torch.zeros(2), chunk=0), r"chunk must be an integer >= 1, got 0"),
     (lambda: arms.expectation(lambda b: b.sum(), torch.zeros(2), chunk=2), r"got a scalar for each chunk"),
     (lambda: arms.variance(total, torch.zeros(2), repeats=1), r"repeats must be an integer >= 2, got 1"),
+    (lambda: arms.variance(total, torch.zeros(2), 0), r"num_samples must be an integer >= 1, got 0"),
     (lambda: arms.variance(total, torch.zeros(2), estimators=[]), r"at least one estimator"),
 ]
 
