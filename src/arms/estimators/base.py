@@ -150,7 +150,7 @@ def evaluate(objective: Objective, draw: Draw, *, chunk: int | None = None, vali
     else:
         slices = torch.split(draw.samples, as_count(chunk, 1, "chunk"))
         parts = [
-            checkpoint(lambda part: torch.as_tensor(objective(part)), part, use_reentrant=False) for part in slices
+            checkpoint(lambda part: _as_tensor(draw, objective(part)), part, use_reentrant=False) for part in slices
         ]
         if any(part.ndim == 0 for part in parts):
             raise ValueError(f"the objective must return {_shape_of_values(draw)}, got a scalar for each chunk")
@@ -160,13 +160,7 @@ def evaluate(objective: Objective, draw: Draw, *, chunk: int | None = None, vali
 
 def as_values(draw: Draw, values: Values, *, validate: bool = True) -> Tensor:
     """Return objective values, of whatever array type, as a checked tensor `[n, *batch]`."""
-    try:
-        tensor = values if isinstance(values, Tensor) else torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(
-            f"the objective must return a tensor or an array of shape {_shape_of_values(draw)}, "
-            f"got {type(values).__name__}"
-        ) from None
+    tensor = _as_tensor(draw, values)
     if tensor.shape != draw.samples.shape[:-1]:
         raise ValueError(
             f"the objective must return one value a sample, shape {_shape_of_values(draw)}, got {list(tensor.shape)}: "
@@ -198,6 +192,16 @@ def score(draw: Draw) -> Tensor:
     logits = widen(draw.logits)
     # Between two ends, lerp takes either exactly, in one pass: torch.where costs twice the time.
     return torch.lerp(-torch.sigmoid(logits), torch.sigmoid(-logits), draw.samples.to(logits.dtype))
+
+
+def _as_tensor(draw: Draw, values: Values) -> Tensor:
+    try:
+        return values if isinstance(values, Tensor) else torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"the objective must return a tensor or an array of shape {_shape_of_values(draw)}, "
+            f"got {type(values).__name__}"
+        ) from None
 
 
 def _shape_of_values(draw: Draw) -> list[int]:
