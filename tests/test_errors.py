@@ -1,6 +1,7 @@
 """Bad input: one clear ValueError each, and nothing changed before it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,10 @@ import arms
 
 def total(b: Tensor) -> Tensor:
     return b.sum(-1)
+
+
+def nothing(b: Tensor) -> Any:
+    """Forget to return."""
 
 
 class WrongShape(arms.Independent):
@@ -57,7 +62,9 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: call(torch.zeros(17), estimator="exact"), r"at most 16 latents \(65536 states\), got 17"),
     (lambda: arms.expectation(total, torch.zeros(2), chunk=0), r"chunk must be an integer >= 1, got 0"),
     (lambda: arms.expectation(lambda b: b.sum(), torch.zeros(2), chunk=2), r"got a scalar for each chunk"),
+    (lambda: arms.expectation(nothing, torch.zeros(3), chunk=2), r"a tensor or an array of shape \[8\], got NoneType"),
     (lambda: arms.variance(total, torch.zeros(2), repeats=1), r"repeats must be an integer >= 2, got 1"),
+    (lambda: arms.variance(total, torch.zeros(2), 0), r"num_samples must be an integer >= 1, got 0"),
     (lambda: arms.variance(total, torch.zeros(2), estimators=[]), r"at least one estimator"),
 ]
 

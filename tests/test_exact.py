@@ -9,6 +9,7 @@ from instances import ESTIMATORS
 from torch import Tensor
 
 from arms import ARM, ARMS, ARTS, LOORF, Dirichlet, DisARM, Draw, Estimator, Gaussian, Independent, Systematic
+from arms import estimator as estimator_of
 from arms.checks import exact_gradient, random_table, table_objective
 from arms.couplings import Coupling
 from arms.estimators.arts import CorrelatedPair
@@ -87,6 +88,23 @@ def test_exact_gradient_by_hand() -> None:
     first = p * (1 - p) * ((1 - r) * (5 - 1) + r * (11 - 2))
     second = r * (1 - r) * ((1 - p) * (2 - 1) + p * (11 - 5))
     assert torch.allclose(exact_gradient(table_objective(table), phi), torch.stack([first, second]), atol=1e-15)
+
+
+def test_exact_gradient_keeps_its_digits_at_large_logits() -> None:
+    phi = torch.tensor([15.0, -15.0])
+    exact = exact_gradient(lambda b: b.sum(-1) + 100, phi)
+    assert torch.allclose(exact.double(), torch.sigmoid(phi.double()) * torch.sigmoid(-phi.double()), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("name", ["exact", "reinforce", "reinforce-ms", "vimco"])
+def test_scores_without_a_baseline_keep_their_digits(name: str) -> None:
+    estimator = estimator_of(name, 4)
+    samples, values = torch.ones(4, 2), torch.tensor([3.0, 1.0, 2.5, 7.0])
+    narrow, wide = (
+        estimator.combine(Draw(estimator, torch.tensor([15.0, 18.0]).to(dtype), samples.to(dtype)), values.to(dtype))
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert torch.allclose(narrow.double(), wide, rtol=1e-5, atol=0)
 
 
 def _same(a: Estimator, b: Estimator, samples: Tensor, phi: Tensor) -> bool:

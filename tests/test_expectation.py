@@ -118,6 +118,25 @@ def test_dtypes_and_extreme_logits(estimator: arms.Estimator, dtype: torch.dtype
     assert (grad[:, 5:7] == 0).all()
 
 
+def test_large_gradients_of_half_precision_logits_leave_the_value_alone() -> None:
+    logits = torch.full((50, 200), 2.0, dtype=torch.float16, requires_grad=True)
+    value = arms.expectation(lambda b: 3000 * b.float().sum(-1), logits, "arms-s", 4, seeded())
+    value.sum().backward()
+    assert logits.grad.isfinite().all()  # type: ignore[union-attr]
+    assert torch.equal(value, 3000 * arms.draw(logits, "arms-s", 4, seeded()).samples.float().sum(-1).mean(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_integer_values_are_not_rounded_to_half_precision(dtype: torch.dtype) -> None:
+    logits = torch.zeros(3, dtype=dtype, requires_grad=True)
+    drawn = arms.draw(logits, "loorf", 4, seeded())
+    rewards = torch.tensor([100_001, 100_003, 100_002, 100_000])
+    arms.attach(drawn, rewards).backward()
+    expected = drawn.estimator.combine(drawn, rewards.float()).to(dtype)
+    assert arms.attach(drawn, rewards) == 100_001.5
+    assert torch.equal(logits.grad, expected)  # type: ignore[arg-type]
+
+
 @given(st.lists(st.floats(-200, 200, width=32), min_size=1, max_size=6), st.sampled_from(NAMES))
 def test_finite_for_any_logits(logits: list[float], name: str) -> None:
     for dtype in (torch.float32, torch.bfloat16):
@@ -139,6 +158,22 @@ def test_torch_distributions_are_logits_too(wrap: Callable[[Tensor], Bernoulli])
     arms.expectation(quadratic, plain, "arms-s", 4, seeded()).sum().backward()
     arms.expectation(quadratic, wrap(wrapped), "arms-s", 4, seeded()).sum().backward()
     assert torch.allclose(plain.grad, wrapped.grad, atol=1e-12)  # type: ignore[arg-type]
+
+
+def test_using_a_distribution_does_not_change_its_logits() -> None:
+    logits = torch.tensor([18.0, -3.0])
+    distribution = Bernoulli(logits=logits)
+    distribution.sample()
+    assert torch.equal(arms.draw(distribution).logits, logits)
+    expanded = distribution.expand((2, 2))
+    expanded.sample()
+    assert torch.equal(arms.draw(expanded).logits, logits.expand(2, 2))
+
+
+def test_using_the_logits_of_a_distribution_does_not_change_its_probabilities() -> None:
+    distribution = Bernoulli(probs=torch.tensor([0.0, 1.0])).expand((2,))
+    assert distribution.logits.isfinite().all()
+    assert torch.equal(arms.draw(distribution).logits, torch.tensor([-torch.inf, torch.inf]))
 
 
 def test_probabilities_of_zero_and_one_are_ordinary() -> None:

@@ -1,11 +1,14 @@
 """Tier 5: claims about variance, against closed forms."""
 
+import math
+
 import pytest
 import torch
 
 import arms
 from arms import toy
-from arms.checks import score_limit, univariate_variance
+from arms.checks import VarianceRow, VarianceTable, score_limit, univariate_variance
+from arms.checks.variance import COMPARED
 
 POINTS = torch.logit(torch.linspace(0.1, 0.9, 41, dtype=torch.float64))
 
@@ -52,11 +55,12 @@ def test_closed_forms_tell_estimators_apart() -> None:
         assert ((curves[curve].measured - exact).abs() > tolerance).any()
 
 
-def test_table_ranks_estimators_and_sees_bias() -> None:
-    class Halved(arms.LOORF):
-        def combine(self, draw: arms.Draw, values: torch.Tensor) -> torch.Tensor:
-            return super().combine(draw, values) / 2
+class Halved(arms.LOORF):
+    def combine(self, draw: arms.Draw, values: torch.Tensor) -> torch.Tensor:
+        return super().combine(draw, values) / 2
 
+
+def test_table_ranks_estimators_and_sees_bias() -> None:
     table = arms.variance(
         lambda b: (b.sum(-1) - 1.2).square(),
         torch.tensor([[0.3, -0.5, 1.0]]),
@@ -77,6 +81,42 @@ def test_table_beyond_enumeration_compares_with_loorf() -> None:
     table = arms.variance(lambda b: (b @ weights).square(), torch.zeros(2, 30), 4, ["loorf", "arms-s"], repeats=500)
     assert table.reference == "other draws of loorf"
     assert all(row.bias_score < table.score_limit for row in table.rows)
+
+
+@pytest.mark.parametrize("logit", [-10.0, 5.0])
+def test_nearly_certain_latents_are_left_out_of_the_bias_score(logit: float) -> None:
+    table = arms.variance(
+        lambda b: (b.sum(-1) - 0.3).square(),
+        torch.tensor([0.0, logit]),
+        8,
+        [*COMPARED, Halved(8)],
+        generator=torch.Generator().manual_seed(0),
+    )
+    assert table.left_out == 1
+    assert "left out of it: 1" in str(table)
+    suspicious = [row.estimator for row in table.rows if row.bias_score > table.score_limit]
+    assert suspicious == ["Halved"]
+
+
+def test_few_repeats_have_no_bias_score() -> None:
+    table = arms.variance(lambda b: b.sum(-1), torch.zeros(3), 100, ["loorf"], repeats=5)
+    assert math.isnan(table.rows[0].bias_score)
+    assert table.left_out == 3
+
+
+def test_ratio_to_a_variance_of_zero() -> None:
+    rows = tuple(VarianceRow(name, 2, variance, 0.0, 0.0) for name, variance in (("a", 0.0), ("b", 0.0), ("c", 0.5)))
+    lines = str(VarianceTable(rows, "enumeration", 5.0)).splitlines()
+    assert [line.split()[3] for line in lines[1:4]] == ["1", "1", "inf"]
+
+
+def test_one_sample_beyond_enumeration() -> None:
+    (row,) = arms.variance(lambda b: b.sum(-1), torch.zeros(12), num_samples=1, repeats=200).rows
+    assert row.estimator == "reinforce"
+
+
+def test_score_limit_of_very_many_comparisons() -> None:
+    assert score_limit(10**9) < score_limit(10**10) < score_limit(10**12) < 9
 
 
 def test_odd_budgets_leave_out_what_needs_pairs() -> None:

@@ -49,7 +49,8 @@ def _logits_of(distribution: Distribution) -> Tensor:
         base = base.base_dist
     if not isinstance(base, Bernoulli):
         raise ValueError(f"the latent distribution must be Bernoulli, got {type(base).__name__}")
-    return _exact_logit(base.probs) if "probs" in base.__dict__ else base.logits
+    # What it was built from: sampling, for one, leaves probabilities of fewer digits beside the given logits.
+    return _exact_logit(base.probs) if base._param is base.__dict__.get("probs") else base.logits
 
 
 def _exact_logit(probs: Tensor) -> Tensor:

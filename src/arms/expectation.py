@@ -150,5 +150,6 @@ def _surrogate(draw: Draw, values: Tensor) -> Tensor:
 
 def _attach(value: Tensor, logits: Tensor, grad: Tensor) -> Tensor:
     # Zero in value, the estimate in slope. The clamp meets only logits that cannot move: inf - inf would be NaN.
-    slope = (logits.clamp(-LARGEST, LARGEST) * grad).sum(-1)
-    return value + (slope - slope.detach())
+    # Zero before the product and the sum, which could overflow in half precision.
+    still = logits.clamp(-LARGEST, LARGEST)
+    return value + ((still - still.detach()) * grad).sum(-1)

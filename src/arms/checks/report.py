@@ -44,7 +44,7 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
     >>> round(score_limit(1, 0.05), 2)
     1.96
     """
-    return NormalDist().inv_cdf(1 - failure_rate / (2 * comparisons))
+    return -NormalDist().inv_cdf(failure_rate / (2 * comparisons))
 
 
 def judge_score(name: str, largest: float, comparisons: int, failure_rate: float = FAILURE_RATE) -> Finding:

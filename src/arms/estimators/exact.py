@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import widen
-from arms.estimators.base import Draw, Estimator
+from arms.estimators.base import Draw, Estimator, score
 
 MOST_LATENTS = 16
 
@@ -43,7 +43,7 @@ class Exact(Estimator):
 
     def combine(self, draw: Draw, values: Tensor) -> Tensor:
         weighted = widen(values) * state_probabilities(draw)
-        return (weighted.unsqueeze(-1) * (draw.samples - torch.sigmoid(widen(draw.logits)))).sum(0)
+        return (weighted.unsqueeze(-1) * score(draw)).sum(0)
 
     def value(self, draw: Draw, values: Tensor) -> Tensor:
         return (values * state_probabilities(draw).to(values.dtype)).sum(0)

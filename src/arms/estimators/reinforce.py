@@ -10,18 +10,18 @@ Reference: Williams, "Simple statistical gradient-following algorithms for conne
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Generator, Tensor
 
 from arms.arguments import widen
 from arms.couplings import Independent
-from arms.estimators.base import Draw, Estimator
+from arms.estimators.base import Draw, Estimator, score
 
 
 @dataclass(frozen=True)
 class Reinforce(Estimator):
     """REINFORCE without a baseline, n independent samples.
 
+    >>> import torch
     >>> grad, values = Reinforce(4)(lambda b: b.sum(-1), torch.zeros(3))
     >>> grad.shape, values.shape
     (torch.Size([3]), torch.Size([4]))
@@ -34,9 +34,4 @@ class Reinforce(Estimator):
         return Draw(self, logits, Independent().sample(logits, self.num_samples, generator))
 
     def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        return score_mean(draw.samples, values, torch.sigmoid(widen(draw.logits)))
-
-
-def score_mean(samples: Tensor, values: Tensor, probs: Tensor) -> Tensor:
-    """Return the mean over samples of f(b) (b - p)."""
-    return (widen(values).unsqueeze(-1) * (samples - probs)).mean(0)
+        return (widen(values).unsqueeze(-1) * score(draw)).mean(0)

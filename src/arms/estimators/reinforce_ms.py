@@ -11,12 +11,11 @@ Mnih & Rezende, "Variational inference for Monte Carlo objectives", ICML 2016.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Generator, Tensor
 
 from arms.arguments import widen
 from arms.couplings import Independent
-from arms.estimators.base import Draw
+from arms.estimators.base import Draw, score
 from arms.estimators.multi_sample import MultiSample, log_mean_exp
 
 
@@ -24,6 +23,7 @@ from arms.estimators.multi_sample import MultiSample, log_mean_exp
 class MultiSampleReinforce(MultiSample):
     """REINFORCE of the n-sample bound, without a baseline.
 
+    >>> import torch
     >>> MultiSampleReinforce(4)(lambda b: b.sum(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """
@@ -39,5 +39,4 @@ class MultiSampleReinforce(MultiSample):
         return Draw(self, logits, Independent().sample(logits, self.num_samples, generator))
 
     def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        score = (draw.samples - torch.sigmoid(widen(draw.logits))).sum(0)
-        return log_mean_exp(widen(values)).unsqueeze(-1) * score
+        return log_mean_exp(widen(values)).unsqueeze(-1) * score(draw).sum(0)

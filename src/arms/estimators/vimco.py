@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 from arms.arguments import widen
 from arms.couplings import Independent
-from arms.estimators.base import Draw
+from arms.estimators.base import Draw, score
 from arms.estimators.multi_sample import MultiSample, own, replace_slots, without_each
 
 
@@ -49,7 +49,7 @@ class VIMCO(MultiSample):
 
     def combine(self, draw: Draw, values: Tensor) -> Tensor:
         signals = local_signals(widen(values), self.baseline)
-        return (signals.unsqueeze(-1) * (draw.samples - torch.sigmoid(widen(draw.logits)))).sum(0)
+        return (signals.unsqueeze(-1) * score(draw)).sum(0)
 
 
 def local_signals(values: Tensor, baseline: Literal["geometric", "arithmetic"]) -> Tensor:
