@@ -57,7 +57,7 @@ class VarianceTable:
         for row in self.rows:
             ratio = row.variance / lowest if lowest > 0 else 1.0 if row.variance == 0 else float("inf")
             lines.append(
-                f"{row.estimator:<14} {row.num_samples:>5} {row.variance:>12.5g} {ratio:>9.4g} "
+                f"{row.estimator:<14} {row.num_samples:>5} {row.variance:>12.5g} {ratio:>9.3f} "
                 f"{row.bias_score:>9.2f} {row.milliseconds:>9.3f}"
             )
         against = f"bias |z|: the largest over all latents, against {self.reference}"
