@@ -9,6 +9,7 @@ import pytest
 
 from arms.cli import main
 from arms.runs import Run, step_of
+from arms.training import TrainConfig
 
 OWN_MODULE = """
 import torch, arms
@@ -116,6 +117,29 @@ def test_several_estimators_at_once(
     assert len(lost.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], (1_000_000, 5, "extra")),
+        (["--replicas", "1"], (1_000_000, 1, "extra")),
+        (["--steps", "10000", "--decoder-samples", "all"], (10_000, 5, "all")),
+    ],
+)
+def test_a_preset_gives_way_to_every_typed_flag(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[int, int, str]
+) -> None:
+    asked: list[TrainConfig] = []
+
+    def ask(configs: list[TrainConfig], *_: object, **__: object) -> list[Run]:
+        asked.extend(configs)
+        return []
+
+    monkeypatch.setattr("arms.pipeline.train_packed", ask)
+    monkeypatch.setattr(sys, "argv", ["arms", "train", "--preset", "paper", *words])
+    main()
+    assert [(one.steps, one.replicas, one.decoder_samples) for one in asked] == [expected]
+
+
 def test_data_verbs(tmp_path: Path) -> None:
     listed = run("data", "list", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
@@ -142,6 +166,7 @@ def test_data_verbs(tmp_path: Path) -> None:
             ["train", "--together", "loorf", "disarm", "--estimator", "arm"],
             "give --estimator arm or --together loorf disarm",
         ),
+        (["train", "--together", "loorf", "disarm", "--estimator", "arms-s"], "give --estimator arms-s or --together"),
         (["train", "--name", "../mine"], "--name must be the name of one folder, got '../mine': --runs says where"),
         (["train", "--name", "a/b"], "--name must be the name of one folder, got 'a/b'"),
         (["train", "--name", ".."], "--name must be the name of one folder, got '..'"),
@@ -213,3 +238,6 @@ def test_help_says_what_holds() -> None:
     assert "the same command again does nothing once it is finished" in said
     assert "they must differ, and share an objective" in said
     assert "written at reports only" in said
+    assert "--steps INT Optimisation steps. (default: 10000)" in said
+    assert "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms-s)" in said
+    assert "--decoder-samples {all,extra} Where decoder and prior take" in said
