@@ -16,6 +16,7 @@ from rich.table import Table
 
 from arms import data as datasets
 from arms import pipeline
+from arms.arguments import as_count
 from arms.cli.saying import say, tell
 from arms.data import binarize
 from arms.evaluation import gradient_variances
@@ -120,6 +121,8 @@ def evaluate(
         device: auto, cpu or cuda.
         data_dir: Folder with data files.
     """
+    if images is not None:
+        as_count(images, 1, "--images")
     source = Run(run)
     model, dataset = pipeline.load_model(source, device, data_dir)
     found = pipeline.evaluate(model, dataset, split, list(samples), source.config().seed, images)
@@ -151,14 +154,15 @@ def variance(
         device: auto, cpu or cuda.
         data_dir: Folder with data files.
     """
+    as_count(batch_size, 1, "--batch-size")
     source = Run(run)
     config = source.config()
+    budget = config.num_samples if num_samples is None else as_count(num_samples, 1, "--num-samples")
     model, dataset = pipeline.load_model(source, device, data_dir)
     where = str(model.prior.device)
     generator = seeded_generator(config.seed, "variance", device=where)
     images = dataset.test[:batch_size].to(where)
     x = binarize(images, dataset.levels, generator).expand(model.replicas, -1, -1)
-    budget = num_samples or config.num_samples
     rich.print(escape(str(gradient_variances(model, x, budget, estimators or None, repeats, generator))))
     _say_who_is_left(source, model)
 
@@ -172,6 +176,7 @@ def sample(run: RunPath, output: Path | None = None, count: int = 10, data_dir: 
         count: Images a row.
         data_dir: Folder with data files.
     """
+    as_count(count, 1, "--count")
     source = Run(run)
     model, dataset = pipeline.load_model(source, "cpu", data_dir)
     target = output or run / "samples.png"
