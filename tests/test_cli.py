@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes."""
 
+import errno
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from arms.cli import main
 from arms.runs import Run, step_of
+from arms.training import TrainConfig
 
 OWN_MODULE = """
 import torch, arms
@@ -23,6 +25,15 @@ class Broken(arms.LOORF):
 class OwnCoupling(arms.Systematic):
     pass
 
+class NeedyCoupling(arms.Systematic):
+    def __init__(self, strength):
+        pass
+
+class NeedyEstimator(arms.LOORF):
+    def __init__(self, num_samples, strength):
+        pass
+
+instance = arms.LOORF(4)
 number = 7
 """
 
@@ -56,7 +67,11 @@ def test_check_passes_and_fails_by_exit_code(folder: Path) -> None:
         (["check", "loorff"], "nothing is called 'loorff': give one of reinforce"),
         (["check", "nowhere:Thing"], "cannot find 'nowhere:Thing'"),
         (["check", "own:Missing"], "cannot find 'own:Missing'"),
-        (["check", "own:number"], "neither a coupling nor"),
+        (["check", "own:number"], "neither a coupling nor a function, got int: name a coupling, or a function"),
+        (["check", "own:instance"], "'own:instance' is one estimator, and every budget is checked: name its class"),
+        (["check", "own:NeedyCoupling"], "argument: 'strength'; name a coupling object instead of its class"),
+        (["check", "own:NeedyEstimator"], "'own:NeedyEstimator' cannot be called with num_samples alone"),
+        (["check", "math:sqrt"], "'math:sqrt' must make an estimator, got float"),
         (["toy", "--num-samples", "3"], "num_samples of ARM must be even"),
     ],
 )
@@ -116,6 +131,29 @@ def test_several_estimators_at_once(
     assert len(lost.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], (1_000_000, 5, "extra")),
+        (["--replicas", "1"], (1_000_000, 1, "extra")),
+        (["--steps", "10000", "--decoder-samples", "all"], (10_000, 5, "all")),
+    ],
+)
+def test_a_preset_gives_way_to_every_typed_flag(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[int, int, str]
+) -> None:
+    asked: list[TrainConfig] = []
+
+    def ask(configs: list[TrainConfig], *_: object, **__: object) -> list[Run]:
+        asked.extend(configs)
+        return []
+
+    monkeypatch.setattr("arms.pipeline.train_packed", ask)
+    monkeypatch.setattr(sys, "argv", ["arms", "train", "--preset", "paper", *words])
+    main()
+    assert [(one.steps, one.replicas, one.decoder_samples) for one in asked] == [expected]
+
+
 def test_data_verbs(tmp_path: Path) -> None:
     listed = run("data", "list", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
@@ -142,6 +180,7 @@ def test_data_verbs(tmp_path: Path) -> None:
             ["train", "--together", "loorf", "disarm", "--estimator", "arm"],
             "give --estimator arm or --together loorf disarm",
         ),
+        (["train", "--together", "loorf", "disarm", "--estimator", "arms-s"], "give --estimator arms-s or --together"),
         (["train", "--name", "../mine"], "--name must be the name of one folder, got '../mine': --runs says where"),
         (["train", "--name", "a/b"], "--name must be the name of one folder, got 'a/b'"),
         (["train", "--name", ".."], "--name must be the name of one folder, got '..'"),
@@ -155,6 +194,52 @@ def test_run_mistakes_are_one_line(tmp_path: Path, words: list[str], message: st
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert result.stdout == "", "no bar before the line"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "run", "--images", "0"], "--images must be an integer >= 1, got 0"),
+        (["evaluate", "run", "--images", "-390"], "--images must be an integer >= 1, got -390"),
+        (["variance", "run", "--batch-size", "0"], "--batch-size must be an integer >= 1, got 0"),
+        (["variance", "run", "--num-samples", "0"], "--num-samples must be an integer >= 1, got 0"),
+        (["sample", "run", "--count", "0"], "--count must be an integer >= 1, got 0"),
+        (["check", "loorf", "--draws", "-5"], "--draws must be an integer >= 1000, got -5"),
+        (["check", "systematic", "--draws", "1"], "--draws must be an integer >= 1000, got 1"),
+        (["check", "loorf", "--failure-rate", "2"], "--failure-rate must lie between 0 and 1, got 2.0"),
+        (["train", "--runs", "file", "--name", "mine"], "cannot use file/mine: Not a directory: choose another place"),
+        (["report", "run", "-o", "file/page.html"], "cannot use file/page_files: Not a directory"),
+        (["correlations", "-o", "file"], "cannot use file: File exists"),
+    ],
+)
+def test_borders_are_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Run.create("run", TrainConfig())
+    Path("file").touch()
+    monkeypatch.setattr(sys, "argv", ["arms", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    said = capsys.readouterr()
+    assert said.err.startswith(f"arms: {message}")
+    assert len(said.err.strip().splitlines()) == 1
+    assert said.out == ""
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fill(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("arms.toy.variance_curves", fill)
+    monkeypatch.setattr(sys, "argv", ["arms", "toy"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith("arms: No space left on device: choose another place")
 
 
 def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
@@ -213,3 +298,6 @@ def test_help_says_what_holds() -> None:
     assert "the same command again does nothing once it is finished" in said
     assert "they must differ, and share an objective" in said
     assert "written at reports only" in said
+    assert "--steps INT Optimisation steps. (default: 10000)" in said
+    assert "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms-s)" in said
+    assert "--decoder-samples {all,extra} Where decoder and prior take" in said

@@ -145,6 +145,28 @@ def test_a_copy_of_a_run_is_not_more_evidence(tmp_path: Path) -> None:
     assert "same configuration" in problem.what
 
 
+def test_a_seed_is_pooled_once(tmp_path: Path) -> None:
+    make_run(tmp_path / "a-small", TrainConfig(replicas=2))
+    make_run(tmp_path / "b-large", TrainConfig(replicas=3))
+    make_run(tmp_path / "c-reports", TrainConfig(replicas=3, report_every=50, evaluate_every=100, evaluate_images=10))
+    make_run(tmp_path / "d-other-seed", TrainConfig(replicas=2, seed=1))
+    make_run(tmp_path / "e-other-rate", TrainConfig(replicas=2, learning_rate=1e-3))
+    found = collect([tmp_path])
+    assert [run.path.name for run in found.runs] == ["b-large", "d-other-seed", "e-other-rate"]
+    what = f"the same seed and training as {tmp_path / 'b-large'}; skipped"
+    assert [(Path(one.where).name, one.what) for one in found.problems] == [("a-small", what), ("c-reports", what)]
+    labels = {label for label, _ in table_of(tmp_path).rows}
+    assert labels == {"arms-s (learning_rate 0.0001), R=5", "arms-s (learning_rate 0.001), R=2"}
+
+
+def test_a_finished_run_is_not_left_out_for_an_unfinished_one(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", TrainConfig(replicas=3), finish=False)
+    make_run(tmp_path / "b", TrainConfig(replicas=2))
+    found = collect([tmp_path])
+    assert [run.path.name for run in found.runs] == ["b"]
+    assert [Path(one.where).name for one in found.problems] == ["a", "a"]
+
+
 # ---- the paper
 
 

@@ -41,6 +41,10 @@ def main() -> None:
     except ValueError as error:
         sys.stderr.write(f"arms: {error}\n")
         raise SystemExit(2) from None
+    except OSError as error:
+        where = f"cannot use {error.filename}: " if error.filename else ""
+        sys.stderr.write(f"arms: {where}{error.strerror or error}: choose another place, or see what is in the way\n")
+        raise SystemExit(2) from None
     except KeyboardInterrupt as stop:  # it says what was saved, if anything was
         sys.stderr.write(f"arms: stopped{f'; {stop}: the same command goes on from there' if stop.args else ''}\n")
         raise SystemExit(130) from None

@@ -13,8 +13,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms import checks
+from arms.arguments import as_count
+from arms.checks.contract import COUNTS
 from arms.couplings import COUPLINGS, Coupling
 from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
+
+LEAST_DRAWS = 1000
+"""With fewer, a mean of draws is too far from normal for its score to mean anything."""
 
 
 def check(
@@ -27,9 +32,12 @@ def check(
 
     Args:
         subject: A name (see `arms estimators`), or module:attribute of your own class, found from this folder too.
-        draws: Draws per statistical test; more draws see smaller errors.
+        draws: Draws per statistical test, at least 1,000; more draws see smaller errors.
         failure_rate: How often a correct subject may fail by chance.
     """
+    as_count(draws, LEAST_DRAWS, "--draws")
+    if not 0 < failure_rate < 1:
+        raise ValueError(f"--failure-rate must lie between 0 and 1, got {failure_rate}")
     found = _find(subject)
     if isinstance(found, Coupling):
         report = checks.check_coupling(found, draws=draws, failure_rate=failure_rate)
@@ -64,12 +72,31 @@ def _find(subject: str) -> Coupling | Callable[[int], Estimator]:
     sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError, TypeError) as error:
         raise ValueError(f"cannot find {subject!r}: {error}") from None
     if isinstance(found, Coupling):
         return found
     if inspect.isclass(found) and issubclass(found, Coupling):
-        return found()
-    if not callable(found):
-        raise ValueError(f"{subject!r} is neither a coupling nor a function of num_samples that makes an estimator")
+        try:
+            return found()
+        except TypeError as error:
+            raise ValueError(f"cannot make {subject!r}: {error}; name a coupling object instead of its class") from None
+    _refuse_what_makes_no_estimator(subject, found)
     return found  # type: ignore[no-any-return]
+
+
+def _refuse_what_makes_no_estimator(subject: str, found: object) -> None:
+    if isinstance(found, Estimator):
+        raise ValueError(f"{subject!r} is one estimator, and every budget is checked: name its class, or a function")
+    wanted = "name a coupling, or a function of num_samples that makes an estimator"
+    if not callable(found):
+        raise ValueError(f"{subject!r} is neither a coupling nor a function, got {type(found).__name__}: {wanted}")
+    for n in COUNTS:
+        try:
+            made = found(n)
+        except ValueError:  # a budget that it does not take
+            continue
+        except TypeError as error:
+            raise ValueError(f"{subject!r} cannot be called with num_samples alone: {error}; {wanted}") from None
+        if not isinstance(made, Estimator):
+            raise ValueError(f"{subject!r} must make an estimator, got {type(made).__name__}: {wanted}")

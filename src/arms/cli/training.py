@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Literal
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from arms import data as datasets
 from arms import pipeline
+from arms.arguments import as_count
 from arms.cli.saying import say, tell
 from arms.data import binarize
 from arms.evaluation import gradient_variances
@@ -24,7 +25,7 @@ from arms.models import BinaryVAE, seeded_generator
 from arms.pictures import write_samples
 from arms.reports import build_report
 from arms.runs import Record, Run, left, run_name, step_of
-from arms.training import TrainConfig, paper_preset
+from arms.training import DecoderSamples, TrainConfig, paper_preset
 from arms.wording import fewer, number, spread
 
 RunPath = Annotated[Path, tyro.conf.Positional]
@@ -32,9 +33,22 @@ DEMO = TrainConfig(replicas=3, steps=5000, num_samples=4, latents=50, learning_r
 DEMO_ESTIMATORS = ("loorf", "disarm", "arms-d", "arms-n", "arms-s")
 
 
+def _unless_typed(kind: str, default: object) -> object:
+    """Describe a flag whose None stands for this default."""
+    return tyro.conf.arg(metavar=kind, help_behavior_hint=f"(default: {default})")
+
+
 @dataclass(frozen=True)
 class Flags(TrainConfig):
-    """A configuration as typed, before it is checked: the parser would frame what is wrong with it in a box."""
+    """A configuration as typed, before it is checked: the parser would frame what is wrong with it in a box.
+
+    None stands for a flag that was not typed, where that is not the same as one typed with its default.
+    """
+
+    estimator: Annotated[str | None, _unless_typed("STR", TrainConfig.estimator)] = None  # type: ignore[assignment]
+    replicas: Annotated[int | None, _unless_typed("INT", TrainConfig.replicas)] = None  # type: ignore[assignment]
+    steps: Annotated[int | None, _unless_typed("INT", TrainConfig.steps)] = None  # type: ignore[assignment]
+    decoder_samples: Annotated[DecoderSamples | None, _unless_typed("{all,extra}", TrainConfig.decoder_samples)] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         pass
@@ -65,13 +79,12 @@ def train(
         checkpoint_seconds: Time between two checkpoints, written at reports only: about what a killed run has to do
             again.
     """
-    if together and config.estimator != TrainConfig.estimator:
+    if together and config.estimator is not None:
         raise ValueError(f"give --estimator {config.estimator} or --together {' '.join(together)}, not both")
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
         raise ValueError(f"--name must be the name of one folder, got {name!r}: --runs says where it is")
-    chosen = TrainConfig(**asdict(config))
-    if preset == "paper":
-        chosen = _with_paper_defaults(chosen)
+    typed = {flag: value for flag, value in asdict(config).items() if value is not None}
+    chosen = replace(paper_preset(TrainConfig()) if preset == "paper" else TrainConfig(), **typed)
     estimators = together or (chosen.estimator,)
     configs = [replace(chosen, estimator=estimator) for estimator in estimators]
     folders = [f"{name}-{one.estimator}" if name and together else name or run_name(one) for one in configs]
@@ -108,6 +121,8 @@ def evaluate(
         device: auto, cpu or cuda.
         data_dir: Folder with data files.
     """
+    if images is not None:
+        as_count(images, 1, "--images")
     source = Run(run)
     model, dataset = pipeline.load_model(source, device, data_dir)
     found = pipeline.evaluate(model, dataset, split, list(samples), source.config().seed, images)
@@ -139,14 +154,15 @@ def variance(
         device: auto, cpu or cuda.
         data_dir: Folder with data files.
     """
+    as_count(batch_size, 1, "--batch-size")
     source = Run(run)
     config = source.config()
+    budget = config.num_samples if num_samples is None else as_count(num_samples, 1, "--num-samples")
     model, dataset = pipeline.load_model(source, device, data_dir)
     where = str(model.prior.device)
     generator = seeded_generator(config.seed, "variance", device=where)
     images = dataset.test[:batch_size].to(where)
     x = binarize(images, dataset.levels, generator).expand(model.replicas, -1, -1)
-    budget = num_samples or config.num_samples
     rich.print(escape(str(gradient_variances(model, x, budget, estimators or None, repeats, generator))))
     _say_who_is_left(source, model)
 
@@ -160,6 +176,7 @@ def sample(run: RunPath, output: Path | None = None, count: int = 10, data_dir: 
         count: Images a row.
         data_dir: Folder with data files.
     """
+    as_count(count, 1, "--count")
     source = Run(run)
     model, dataset = pipeline.load_model(source, "cpu", data_dir)
     target = output or run / "samples.png"
@@ -265,12 +282,6 @@ def _say_who_is_left(run: Run, model: BinaryVAE) -> None:
     if model.replicas < total:
         when = ", ".join(f"replica {replica} at step {step}" for replica, step in sorted(stopped.items()))
         tell(f"{model.replicas} of {total} replicas are left" + (f": stopped {when}" if when else ""))
-
-
-def _with_paper_defaults(config: TrainConfig) -> TrainConfig:
-    default, paper = TrainConfig(), paper_preset(TrainConfig())
-    untouched = [f.name for f in fields(config) if getattr(config, f.name) == getattr(default, f.name)]
-    return replace(config, **{name: getattr(paper, name) for name in untouched})
 
 
 def _summary(run: Run) -> str:

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from arms.runs import Record, Run, left, run_name, stopped_replicas
+from arms.runs import Record, Run, left, stopped_replicas
 from arms.training import TrainConfig
 
 Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
@@ -14,6 +14,7 @@ Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
 
 PNG = b"\x89PNG\r\n\x1a\n"
 LARGEST_PICTURE = 4 * 2**20
+WITHOUT_CONSEQUENCE = {"report_every", "evaluate_every", "evaluate_images"}
 SIGNS_OF_A_RUN = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 
 
@@ -170,10 +171,19 @@ def _picture(path: Path, problems: list[Problem]) -> bytes | None:
 
 
 def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunData]:
-    """Leave out a second copy of a run: counted twice, its replicas would look like more evidence than there is."""
-    kept: dict[str, RunData] = {}
+    """Keep one run of each start: counted twice, its replicas would look like more evidence than there is."""
+    by_start: dict[TrainConfig, list[RunData]] = {}
     for run in runs:
-        first = kept.setdefault(run_name(run.config), run)
-        if first is not run:
-            problems.append(Problem(str(run.path), f"the same configuration as {first.path}; skipped"))
-    return list(kept.values())
+        by_start.setdefault(_start(run.config), []).append(run)
+    kept = [max(same, key=lambda run: (run.bounds is not None, run.config.replicas)) for same in by_start.values()]
+    for best, same in zip(kept, by_start.values(), strict=True):
+        for run in same:
+            if run is not best:
+                what = "configuration" if run.config == best.config else "seed and training"
+                problems.append(Problem(str(run.path), f"the same {what} as {best.path}; skipped"))
+    return kept
+
+
+def _start(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with all that leaves the first weights and their training as they are set aside."""
+    return replace(config, replicas=1, **{name: getattr(TrainConfig, name) for name in WITHOUT_CONSEQUENCE})

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from arms.estimators import ESTIMATORS
-from arms.reports.collect import RunData
+from arms.reports.collect import WITHOUT_CONSEQUENCE, RunData
 from arms.training import TrainConfig
 
 
@@ -31,7 +31,6 @@ class Setting(NamedTuple):
         return ", ".join(self.parts)
 
 
-WITHOUT_CONSEQUENCE = {"report_every", "evaluate_every", "evaluate_images"}
 POOLED = {"seed", "replicas"}
 
 
