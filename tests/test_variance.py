@@ -107,7 +107,7 @@ def test_few_repeats_have_no_bias_score() -> None:
 def test_ratio_to_a_variance_of_zero() -> None:
     rows = tuple(VarianceRow(name, 2, variance, 0.0, 0.0) for name, variance in (("a", 0.0), ("b", 0.0), ("c", 0.5)))
     lines = str(VarianceTable(rows, "enumeration", 5.0)).splitlines()
-    assert [line.split()[3] for line in lines[1:4]] == ["1", "1", "inf"]
+    assert [line.split()[3] for line in lines[1:4]] == ["1.000", "1.000", "inf"]
 
 
 def test_one_sample_beyond_enumeration() -> None:
