@@ -1,5 +1,6 @@
 """Variance of estimators by repeated draws, on the user's own objective: which estimator should I use?"""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -56,9 +57,10 @@ class VarianceTable:
         lines = [f"{'estimator':<14} {'n':>5} {'variance':>12} {'x lowest':>9} {'bias |z|':>9} {'ms':>9}"]
         for row in self.rows:
             ratio = row.variance / lowest if lowest > 0 else 1.0 if row.variance == 0 else float("inf")
+            score = "-" if math.isnan(row.bias_score) else f"{row.bias_score:.2f}"
             lines.append(
                 f"{row.estimator:<14} {row.num_samples:>5} {row.variance:>12.5g} {ratio:>9.3f} "
-                f"{row.bias_score:>9.2f} {row.milliseconds:>9.3f}"
+                f"{score:>9} {row.milliseconds:>9.3f}"
             )
         against = f"bias |z|: the largest over all latents, against {self.reference}"
         lines.append(f"{against}; suspicious beyond {self.score_limit:.2f}")
