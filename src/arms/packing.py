@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.data import Dataset
-from arms.estimators import ARM, ESTIMATORS, Draw, Estimator, Exact, MultiSample
+from arms.estimators import ESTIMATORS, Draw, Estimator, MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.models import BinaryVAE, blank_vae, build_vae, seeded_generator
 from arms.runs import Record, step_of
@@ -68,7 +68,7 @@ class PackedBounds(Packed, MultiSample):
 
 def packable(estimator: Estimator) -> bool:
     """Whether an estimator can share the replica axis: it has no parameters, and remembers nothing but its samples."""
-    return not (estimator.relaxes or isinstance(estimator, ARM | Exact))
+    return not (estimator.relaxes or estimator.alone)
 
 
 def bound_of(estimator: Estimator) -> int:

@@ -28,6 +28,7 @@ class ARM(Estimator):
 
     least: ClassVar[int] = 2
     pairs: ClassVar[bool] = True
+    alone: ClassVar[bool] = True
     formula: ClassVar[str] = "mean over pairs of (f(b') - f(b)) (u - 1/2)"
     reference: ClassVar[str] = "Yin & Zhou 2019"
 

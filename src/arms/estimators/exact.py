@@ -28,6 +28,7 @@ class Exact(Estimator):
 
     num_samples: int = 1
 
+    alone: ClassVar[bool] = True
     formula: ClassVar[str] = "sum over all b of f(b) p(b) (b - p)"
     reference: ClassVar[str] = "the definition"
 
