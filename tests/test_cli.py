@@ -172,7 +172,7 @@ def test_data_verbs(tmp_path: Path) -> None:
         (["train", "--device", "tpu"], "no device 'tpu' here"),
         (["train", "--checkpoint-seconds", "nan"], "checkpoint_seconds must be a finite number >= 0, got nan"),
         (["train", "--checkpoint-seconds", "-5"], "checkpoint_seconds must be a finite number >= 0, got -5"),
-        (["evaluate", "nowhere"], "nowhere is no run directory"),
+        (["evaluate", "nowhere"], "nowhere is not there: it has no config.json"),
         (["data", "get", "cifar"], "no data set is called 'cifar'"),
         (["report", "nowhere"], "there is no nowhere"),
         (["train", "--estimator", "exact"], "exact trains at most 16 latents"),

@@ -284,6 +284,8 @@ def test_compiles_as_one_graph(name: str) -> None:
     result.sum().backward()
     assert torch.allclose(result, expected)
     assert torch.allclose(logits.grad, eager_logits.grad, atol=1e-6)  # type: ignore[arg-type]
+    assert compiled(torch.zeros(4, 3)).shape == (4,), "a second batch size, such as the last batch's"
+    assert compiled(torch.zeros(7, 3)).shape == (7,)
 
 
 def test_compiles_to_machine_code() -> None:

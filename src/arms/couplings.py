@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from arms.arguments import as_count, widen
 
 class Coupling(ABC):
     """n mutually dependent, exchangeable Bernoulli(sigmoid(logits)) samples; latents stay independent of each other."""
+
+    reference: ClassVar[str] = ""
+    """Where the coupling was first published."""
 
     @abstractmethod
     def sample(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
@@ -81,6 +85,8 @@ class Dirichlet(Coupling):
     tensor([0.5000])
     """
 
+    reference: ClassVar[str] = "Dimitriev & Zhou 2021"
+
     def sample(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         n = as_count(n, 2, "n")
         phi = widen(logits.detach())
@@ -119,11 +125,13 @@ class Gaussian(Coupling):
     tensor([0.5000])
     """
 
+    reference: ClassVar[str] = "Dimitriev & Zhou 2021"
+
     def sample(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         n = as_count(n, 2, "n")
         phi = widen(logits.detach())
         threshold = torch.special.ndtri(torch.sigmoid(-phi.abs())) * math.sqrt((n - 1) / n)
-        normal = torch.randn(n, *phi.shape, generator=generator, dtype=phi.dtype, device=phi.device)
+        normal = torch.randn(n, *phi.shape, **drawn_from(generator), dtype=phi.dtype, device=phi.device)
         return flip(step(threshold + normal.mean(0) - normal), logits)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
@@ -155,6 +163,8 @@ class Systematic(Coupling):
     >>> Systematic().correlation(torch.zeros(1), n=4)  # two ones and two zeros, always
     tensor([-0.3333])
     """
+
+    reference: ClassVar[str] = "this project"
 
     def sample(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         n = as_count(n, 2, "n")
@@ -206,7 +216,12 @@ def coupling(name: str) -> Coupling:
 
 def uniform(n: int, like: Tensor, generator: Generator | None) -> Tensor:
     """Draw `[n, *like.shape]` uniforms on [0, 1), in the dtype of `like`."""
-    return torch.rand(n, *like.shape, generator=generator, dtype=like.dtype, device=like.device)
+    return torch.rand(n, *like.shape, **drawn_from(generator), dtype=like.dtype, device=like.device)
+
+
+def drawn_from(generator: Generator | None) -> dict[str, Any]:
+    """Return the generator as a keyword, or none at all: a compiler that is told of None takes one batch size only."""
+    return {} if generator is None else {"generator": generator}
 
 
 def step(x: Tensor) -> Tensor:

@@ -205,12 +205,6 @@ def _join(name: str, tensors: list[Tensor], state: Mapping[str, Tensor]) -> Tens
 
 
 def _refuse_strangers(configs: Sequence[TrainConfig]) -> None:
-    names = names_of(configs)
-    if len(set(names)) < len(names):
-        raise ValueError(
-            f"runs of one pack must differ in estimator or data set, got {', '.join(names)}: name each once; "
-            "more seeds are `replicas`"
-        )
     first = asdict(configs[0])
     for config in configs:
         if other := [name for name, value in asdict(config).items() if name not in OWN and value != first[name]]:
@@ -218,6 +212,12 @@ def _refuse_strangers(configs: Sequence[TrainConfig]) -> None:
                 f"runs of one pack may differ in {' and '.join(OWN)} only, got {first[other[0]]!r} and "
                 f"{getattr(config, other[0])!r} for {other[0]}: train them apart"
             )
+    names = names_of(configs)
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"runs of one pack must differ in estimator or data set, got {', '.join(names)}: name each once; "
+            "more seeds are `replicas`"
+        )
 
 
 def _objective(estimator: Estimator) -> str:

@@ -167,7 +167,8 @@ def _weights(run: Run) -> dict[str, Tensor]:
     """Return the model's tensors in the newest checkpoint."""
     state = run.load()
     if state is None:
-        raise ValueError(f"{run.path} holds no intact checkpoint: train it first")
+        done = "its checkpoints were not kept" if run.result() else "train it first"
+        raise ValueError(f"{run.path} holds no intact checkpoint: {done}")
     return part_of_state(state, "model.")
 
 

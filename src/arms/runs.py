@@ -226,7 +226,8 @@ class Run:
         try:
             content = json.loads((self.path / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ValueError(f"{self.path} is no run directory, or an unfinished one: it has no {name}") from None
+            what = "is no run directory, or an unfinished one" if self.path.is_dir() else "is not there"
+            raise ValueError(f"{self.path} {what}: it has no {name}") from None
         except (OSError, ValueError) as error:
             raise ValueError(f"{self.path / name} cannot be read: {error}") from None
         if not isinstance(content, dict):

@@ -15,7 +15,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("arms"):
             raise
-        sys.stderr.write(f"arms: the command line needs {error.name}: pip install 'arms-grad[bench]'\n")
+        sys.stderr.write(
+            f"arms: the command line needs {error.name}: pip install 'arms-grad[bench]' ('.[bench]' in its folder)\n"
+        )
         raise SystemExit(2) from None
     verbs: dict[str, Callable[..., None]] = {
         "train": training.train,
@@ -34,7 +36,11 @@ def main() -> None:
         "experiments:run": reporting.experiments_run,
     }
     words = sys.argv[1:]
-    if words[:1] in (["data"], ["experiments"]) and len(words) > 1:  # reads better than `arms data:list`
+    if words[:1] in (["data"], ["experiments"]):  # reads better than `arms data:list`
+        if len(words) == 1 or words[1] in ("-h", "--help"):
+            own = [verb.partition(":")[2] for verb in verbs if verb.startswith(f"{words[0]}:")]
+            sys.stdout.write("".join(f"arms {words[0]} {verb} --help\n" for verb in own))
+            return
         words = [f"{words[0]}:{words[1]}", *words[2:]]
     try:
         tyro.extras.subcommand_cli_from_dict(verbs, args=words, prog="arms", description=DESCRIPTION)

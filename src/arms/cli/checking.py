@@ -56,7 +56,8 @@ def estimators() -> None:
     table = Table("name", "gradient of the", "estimate", "smallest n", "reference")
     for name, factory in ESTIMATORS.items():
         one = factory(DEFAULT_NUM_SAMPLES)
-        table.add_row(name, one.objective, one.formula, f"{one.least}{', even' if one.pairs else ''}", one.reference)
+        reference = getattr(one, "coupling", one).reference  # what tells one ARMS from another
+        table.add_row(name, one.objective, one.formula, f"{one.least}{', even' if one.pairs else ''}", reference)
     rich.print(table)
 
 

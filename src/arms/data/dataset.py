@@ -35,7 +35,9 @@ class Dataset:
             if images.dtype != torch.uint8 or images.ndim != 2 or images.shape[1] != self.height * self.width:
                 got = f"{images.dtype} {list(images.shape)}"
                 raise ValueError(f"{expected}, height {self.height} times width {self.width}, got {got}")
-            if len(images) and (largest := int(images.max())) > self.levels:
+            if not len(images):
+                raise ValueError(f"{expected}, at least one, got none: put some of the others there")
+            if (largest := int(images.max())) > self.levels:
                 raise ValueError(f"{expected} from 0 to levels = {self.levels}, got {largest}: is it {largest} levels?")
 
     def pixel_mean(self) -> Tensor:
