@@ -103,6 +103,7 @@ def test_a_runs_life(tmp_path: Path) -> None:
     assert "±" in first.stdout
     again = run(*train, cwd=tmp_path)
     assert again.returncode == 0
+    assert "(finished before)" in again.stdout
     evaluated = run("evaluate", "runs/mine", "--samples", "1", "7", "--images", "50", cwd=tmp_path)
     assert evaluated.returncode == 0, evaluated.stderr
     assert "│ 7" in evaluated.stdout
@@ -158,6 +159,8 @@ def test_data_verbs(tmp_path: Path) -> None:
     listed = run("data", "list", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     assert "fashion-mnist" in listed.stdout
+    helped = run("data", "--help", cwd=tmp_path)
+    assert helped.stdout.splitlines() == ["arms data list --help", "arms data get --help"]
     got = run("data", "get", "digits", cwd=tmp_path)
     assert got.returncode == 0, got.stderr
     assert "installed package" in got.stdout
@@ -175,6 +178,7 @@ def test_data_verbs(tmp_path: Path) -> None:
         (["evaluate", "nowhere"], "nowhere is not there: it has no config.json"),
         (["data", "get", "cifar"], "no data set is called 'cifar'"),
         (["report", "nowhere"], "there is no nowhere"),
+        (["report", "."], "there is no run in .: train one first"),
         (["train", "--estimator", "exact"], "exact trains at most 16 latents"),
         (
             ["train", "--together", "loorf", "disarm", "--estimator", "arm"],

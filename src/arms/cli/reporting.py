@@ -38,7 +38,12 @@ def report(
         raise ValueError(f"there is no {' and no '.join(map(str, runs))}: name run directories, or a folder of them")
     with _drawing():
         from arms.reports import build_report, summary
+        from arms.reports.collect import run_directories
 
+        if not any(True for path in runs for _ in run_directories(path)):
+            raise ValueError(
+                f"there is no run in {' or '.join(map(str, runs))}: train one first, or name another folder"
+            )
         found = build_report(runs, output, files=files)
     for problem in found.problems:
         say(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")

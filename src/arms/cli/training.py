@@ -89,11 +89,13 @@ def train(
     estimators = together or (chosen.estimator,)
     configs = [replace(chosen, estimator=estimator) for estimator in estimators]
     folders = [f"{name}-{one.estimator}" if name and together else name or run_name(one) for one in configs]
+    paths = [runs / folder for folder in folders]
+    before = [path for path in paths if Run(path).result()]
     with _bars() as bars:
         watchers = {one: _watcher(bars, one) for one in configs}
         finished = pipeline.train_packed(
             configs,
-            [runs / folder for folder in folders],
+            paths,
             device=device,
             data_dir=data_dir,
             checkpoint_seconds=checkpoint_seconds,
@@ -101,7 +103,7 @@ def train(
             tell=tell,
         )
     for run in finished:
-        tell(f"{run.path}: {_summary(run)}")
+        tell(f"{run.path}{' (finished before)' if run.path in before else ''}: {_summary(run)}")
 
 
 def evaluate(

@@ -62,7 +62,7 @@ def collect(paths: Sequence[Path | str]) -> Collection:
     runs: dict[Path, RunData] = {}
     problems: list[Problem] = []
     for path in map(Path, paths):
-        found = sorted(_run_directories(path))
+        found = sorted(run_directories(path))
         if not found:
             what = "holds no run directory" if path.is_dir() else "missing: there is no such directory"
             problems.append(Problem(str(path), what))
@@ -76,7 +76,8 @@ def collect(paths: Sequence[Path | str]) -> Collection:
     return Collection(_without_repeats(list(runs.values()), problems), problems)
 
 
-def _run_directories(path: Path) -> Iterator[Path]:
+def run_directories(path: Path) -> Iterator[Path]:
+    """Yield every run directory at or under a path."""
     for folder, _, files in os.walk(path):
         if SIGNS_OF_A_RUN & set(files):
             yield Path(folder)
