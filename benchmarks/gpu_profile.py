@@ -34,6 +34,10 @@ def kernels(engine: Engine) -> dict[str, list[float]]:
 
 
 def main() -> None:
+    if not sys.argv[1:] or not all(run.count(",") == 5 for run in sys.argv[1:]):
+        raise SystemExit(__doc__)
+    if not torch.cuda.is_available():
+        raise SystemExit("this measures a GPU, and there is none here")
     for run in sys.argv[1:]:
         network, estimator, n, replicas, precision, rule = run.split(",")
         config = TrainConfig(

@@ -94,6 +94,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this measures a GPU, and there is none here")
     rates = device_rates()
     record = {
         "command": " ".join(["python", *sys.argv]),

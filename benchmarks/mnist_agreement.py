@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    if options.steps % WINDOW:
+        parser.error(f"--steps must be a multiple of {WINDOW}, got {options.steps}")
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     dataset = load("dynamic-mnist")

@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=25)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this measures a GPU, and there is none here")
     dataset = load("dynamic-mnist")
     record = {
         "command": " ".join(["python", *sys.argv]),
