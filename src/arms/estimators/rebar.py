@@ -24,7 +24,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from arms.arguments import Logits, widen
-from arms.couplings import Independent, drawn_from
+from arms.couplings import Independent, uniform
 from arms.estimators.base import Draw, Estimate, Estimator, Objective, checked_logits, evaluate
 
 FURTHEST = 1000.0  # Bits are certain long before; beyond, infinity would meet itself.
@@ -142,8 +142,7 @@ def latent_points(phi: Tensor, samples: Tensor, noise: Tensor) -> tuple[Tensor, 
 
 
 def _logistic(samples: Tensor, generator: Generator | None) -> Tensor:
-    like = widen(samples)
-    return torch.rand(2, *like.shape, **drawn_from(generator), dtype=like.dtype, device=like.device).logit()
+    return uniform(2, widen(samples), generator).logit()
 
 
 def combine_relaxed(
