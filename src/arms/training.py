@@ -19,8 +19,8 @@ from arms.estimators.exact import MOST_LATENTS
 from arms.models import BinaryVAE, Network, ReplicaLinear, build_vae, seeded_generator
 from arms.optimizer import SECOND_DECAY, Adam
 
-Estimated: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Logits and their gradient, what decoder and prior learn from and its."""
+Estimated: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Logits and their gradient, and what decoder and prior learn from."""
 Apply: TypeAlias = Callable[[Sequence[Tensor]], None]
 DecoderSamples: TypeAlias = Literal["all", "extra"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
@@ -164,8 +164,8 @@ class Trainer:
         """Draw a batch and return the loss's gradients: encoder's, decoder's, estimator's own, prior's."""
         if self.estimator.relaxes:
             return self._relaxed_gradients(self._batch())
-        logits, grad, value, weight = (estimate or self.estimate)()
-        return _gradients([(logits, grad), (value, weight)], [*self.weights, *self.prior])
+        logits, grad, value = (estimate or self.estimate)()
+        return _gradients([(logits, grad), (value, self._weight)], [*self.weights, *self.prior])
 
     def count(self, steps: int) -> None:
         """Note that so many updates were done."""
@@ -173,7 +173,7 @@ class Trainer:
         self.elbo_count += steps
 
     def estimate(self) -> Estimated:
-        """Draw a batch; return logits and their gradient, and what decoder and prior learn from `[R, B]` and its."""
+        """Draw a batch; return logits and their gradient, and what decoder and prior learn from `[R, B]`."""
         x = self._batch()
         logits = self.model.encode(x)
         constant = logits.detach()
@@ -191,7 +191,7 @@ class Trainer:
             everything = self.model.log_weights(samples, x, constant, attached=1)
             value, values = everything[0], everything[1:]
         self.elbo_sum.add_(values.detach().mean((0, 2)))
-        return logits, self._scale * gradient(draw, values), value, self._weight
+        return logits, self._scale * gradient(draw, values), value
 
     def apply(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against their gradients, and note the encoder's."""
