@@ -18,7 +18,7 @@ import torch
 
 from arms.data import load
 from arms.engine import Engine
-from arms.pipeline import evaluate
+from arms.evaluation import evaluate
 from arms.training import Precision, TrainConfig, Trainer
 
 PRECISIONS: tuple[Precision, ...] = ("highest", "high", "medium")

@@ -24,6 +24,10 @@ from arms.training import Precision, TrainConfig, Trainer
 SMALL = TrainConfig(num_samples=4, latents=20, learning_rate=2e-3, replicas=2, steps=40, report_every=20)
 COMPILABLE = [name for name, make in arms.ESTIMATORS.items() if name != "exact" and not make(4).relaxes]
 
+stands_in_for_a_gpu = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a GPU runs it itself, in the test of the engine below"
+)
+
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
@@ -38,7 +42,7 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
     assert all(torch.equal(tensor, other.state()[name]) for name, tensor in one.state().items())
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs it itself, in the test of the engine below")
+@stands_in_for_a_gpu
 @pytest.mark.parametrize(
     ("name", "rule", "network"),
     [(name, "all", "linear") for name in arms.ESTIMATORS if name != "exact"]
@@ -51,7 +55,7 @@ def test_compiled_step_is_the_plain_one(
     assert_compiled_is_plain(lambda: Trainer(config, noise_images()), monkeypatch)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs it itself, in the test of the engine below")
+@stands_in_for_a_gpu
 @pytest.mark.parametrize("names", [("loorf", "arms-d"), ("loorf-ms", "arms-ms-d")])
 def test_compiled_pack_is_the_plain_one(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = [noise_images("noise"), noise_images("other noise", count=70)] * 2

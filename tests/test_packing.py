@@ -16,6 +16,7 @@ from arms import pipeline
 from arms.checks import score_limit
 from arms.data import Dataset, TrainingImages, load
 from arms.engine import Engine
+from arms.evaluation import evaluate
 from arms.memory import free_memory
 from arms.models import build_vae
 from arms.packing import (
@@ -28,7 +29,7 @@ from arms.packing import (
     share_of_model,
     share_of_state,
 )
-from arms.pipeline import evaluate, train, train_packed
+from arms.pipeline import train, train_packed
 from arms.runs import CHECKPOINTS, Record, Run
 from arms.training import TrainConfig, Trainer
 

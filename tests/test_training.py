@@ -13,9 +13,8 @@ import arms
 from arms.checks import score_limit
 from arms.couplings import Independent
 from arms.data import Dataset, binarize, load
-from arms.evaluation import bounds, gradient_variances
+from arms.evaluation import bounds, evaluate, gradient_variances
 from arms.models import BinaryVAE, build_vae, seeded_generator
-from arms.pipeline import evaluate
 from arms.training import TrainConfig, Trainer, paper_preset
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))

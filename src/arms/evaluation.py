@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -9,13 +10,40 @@ from torch import Generator, Tensor
 from arms.arguments import as_count
 from arms.checks import VarianceTable, variance
 from arms.couplings import Coupling, Independent
-from arms.data import binarize
+from arms.data import Dataset, binarize
 from arms.estimators import Estimator
 from arms.estimators.multi_sample import log_mean_exp
-from arms.models import BinaryVAE
+from arms.models import BinaryVAE, seeded_generator
+from arms.training import TrainConfig
 
 ROWS = {"cpu": 8192, "cuda": 262_144}
 """Decoder rows at a time: enough to keep the matrix products busy, few enough to stay in memory."""
+TEST_SAMPLES = 100
+"""K of the bound that stands for the test set's log-likelihood."""
+
+
+def final_bounds(model: BinaryVAE, dataset: Dataset, config: TrainConfig) -> dict[str, Any]:
+    """Return the bounds that papers report, per replica: K = 1, n/2 and n on all three splits, and K = 100 on test."""
+    counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
+    return {
+        "steps": config.steps,
+        "note": dataset.note,
+        "bounds": {
+            split: evaluate(model, dataset, split, [*counts, TEST_SAMPLES] if split == "test" else counts, config.seed)
+            for split in ("train", "valid", "test")
+        },
+    }
+
+
+def evaluate(
+    model: BinaryVAE, dataset: Dataset, split: str, sample_counts: list[int], seed: int, images: int | None = None
+) -> dict[str, list[float]]:
+    """Return {K: bound of each replica} on a split; the same seed draws the same bits and samples."""
+    device = model.prior.device
+    rows: Tensor = getattr(dataset, split)[:images].to(device)
+    generator = seeded_generator(seed, f"evaluate {split}", device=str(device))
+    found = bounds(model, rows, dataset.levels, sample_counts, generator)
+    return {str(count): bound.tolist() for count, bound in found.items()}
 
 
 def bounds(

@@ -19,10 +19,10 @@ from torch import Tensor
 from arms.data import Dataset, load, refuse_other_forms
 from arms.devices import choose_device
 from arms.engine import BLOCK, Drive, Engine, refuse_without_gpu
-from arms.evaluation import bounds
+from arms.evaluation import TEST_SAMPLES, evaluate, final_bounds
 from arms.members import Member, Tell, Watcher, refuse_lost
 from arms.memory import free_memory, is_out_of_memory, keep_freed_memory
-from arms.models import BinaryVAE, blank_vae, seeded_generator
+from arms.models import BinaryVAE, blank_vae
 from arms.packing import (
     finite_replicas,
     joined_state,
@@ -38,7 +38,6 @@ from arms.packing import (
 from arms.runs import Record, Run
 from arms.training import TrainConfig, Trainer, part_of_state
 
-TEST_SAMPLES = 100
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
 """How many times as long as a checkpoint takes a run trains before the next, unless all are asked for."""
@@ -114,30 +113,6 @@ def train_packed(
     ]
     _train(members, means, data_dir, {dataset.name: dataset for dataset in own if dataset})
     return [member.run for member in members]
-
-
-def final_bounds(model: BinaryVAE, dataset: Dataset, config: TrainConfig) -> Record:
-    """Return the bounds that papers report, per replica: K = 1, n/2 and n on all three splits, and K = 100 on test."""
-    counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
-    return {
-        "steps": config.steps,
-        "note": dataset.note,
-        "bounds": {
-            split: evaluate(model, dataset, split, [*counts, TEST_SAMPLES] if split == "test" else counts, config.seed)
-            for split in ("train", "valid", "test")
-        },
-    }
-
-
-def evaluate(
-    model: BinaryVAE, dataset: Dataset, split: str, sample_counts: list[int], seed: int, images: int | None = None
-) -> dict[str, list[float]]:
-    """Return {K: bound of each replica} on a split; the same seed draws the same bits and samples."""
-    device = model.prior.device
-    rows: Tensor = getattr(dataset, split)[:images].to(device)
-    generator = seeded_generator(seed, f"evaluate {split}", device=str(device))
-    found = bounds(model, rows, dataset.levels, sample_counts, generator)
-    return {str(count): bound.tolist() for count, bound in found.items()}
 
 
 def load_model(
@@ -263,7 +238,7 @@ def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None
     for member in rest:
         Run.create(member.run.path, member.config)  # only now: a wrong device or data set leaves nothing behind
     keep_freed_memory()
-    groups = side_by_side([member.run.resumable_steps() for member in rest])
+    groups = side_by_side([set(member.run.resumable()) for member in rest])
     if len(rest) < len(members) or len(groups) > 1:
         means.tell(_who_goes_on(members, rest, groups))
     for _, indices in groups:
@@ -313,21 +288,28 @@ def _fits(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset])
 
 
 def _train_together(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset]) -> None:
-    configs = [member.config for member in members]
-    ((step, _),) = side_by_side([member.run.resumable_steps() for member in members])
-    trainer = packed_trainer(configs, [data[config.dataset] for config in configs], means.device, means.model)
-    if step:
-        states = [member.run.checkpoints()[step] for member in members]
-        trainer.load_state(joined_state(states, configs[0].seed, means.device))
-    engine = Engine(trainer, means.drive, block_of(configs[0]))
+    trainer = _begin(members, means, data)
+    engine = Engine(trainer, means.drive, block_of(members[0].config))
+    step, names = trainer.steps_done, [member.name for member in members]
     with ExitStack() as stack:
         for member in members:
-            stack.enter_context(member.going_on(step, means.device, [other.name for other in members]))
+            stack.enter_context(member.going_on(step, means.device, names))
         _advance(engine, members, data, means.checkpoint_seconds)
         for index, member in enumerate(members):
             if member.left:
                 own = share_of_model(trainer, member.config, index, len(members))
                 member.finish(final_bounds(own, data[member.config.dataset], member.config))
+
+
+def _begin(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset]) -> Trainer:
+    """Return the trainer of runs, at the step that they can go on from together."""
+    configs = [member.config for member in members]
+    found = [member.run.resumable() for member in members]
+    ((step, _),) = side_by_side([set(states) for states in found])
+    trainer = packed_trainer(configs, [data[config.dataset] for config in configs], means.device, means.model)
+    if step:
+        trainer.load_state(joined_state([states[step] for states in found], configs[0].seed, means.device))
+    return trainer
 
 
 def _advance(engine: Engine, members: Sequence[Member], data: Mapping[str, Dataset], checkpoint_seconds: float) -> None:

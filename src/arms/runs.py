@@ -186,10 +186,10 @@ class Run:
         """Return every intact checkpoint by its step; of two of one step, the newer."""
         return {step_of(state): state for state in map(self._checkpoint, reversed(CHECKPOINTS)) if state is not None}
 
-    def resumable_steps(self) -> set[int]:
-        """Return the steps of its intact checkpoints, and 0 for a run that has come no further than its first save."""
-        steps = set(self.checkpoints())
-        return {*steps, 0} if max(steps, default=0) <= self.config().report_every else steps
+    def resumable(self) -> dict[int, dict[str, Tensor]]:
+        """Return its intact checkpoints by step, and an empty one of step 0 if it has come no further than one save."""
+        found = self.checkpoints()
+        return {**found, 0: {}} if max(found, default=0) <= self.config().report_every else found
 
     def stopped(self) -> dict[int, int]:
         """Return the replicas that have stopped, each with the step of the report that found it."""

@@ -15,11 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from arms import data as datasets
-from arms import pipeline
+from arms import evaluation, pipeline
 from arms.arguments import as_count
 from arms.cli.saying import say, tell
 from arms.data import binarize
-from arms.evaluation import gradient_variances
 from arms.members import Watcher
 from arms.models import BinaryVAE, seeded_generator
 from arms.pictures import write_samples
@@ -128,7 +127,7 @@ def evaluate(
         as_count(images, 1, "--images")
     source = Run(run)
     model, dataset = pipeline.load_model(source, device, data_dir)
-    found = pipeline.evaluate(model, dataset, split, list(samples), source.config().seed, images)
+    found = evaluation.evaluate(model, dataset, split, list(samples), source.config().seed, images)
     table = Table("K", f"{split} bound", caption=dataset.note or None)
     for count, bound in found.items():
         table.add_row(count, spread(bound))
@@ -166,7 +165,7 @@ def variance(
     generator = seeded_generator(config.seed, "variance", device=where)
     images = dataset.test[:batch_size].to(where)
     x = binarize(images, dataset.levels, generator).expand(model.replicas, -1, -1)
-    rich.print(escape(str(gradient_variances(model, x, budget, estimators or None, repeats, generator))))
+    rich.print(escape(str(evaluation.gradient_variances(model, x, budget, estimators or None, repeats, generator))))
     _say_who_is_left(source, model)
 
 
