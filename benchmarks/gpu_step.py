@@ -2,9 +2,10 @@
 
     python benchmarks/gpu_step.py --precision medium --output benchmarks/results/gpu_step.json
 
-A run-step is one optimisation step of one replica. Made-up images of MNIST's shape; batch 50, 200 latents. The floor is
-what no step can do without, at rates measured on the same device: Adam's traffic, 28 bytes a parameter, at the speed of
-a copy, and the matrix products at the speed of a large TF32 one.
+A run-step is one optimisation step of one replica. Made-up images of MNIST's shape; batch 50, 200 latents. Estimators
+joined by + are a pack: `loorf+disarm` with R = 10 is five replicas of each. The floor is what no step can do without,
+at rates measured on the same device: Adam's traffic, 28 bytes a parameter, at the speed of a copy, and the matrix
+products at the speed of a large TF32 one.
 """
 
 import argparse
@@ -19,7 +20,8 @@ import torch
 from train_step import grey_images
 
 from arms.engine import BLOCK, Engine
-from arms.training import TrainConfig, Trainer
+from arms.packing import packed_trainer
+from arms.training import TrainConfig
 
 WIDTHS = {"linear": (784, 200), "nonlinear": (784, 200, 200, 200)}
 BATCH = 50
@@ -58,15 +60,20 @@ def floor(network: str, n: int, rates: tuple[float, float]) -> float:
     return 1e6 * (2 * weights * 28 / copied + 2 * (encoder + decoder) / multiplied)
 
 
-def build(network: str, estimator: str, n: int, replicas: int, precision: str) -> Engine:
-    config = TrainConfig(
-        network=network,  # type: ignore[arg-type]
-        estimator=estimator,
-        num_samples=n,
-        replicas=replicas,
-        precision=precision,  # type: ignore[arg-type]
-    )
-    engine = Engine(Trainer(config, grey_images(), "cuda"))
+def build(network: str, estimators: str, n: int, replicas: int, precision: str, decoder_samples: str) -> Engine:
+    names = estimators.split("+")
+    configs = [
+        TrainConfig(
+            network=network,  # type: ignore[arg-type]
+            estimator=name,
+            num_samples=n,
+            replicas=replicas // len(names),
+            precision=precision,  # type: ignore[arg-type]
+            decoder_samples=decoder_samples,  # type: ignore[arg-type]
+        )
+        for name in names
+    ]
+    engine = Engine(packed_trainer(configs, [grey_images()] * len(names), "cuda"))
     engine.advance(2 * BLOCK)
     torch.cuda.synchronize()
     return engine
@@ -91,6 +98,7 @@ def main() -> None:
     parser.add_argument("--num-samples", type=int, nargs="+", default=[4, 10])
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 5, 25, 75, 150])
     parser.add_argument("--precision", default="highest", choices=["highest", "high", "medium"])
+    parser.add_argument("--decoder-samples", default="all", choices=["all", "extra"])
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -102,6 +110,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "precision": options.precision,
+        "decoder_samples": options.decoder_samples,
         "copy TB/s": rates[0] / 1e12,
         "TF32 TFLOP/s": rates[1] / 1e12,
     }
@@ -118,7 +127,7 @@ def main() -> None:
     for network, estimator, n, replicas in everything:
         torch.cuda.reset_peak_memory_stats()
         start = perf_counter()
-        engine = build(network, estimator, n, replicas, options.precision)
+        engine = build(network, estimator, n, replicas, options.precision, options.decoder_samples)
         ready = perf_counter() - start
         step = measure(engine, options.seconds)
         least = floor(network, n, rates)

@@ -92,7 +92,8 @@ class Dirichlet(Coupling):
         phi = widen(logits.detach())
         threshold = -torch.expm1(_log_smaller(phi) / (n - 1))
         minus_exponential = uniform(n, phi, generator).neg_().log1p_()  # finite: a uniform never reaches 1
-        return flip(step(threshold * minus_exponential.sum(0) - minus_exponential), logits)
+        # Scaled before it is summed, so that a compiler does not make the threshold again for every sample.
+        return flip(step((threshold * minus_exponential).sum(0) - minus_exponential), logits)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")

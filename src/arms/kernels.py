@@ -66,13 +66,14 @@ def _outputs(rows: Tensor, pixels: int, kept: int, residual_dtype: torch.dtype) 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     rows, weight, *_ = inputs
-    ctx.save_for_backward(rows, weight, output[1])
+    residual = output[1]
+    ctx.save_for_backward(rows[:, : residual.shape[1]].contiguous(), weight, residual)
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None, None]:
     rows, weight, residual = ctx.saved_tensors
-    count, kept, inputs = rows.shape[1], residual.shape[1], rows.shape[2]
-    rows, scale = rows[:, :kept], grad[:, :kept].unsqueeze(-1)
+    count, kept, inputs = grad.shape[1], rows.shape[1], rows.shape[2]
+    scale = grad[:, :kept].unsqueeze(-1)
     # A column more, of ones, makes the bias's gradient in the same product; zeros keep every row aligned.
     filler = scale.new_zeros(()).expand(*scale.shape[:2], 7 - inputs % 8)
     augmented = torch.cat([rows * scale, scale, filler], -1).to(residual.dtype)

@@ -101,7 +101,8 @@ class BinaryVAE(nn.Module):
         """
         # log p(b) - log q(b) in one pass over the samples: b (prior - logits) - softplus(prior) + softplus(logits)
         softplus = nn.functional.softplus
-        constant = (softplus(logits) - softplus(self.prior)).sum(-1)
+        # With a zero more the sum is a kernel of its own; compiled, all else of the latents' shape would wait for it.
+        constant = nn.functional.pad(softplus(logits) - softplus(self.prior), (0, 1)).sum(-1)
         slope = self.prior - logits
         if attached is None or attached == len(b):
             return self.log_likelihood(b, x) + ((b * slope).sum(-1) + constant)

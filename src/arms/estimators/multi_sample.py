@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from arms.arguments import widen
 from arms.estimators.base import Draw, Estimator
@@ -74,9 +74,10 @@ def own(values: Tensor) -> Tensor:
 def replace_slots(others: Tensor, candidates: Tensor) -> Tensor:
     """Return f_{-k} at each candidate, `[m, K, *batch]`, up to a constant of each slot: only differences have meaning.
 
-    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are log-weights relative to the slot's top. The largest
-    term is taken out of each slot, so that differences far below one keep their digits too.
+    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are log-weights relative to the slot's top. What the
+    others sum up to is taken out of each slot, so that differences far below one keep their digits too.
     """
-    rest = others.logsumexp(1)
-    peak = torch.maximum(rest, candidates.amax(0)).clamp(min=torch.finfo(rest.dtype).min)
-    return torch.logaddexp(rest - peak, candidates - peak)
+    rest = others.exp().sum(1).log()
+    some = rest > -torch.inf
+    relative = candidates - torch.where(some, rest, 0.0)
+    return torch.where(some, nn.functional.softplus(relative, threshold=40), relative)  # e^-40: nothing, in float64 too
