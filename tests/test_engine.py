@@ -12,11 +12,12 @@ import pytest
 import torch
 from marks import needs_gpu
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import arms
 from arms import models
 from arms.data import Dataset, load
-from arms.engine import Engine
+from arms.engine import Engine, _take_out_noise, compiled_update
 from arms.models import Network
 from arms.packing import packed_trainer
 from arms.training import Precision, TrainConfig, Trainer
@@ -74,19 +75,36 @@ def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.Mo
         return value
 
     plain, compiled = make(), make()
-    compile_all = partial(torch.compile, fullgraph=True, backend="aot_eager")
-    estimate, apply = compile_all(compiled.estimate), compile_all(compiled.apply)
     logging.disable()  # the compiler's traces, which pytest would collect, take longer than the compiler
     for trainer in (plain, compiled):
         trainer._noise = None  # a compiler takes the default generator alone
+        update: Callable[[], None] = trainer.update
+        if trainer is compiled:
+            monkeypatch.setattr(models, "affine_log_prob", by_kernel)
+            update = compiled_update(trainer, partial(torch.compile, fullgraph=True, backend="aot_eager"))
+        trainer.recent_elbo()
         torch.manual_seed(3)
-        trainer.update(*((estimate, apply) if trainer is compiled else ()))
-        monkeypatch.setattr(models, "affine_log_prob", by_kernel)
+        update()
     logging.disable(logging.NOTSET)
     torch.compiler.reset()
     torch.testing.assert_close(compiled.elbo_sum, plain.elbo_sum)
     for ours, theirs in zip(recent_gradients(compiled), recent_gradients(plain), strict=True):
         assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+def test_noise_is_taken_out_in_its_order() -> None:
+    def function() -> Tensor:
+        first, second = torch.rand(3), torch.randn(2, 3)
+        return (second - first) * torch.bernoulli(first)  # the last depends on another, and stays
+
+    torch.manual_seed(0)
+    expected = function()
+    traced = make_fx(function)()
+    draws = _take_out_noise(traced)
+    assert [tuple(draw().shape) for draw in draws] == [(3,), (2, 3)]
+    assert sum("rand" in str(node.target) for node in traced.graph.nodes) == 0
+    torch.manual_seed(0)
+    assert torch.equal(traced(*(draw() for draw in draws)), expected)
 
 
 def test_graphs_are_refused_on_a_cpu(digits: Dataset) -> None:

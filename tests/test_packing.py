@@ -158,9 +158,21 @@ def test_a_packed_run_starts_from_the_weights_it_would_have_alone(
         assert all(torch.equal(own[name], tensor) for name, tensor in alone.items())
 
 
-def test_data_sets_side_by_side(tmp_path: Path, digits: Dataset, strokes: Dataset) -> None:
-    datasets = [digits, strokes, digits, strokes]
-    configs = [replace(SMALL, estimator=name, dataset=data.name) for name in NAMES for data in (digits, strokes)]
+def test_so_does_what_an_estimator_learns(digits: Dataset, strokes: Dataset) -> None:
+    configs = [replace(SMALL, estimator="relax", dataset=dataset.name) for dataset in (digits, strokes)]
+    trainer = packed_trainer(configs, [digits, strokes], "cpu")
+    for index, (config, dataset) in enumerate(zip(configs, (digits, strokes), strict=True)):
+        alone = Trainer(config, dataset).learnt
+        assert len(alone) > 2
+        for whole, own in zip(trainer.learnt, alone, strict=True):
+            assert torch.equal(whole.chunk(2)[index], own)
+
+
+@pytest.mark.parametrize("names", [NAMES, ["relax"], ["arm"]])
+def test_data_sets_side_by_side(names: list[str], tmp_path: Path, digits: Dataset, strokes: Dataset) -> None:
+    """One estimator may be any: only another beside it needs more than samples to be remembered."""
+    datasets = [digits, strokes] * len(names)
+    configs = [replace(SMALL, estimator=name, dataset=data.name) for name in names for data in (digits, strokes)]
 
     def go(folder: Path, stop_at: int = 0) -> list[Run]:
         def stop(config: TrainConfig, record: Record) -> None:
@@ -176,7 +188,7 @@ def test_data_sets_side_by_side(tmp_path: Path, digits: Dataset, strokes: Datase
         assert_same(ours, theirs)
     for run, config, dataset in zip(go(tmp_path / "once"), configs, datasets, strict=True):
         assert run.config() == config
-        assert run.provenance()["together"][1] == "loorf on strokes"
+        assert run.provenance()["together"][1] == f"{names[0]} on strokes"
         trainer, state, result = Trainer(config, dataset), run.load(), run.result()
         assert state is not None
         assert result is not None
@@ -187,6 +199,7 @@ def test_data_sets_side_by_side(tmp_path: Path, digits: Dataset, strokes: Datase
 def test_neighbours_with_one_estimator_draw_at_once() -> None:
     configs = [replace(SMALL, estimator=name, dataset=data) for name in NAMES for data in ("a", "b", "c")]
     together = pack(configs)
+    assert isinstance(together, Packed)
     assert together.members == (arms.LOORF(4), arms.ARMS(4, arms.coupling("systematic")))
     assert together.widths == (6, 6)
 
@@ -227,7 +240,9 @@ def test_states_come_apart_and_together_again(mixed: bool, digits: Dataset, stro
 
 @pytest.mark.parametrize("name", [name for name, make in arms.ESTIMATORS.items() if not packable(make(4))])
 def test_what_cannot_be_packed_is_refused(name: str, tmp_path: Path, digits: Dataset) -> None:
-    with pytest.raises(ValueError, match=f"{name} cannot be packed: .* among reinforce, loorf, disarm, arts, arms-d"):
+    with pytest.raises(
+        ValueError, match=f"{name} cannot be packed with .* among reinforce, loorf, disarm, arts, arms-d"
+    ):
         packed(tmp_path, digits, ["loorf", name])
     assert not list(tmp_path.iterdir())
 

@@ -3,15 +3,19 @@
 All of them draw the same noise, and so agree to rounding.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import torch
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from arms.training import Trainer
 
 Drive: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
+Compiler: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 BLOCK = 10
 """Steps in one CUDA graph at the most: enough to hide the launch of the next."""
 
@@ -60,8 +64,8 @@ class Engine:
         self.trainer.count(self.block)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        update = self._update()
         with self._rewound():  # warming up compiles, fills the optimiser's state and must leave no trace
+            update = self._update()
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -75,12 +79,9 @@ class Engine:
         return graph
 
     def _update(self) -> Callable[[], None]:
-        trainer = self.trainer
         if self.drive == "graph":
-            return trainer.update
-        estimate = torch.compile(trainer.estimate, fullgraph=True, options=INDUCTOR)
-        apply = torch.compile(trainer.apply, fullgraph=True, options=INDUCTOR)
-        return lambda: trainer.update(estimate, apply)
+            return self.trainer.update
+        return compiled_update(self.trainer, partial(torch.compile, fullgraph=True, options=INDUCTOR))
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
@@ -108,6 +109,41 @@ class Engine:
             torch.set_float32_matmul_precision(precision)
             if self._is_small:
                 torch.set_num_threads(threads)
+
+
+def compiled_update(trainer: Trainer, compiler: Compiler) -> Callable[[], None]:
+    """Return `trainer.update` with its parts compiled; making it may do a step, but for the parameters' move."""
+    apply = compiler(trainer.apply)
+    if not trainer.estimator.relaxes:
+        estimate = compiler(trainer.estimate)
+        return lambda: trainer.update(estimate, apply)
+    # What a relaxing estimator learns from is a second derivative, which compilers do not take: written out as plain
+    # operations first, it is a function like any other.
+    traced = make_fx(lambda: list(trainer.gradients()))()
+    draws = _take_out_noise(traced)
+    gradients = compiler(traced)
+
+    @torch.no_grad()
+    def update() -> None:
+        apply(gradients(*(draw() for draw in draws)))
+
+    return update
+
+
+def _take_out_noise(traced: GraphModule) -> Sequence[Callable[[], torch.Tensor]]:
+    """Make the noise that a graph draws its inputs; return the draws in order, which PyTorch changes before 2.13."""
+    drawn = [
+        node
+        for node in traced.graph.nodes
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not node.all_input_nodes
+    ]
+    draws = [partial(node.target, *node.args, **node.kwargs) for node in drawn]
+    for index, node in reversed(list(enumerate(drawn))):
+        with traced.graph.inserting_before():  # the beginning
+            node.replace_all_uses_with(traced.graph.placeholder(f"noise_{index}"))
+        traced.graph.erase_node(node)
+    traced.recompile()
+    return draws
 
 
 def refuse_without_gpu(drive: Drive, device: str) -> None:

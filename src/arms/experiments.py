@@ -165,7 +165,7 @@ def packs(wanted: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
     for config in sorted(wanted, key=lambda config: order.index(config.estimator)):
         own = estimator(config.estimator, config.num_samples)
         shared = (*(asdict(config) | dict.fromkeys(OWN)).values(), bound_of(own))
-        found.setdefault(shared if packable(own) else config, []).append(config)
+        found.setdefault(shared if packable(own) else (*shared, config.estimator), []).append(config)
     return list(found.values())
 
 

@@ -19,7 +19,7 @@ from arms.estimators import ESTIMATORS, Draw, Estimator, MultiSample
 from arms.estimators import estimator as as_estimator
 from arms.models import BinaryVAE, blank_vae, build_vae, seeded_generator
 from arms.runs import Record, step_of
-from arms.training import TrainConfig, Trainer
+from arms.training import TrainConfig, Trainer, for_run
 
 OWN = ("estimator", "dataset")
 """What runs of one pack may differ in."""
@@ -67,7 +67,7 @@ class PackedBounds(Packed, MultiSample):
 
 
 def packable(estimator: Estimator) -> bool:
-    """Whether an estimator can share the replica axis: it has no parameters, and remembers nothing but its samples."""
+    """Whether an estimator can share the replica axis with others: no parameters, no memory but of its samples."""
     return not (estimator.relaxes or estimator.alone)
 
 
@@ -82,21 +82,27 @@ def names_of(configs: Sequence[TrainConfig]) -> list[str]:
     return [config.estimator if of_one else f"{config.estimator} on {config.dataset}" for config in configs]
 
 
-def pack(configs: Sequence[TrainConfig]) -> Packed:
-    """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once."""
+def pack(configs: Sequence[TrainConfig]) -> Estimator:
+    """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once.
+
+    An estimator that can share the replica axis with no other can still serve several data sets.
+    """
     _refuse_strangers(configs)
-    members = tuple(as_estimator(config.estimator, config.num_samples) for config in configs)
-    for config, member in zip(configs, members, strict=True):
+    groups = [(name, len(list(same))) for name, same in groupby(config.estimator for config in configs)]
+    members = tuple(as_estimator(name, configs[0].num_samples) for name, _ in groups)
+    if len(members) == 1:
+        return members[0]
+    for (name, _), member in zip(groups, members, strict=True):
         if not packable(member):
             fitting = ", ".join(name for name, make in ESTIMATORS.items() if packable(make(4)))
-            raise ValueError(f"{config.estimator} cannot be packed: train it alone, or choose among {fitting}")
+            raise ValueError(
+                f"{name} cannot be packed with other estimators: train it alone, or choose among {fitting}"
+            )
     if len({bound_of(member) for member in members}) > 1:
-        what = ", ".join(f"{config.estimator} {_objective(one)}" for config, one in zip(configs, members, strict=True))
+        what = ", ".join(f"{name} {_objective(one)}" for (name, _), one in zip(groups, members, strict=True))
         raise ValueError(f"runs of one pack must have the same objective, got {what}: train them apart")
     kind = PackedBounds if bound_of(members[0]) else Packed
-    groups = [(member, len(list(same))) for member, same in groupby(members)]
-    widths = tuple(count * configs[0].replicas for _, count in groups)
-    return kind(configs[0].num_samples, tuple(member for member, _ in groups), widths)
+    return kind(configs[0].num_samples, members, tuple(count * configs[0].replicas for _, count in groups))
 
 
 def packed_trainer(
@@ -112,7 +118,12 @@ def packed_trainer(
         for dataset in dict.fromkeys(datasets)
     }
     together = _filled(wide, _joined([alone[dataset].state_dict() for dataset in datasets]))
-    return Trainer(wide, datasets, device, together, pack(configs))
+    trainer = Trainer(wide, datasets, device, together, pack(configs))
+    own = for_run(config, config.latents, trainer.data.images.shape[1], device, pack(configs[:1]))
+    with torch.no_grad():
+        for of_all, of_one in zip(trainer.learnt, own.parameters(), strict=True):
+            of_all.copy_(torch.cat([of_one] * len(configs)))
+    return trainer
 
 
 def share_of_record(record: Record, index: int, replicas: int) -> Record:

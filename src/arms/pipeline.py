@@ -95,8 +95,8 @@ def train_packed(
 
     Each is a run as `train` makes it, but for its noise, which depends on its neighbours too. Finished runs are left
     alone, and runs that stand at different steps go on one after the other. A pack that does not fit into memory is
-    halved. The estimators must have one objective, and no parameters or noise of their own to remember; the data sets
-    must have one form. `datasets`, one for each run, stand in for the ones the configurations name.
+    halved. Several estimators must have one objective, and no parameters or noise of their own to remember; the data
+    sets must have one form. `datasets`, one for each run, stand in for the ones the configurations name.
     """
     means = _Means(str(device), drive, checkpoint_seconds, tell)
     if isinstance(configs, TrainConfig) or not configs:

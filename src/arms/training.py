@@ -115,12 +115,7 @@ class Trainer:
         self.model = model.to(device)
         _check_replicas(model, config.replicas)
         self.generator = run_generator(config.seed, device)
-        self.estimator = (estimator or as_estimator(config.estimator, config.num_samples)).for_replicas(
-            config.replicas,
-            model.latents,
-            self.data.images.shape[1],
-            seeded_generator(config.seed, "estimator", device=device),
-        )
+        self.estimator = for_run(config, model.latents, self.data.images.shape[1], device, estimator)
         for layer in model.modules():
             if isinstance(layer, ReplicaLinear):  # a relaxing estimator differentiates a gradient
                 layer.rough_gradients = config.precision == "medium" and not self.estimator.relaxes
@@ -290,6 +285,15 @@ class Trainer:
     def _extra_sample(self, logits: Tensor) -> Tensor:
         """What decoder and prior learn from by the paper's rule: one more sample, independent, `[1, R, B, latents]`."""
         return Independent().sample(logits, 1, self._noise)
+
+
+def for_run(
+    config: TrainConfig, latents: int, pixels: int, device: str, estimator: Estimator | None = None
+) -> Estimator:
+    """Return the estimator of a run, by default the one its configuration names, with fresh parameters of its own."""
+    generator = seeded_generator(config.seed, "estimator", device=device)
+    unprepared = estimator or as_estimator(config.estimator, config.num_samples)
+    return unprepared.for_replicas(config.replicas, latents, pixels, generator)
 
 
 def _check_replicas(model: BinaryVAE, replicas: int) -> None:
