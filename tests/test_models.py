@@ -138,6 +138,8 @@ def test_own_modules_serve_as_encoder_and_decoder() -> None:
     vae = BinaryVAE(encoder, nn.Linear(7, 12), latents=7, pixel_mean=torch.full((12,), 0.3)).double()
     x, b = bits(1, 5, 12), bits(3, 1, 5, 7, seed=2)
     assert vae.log_weights(b, x, vae.encode(x)).shape == (3, 1, 5)
+    with pytest.raises(ValueError, match=r"pixel_mean must be \[pixels\] or \[1, 1, pixels\], got \[2, 1, 12\]"):
+        BinaryVAE(encoder, nn.Linear(7, 12), latents=7, pixel_mean=torch.full((2, 1, 12), 0.3))
 
 
 def test_streams_of_a_seed_differ() -> None:

@@ -79,11 +79,14 @@ class BinaryVAE(nn.Module):
         pixel_mean: Tensor,
         replicas: int = 1,
     ) -> None:
+        """`pixel_mean`, taken off the encoder's input, is `[pixels]`, or `[R, 1, pixels]` where replicas see others."""
         super().__init__()
+        if pixel_mean.ndim != 1 and pixel_mean.shape[:-1] != (replicas, 1):
+            raise ValueError(f"pixel_mean must be [pixels] or [{replicas}, 1, pixels], got {list(pixel_mean.shape)}")
         self.encoder, self.decoder = encoder, decoder
         self.replicas, self.latents = replicas, latents
         self.prior = nn.Parameter(torch.zeros(replicas, 1, latents))
-        self.register_buffer("pixel_mean", pixel_mean)
+        self.register_buffer("pixel_mean", pixel_mean.expand(replicas, 1, -1).clone())
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the logits of q(b|x) `[R, B, latents]`."""
@@ -141,10 +144,7 @@ def build_vae(
 
 
 def blank_vae(network: Network, latents: int, pixel_mean: Tensor, replicas: int = 1) -> BinaryVAE:
-    """Return the paper's linear or nonlinear VAE with zeros for weights, to be filled.
-
-    `pixel_mean` is `[pixels]`, or `[R, 1, pixels]` where replicas learn from different images.
-    """
+    """Return the paper's linear or nonlinear VAE with zeros for weights, to be filled."""
     if network not in HIDDEN:
         raise ValueError(f"no network is called {network!r}: choose one of {', '.join(HIDDEN)}")
     as_count(replicas, 1, "replicas")

@@ -25,8 +25,6 @@ OWN = ("estimator", "dataset")
 """What runs of one pack may differ in."""
 SHARED = {"generator", "counts"}
 """Tensors of a state that have no replica axis; numbers, such as Adam's step, have none either."""
-PIXEL_MEAN = "pixel_mean"
-"""The one that has such an axis only where data sets differ."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +134,7 @@ def share_of_state(tensors: Mapping[str, Tensor], index: int, runs: int) -> dict
     """Return a run's own part of a state, which an ordinary training could go on with."""
     if runs == 1:
         return dict(tensors)
-    own = {name: t if _is_shared(name, t) else t.chunk(runs)[index] for name, t in tensors.items()}
-    return {name: t[0, 0] if _is_pixel_mean(name) and t.ndim > 1 else t for name, t in own.items()}
+    return {name: t if _is_shared(name, t) else t.chunk(runs)[index] for name, t in tensors.items()}
 
 
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> BinaryVAE:
@@ -195,24 +192,17 @@ def finite_replicas(tensors: Mapping[str, Tensor], replicas: int) -> list[bool]:
 
 def _filled(config: TrainConfig, weights: Mapping[str, Tensor]) -> BinaryVAE:
     """Return a model with a copy of these weights, where they are."""
-    mean = weights[PIXEL_MEAN]
-    model = blank_vae(config.network, config.latents, mean.clone(), config.replicas).to(mean.device)
+    mean = weights["pixel_mean"]
+    model = blank_vae(config.network, config.latents, mean, config.replicas).to(mean.device)
     model.load_state_dict(weights)
     return model
 
 
 def _joined(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: _join(name, [state[name] for state in states], states[0]) for name in states[0]}
-
-
-def _join(name: str, tensors: list[Tensor], state: Mapping[str, Tensor]) -> Tensor:
-    first = tensors[0]
-    if not _is_shared(name, first):
-        return torch.cat(tensors)
-    if not _is_pixel_mean(name) or all(torch.equal(first, tensor) for tensor in tensors):
-        return first
-    replicas = len(state[name.replace(PIXEL_MEAN, "prior")])
-    return torch.stack(tensors).repeat_interleave(replicas, 0).unsqueeze(1)
+    return {
+        name: first if _is_shared(name, first) else torch.cat([state[name] for state in states])
+        for name, first in states[0].items()
+    }
 
 
 def _refuse_strangers(configs: Sequence[TrainConfig]) -> None:
@@ -236,8 +226,4 @@ def _objective(estimator: Estimator) -> str:
 
 
 def _is_shared(name: str, tensor: Tensor) -> bool:
-    return name in SHARED or tensor.ndim == 0 or (_is_pixel_mean(name) and tensor.ndim == 1)
-
-
-def _is_pixel_mean(name: str) -> bool:
-    return name in (PIXEL_MEAN, f"model.{PIXEL_MEAN}")
+    return name in SHARED or tensor.ndim == 0
