@@ -20,6 +20,7 @@ import torch
 from train_step import grey_images
 
 from arms.engine import BLOCK, Engine
+from arms.memory import free_memory
 from arms.packing import packed_trainer
 from arms.training import TrainConfig
 
@@ -62,6 +63,8 @@ def floor(network: str, n: int, rates: tuple[float, float]) -> float:
 
 def build(network: str, estimators: str, n: int, replicas: int, precision: str, decoder_samples: str) -> Engine:
     names = estimators.split("+")
+    if replicas % len(names):
+        raise SystemExit(f"--replicas must be a multiple of {len(names)} for {estimators}, got {replicas}")
     configs = [
         TrainConfig(
             network=network,  # type: ignore[arg-type]
@@ -91,6 +94,25 @@ def measure(engine: Engine, least: float) -> float:
     return elapsed / steps
 
 
+def timed(network: str, estimators: str, n: int, replicas: int, options: argparse.Namespace) -> dict[str, object]:
+    torch.cuda.reset_peak_memory_stats()
+    start = perf_counter()
+    engine = build(network, estimators, n, replicas, options.precision, options.decoder_samples)
+    ready = perf_counter() - start
+    step = measure(engine, options.seconds)
+    return {
+        "network": network,
+        "estimator": estimators,
+        "n": n,
+        "R": replicas,
+        "us/step": round(1e6 * step, 2),
+        "run-steps/s": round(replicas / step),
+        "start s": round(ready, 2),
+        "elbo": round(engine.trainer.recent_elbo().mean().item(), 3),
+        "MiB": round(torch.cuda.max_memory_allocated() / 2**20),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
@@ -115,35 +137,15 @@ def main() -> None:
         "TF32 TFLOP/s": rates[1] / 1e12,
     }
     rows: list[dict[str, object]] = []
-
-    def add(row: dict[str, object]) -> None:
+    everything = product(options.networks, options.estimators, options.num_samples, options.replicas)
+    for network, estimators, n, replicas in everything:
+        row = timed(network, estimators, n, replicas, options)
+        row["floor run-steps/s"] = round(1e6 / floor(network, n, rates))
         rows.append(row)
         print(options.precision, *row.values(), flush=True)
-        torch.compiler.reset()
+        free_memory()  # the next row's is its own
         if options.output:
             options.output.write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n")
-
-    everything = product(options.networks, options.estimators, options.num_samples, options.replicas)
-    for network, estimator, n, replicas in everything:
-        torch.cuda.reset_peak_memory_stats()
-        start = perf_counter()
-        engine = build(network, estimator, n, replicas, options.precision, options.decoder_samples)
-        ready = perf_counter() - start
-        step = measure(engine, options.seconds)
-        least = floor(network, n, rates)
-        row = {
-            "network": network,
-            "estimator": estimator,
-            "n": n,
-            "R": replicas,
-            "us/step": round(1e6 * step, 2),
-            "run-steps/s": round(replicas / step),
-            "floor run-steps/s": round(1e6 / least),
-            "start s": round(ready, 2),
-            "elbo": round(engine.trainer.recent_elbo().mean().item(), 3),
-            "MiB": round(torch.cuda.max_memory_allocated() / 2**20),
-        }
-        add(row)
 
 
 if __name__ == "__main__":

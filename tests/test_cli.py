@@ -300,7 +300,7 @@ def test_the_module_is_the_command() -> None:
 def test_help_says_what_holds() -> None:
     said = " ".join(re.sub(r"[^\x20-\x7e]", " ", run("train", "--help").stdout).split())
     assert "the same command again does nothing once it is finished" in said
-    assert "they must differ, and share an objective" in said
+    assert "they must differ, share an objective, and need no more than their samples" in said
     assert "written at reports only" in said
     assert "--steps INT Optimisation steps. (default: 10000)" in said
     assert "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms-s)" in said

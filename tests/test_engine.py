@@ -23,7 +23,6 @@ from arms.packing import packed_trainer
 from arms.training import Precision, TrainConfig, Trainer
 
 SMALL = TrainConfig(num_samples=4, latents=20, learning_rate=2e-3, replicas=2, steps=40, report_every=20)
-COMPILABLE = [name for name, make in arms.ESTIMATORS.items() if name != "exact" and not make(4).relaxes]
 
 stands_in_for_a_gpu = pytest.mark.skipif(
     torch.cuda.is_available(), reason="a GPU runs it itself, in the test of the engine below"
@@ -47,7 +46,8 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
 @pytest.mark.parametrize(
     ("name", "rule", "network"),
     [(name, "all", "linear") for name in arms.ESTIMATORS if name != "exact"]
-    + [("arms-d", "extra", "linear"), ("arms-d", "all", "nonlinear"), ("arms-ms-d", "all", "nonlinear")],
+    + [("arms-d", "extra", "linear"), ("arms-d", "all", "nonlinear"), ("arms-ms-d", "all", "nonlinear")]
+    + [("relax", "extra", "nonlinear")],
 )
 def test_compiled_step_is_the_plain_one(
     name: str, rule: str, network: Network, monkeypatch: pytest.MonkeyPatch
@@ -57,9 +57,9 @@ def test_compiled_step_is_the_plain_one(
 
 
 @stands_in_for_a_gpu
-@pytest.mark.parametrize("names", [("loorf", "arms-d"), ("loorf-ms", "arms-ms-d")])
+@pytest.mark.parametrize("names", [("loorf", "arms-d"), ("loorf-ms", "arms-ms-d"), ("relax",)])
 def test_compiled_pack_is_the_plain_one(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = [noise_images("noise"), noise_images("other noise", count=70)] * 2
+    datasets = [noise_images("noise"), noise_images("other noise", count=70)] * len(names)
     configs = [replace(SMALL, estimator=name, batch_size=5) for name in names for _ in range(2)]
     named = [replace(config, dataset=dataset.name) for config, dataset in zip(configs, datasets, strict=True)]
     assert_compiled_is_plain(lambda: packed_trainer(named, datasets, "cpu"), monkeypatch)
@@ -85,24 +85,25 @@ def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.Mo
         trainer.recent_elbo()
         torch.manual_seed(3)
         update()
+        update()  # with the parameters that the first has moved
     logging.disable(logging.NOTSET)
     torch.compiler.reset()
     torch.testing.assert_close(compiled.elbo_sum, plain.elbo_sum)
     for ours, theirs in zip(recent_gradients(compiled), recent_gradients(plain), strict=True):
-        assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
+        assert (ours - theirs).norm() <= 1e-4 * theirs.norm()
 
 
 def test_noise_is_taken_out_in_its_order() -> None:
     def function() -> Tensor:
         first, second = torch.rand(3), torch.randn(2, 3)
-        return (second - first) * torch.bernoulli(first)  # the last depends on another, and stays
+        return (second - first) * torch.bernoulli(first) + torch.rand(3)  # one depends on another, and one comes after
 
     torch.manual_seed(0)
     expected = function()
     traced = make_fx(function)()
     draws = _take_out_noise(traced)
     assert [tuple(draw().shape) for draw in draws] == [(3,), (2, 3)]
-    assert sum("rand" in str(node.target) for node in traced.graph.nodes) == 0
+    assert [str(node.target) for node in traced.graph.nodes if "rand" in str(node.target)] == ["aten.rand.default"]
     torch.manual_seed(0)
     assert torch.equal(traced(*(draw() for draw in draws)), expected)
 

@@ -287,8 +287,17 @@ def centred(table: Tensor) -> Tensor:
 @pytest.mark.parametrize("bound_samples", [1, 2, 5])
 def test_slot_sums_against_a_loop(bound_samples: int) -> None:
     values = 3 * torch.randn(bound_samples + 4, 5, generator=seeded(), dtype=torch.float64)
+    values[bound_samples:, 0] = torch.tensor([5.0, 25, 33, 45])  # far above: where the others still count, and no more
     expected = centred(brute_slot_sums(values, bound_samples))
     torch.testing.assert_close(centred(slot_sums(values, bound_samples)), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", MULTI_SAMPLE)
+def test_a_log_weight_that_is_no_number_is_not_lost(name: str) -> None:
+    for spoilt in range(6):
+        values = torch.where(torch.arange(6) == spoilt, torch.nan, 0.0)
+        grad = arms.estimator(name, 6)(lambda _: values, torch.zeros(3), seeded(), validate=False).grad  # noqa: B023
+        assert grad.isnan().any()
 
 
 # --- Numerical range --------------------------------------------------------------------------------------------------

@@ -281,6 +281,17 @@ def test_weights_shared_by_both_networks_learn_from_both(name: str, digits: Data
     assert (both - encoder_only).norm() > 0.1 * encoder_only.norm()
 
 
+@pytest.mark.parametrize("name", ["arms-s", "arms-ms-s", "rebar", "relax"])
+def test_own_models_may_be_double_and_have_idle_weights(name: str, digits: Dataset) -> None:
+    encoder = nn.Linear(64, 20)
+    encoder.idle = nn.Parameter(torch.ones(3))
+    model = BinaryVAE(encoder, nn.Linear(20, 64), 20, digits.pixel_mean()).double()
+    before = encoder.weight.detach().clone()
+    Trainer(replace(SMALL, estimator=name, replicas=1), digits, model=model).step()
+    assert not torch.equal(encoder.weight, before)
+    assert torch.equal(encoder.idle, torch.ones(3))
+
+
 def test_models_that_do_not_fit_are_refused(digits: Dataset) -> None:
     mean = digits.pixel_mean()
     with pytest.raises(ValueError, match="must have 2 replicas, as the configuration, got 3"):

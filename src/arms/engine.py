@@ -6,6 +6,7 @@ All of them draw the same noise, and so agree to rounding.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -131,12 +132,14 @@ def compiled_update(trainer: Trainer, compiler: Compiler) -> Callable[[], None]:
 
 
 def _take_out_noise(traced: GraphModule) -> Sequence[Callable[[], torch.Tensor]]:
-    """Make the noise that a graph draws its inputs; return the draws in order, which PyTorch changes before 2.13."""
-    drawn = [
-        node
-        for node in traced.graph.nodes
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not node.all_input_nodes
+    """Make the noise that a graph draws its inputs; return the draws in order, which PyTorch changes before 2.13.
+
+    Up to the first that depends on something, such as a dropout: what comes later must wait for it.
+    """
+    random = [
+        node for node in traced.graph.nodes if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
     ]
+    drawn = list(takewhile(lambda node: not node.all_input_nodes, random))
     draws = [partial(node.target, *node.args, **node.kwargs) for node in drawn]
     for index, node in reversed(list(enumerate(drawn))):
         with traced.graph.inserting_before():  # the beginning

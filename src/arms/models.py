@@ -86,7 +86,7 @@ class BinaryVAE(nn.Module):
         self.encoder, self.decoder = encoder, decoder
         self.replicas, self.latents = replicas, latents
         self.prior = nn.Parameter(torch.zeros(replicas, 1, latents))
-        self.register_buffer("pixel_mean", pixel_mean.expand(replicas, 1, -1).clone())
+        self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the logits of q(b|x) `[R, B, latents]`."""

@@ -117,7 +117,7 @@ def packed_trainer(
     }
     together = _filled(wide, _joined([alone[dataset].state_dict() for dataset in datasets]))
     trainer = Trainer(wide, datasets, device, together, pack(configs))
-    own = for_run(config, config.latents, trainer.data.images.shape[1], device, pack(configs[:1]))
+    own = for_run(config, config.latents, trainer.data.images.shape[1], device)
     with torch.no_grad():
         for of_all, of_one in zip(trainer.learnt, own.parameters(), strict=True):
             of_all.copy_(torch.cat([of_one] * len(configs)))

@@ -273,7 +273,9 @@ class Trainer:
         else:
             value = self.model.log_weights(self._extra_sample(constant), x, constant)[0]
         from_value = _gradients([(value, self._weight)], [*self.weights, *self.prior])
-        encoder_grads = torch.autograd.grad(logits, self.encoder_weights, self._scale * grad, create_graph=True)
+        encoder_grads = torch.autograd.grad(
+            logits, self.encoder_weights, self._scale * grad, create_graph=True, materialize_grads=True
+        )
         # What the estimator learns: to make the encoder's gradient small, that is, less noisy around its mean.
         norm = sum((g.square().sum() for g in encoder_grads), torch.zeros((), device=logits.device))
         learnt_grads = torch.autograd.grad(norm, self.learnt)

@@ -68,8 +68,8 @@ def train(
     Args:
         config: What decides the numbers.
         together: Estimators to train at once as one wider ensemble, a run each, in place of `--estimator`; they must
-            differ, and share an objective. On a GPU that takes little longer than one of them. A run's noise then
-            depends on its neighbours too.
+            differ, share an objective, and need no more than their samples: not arm, rebar, relax or exact. On a GPU
+            that takes little longer than one of them. A run's noise then depends on its neighbours too.
         preset: `paper` takes a million steps, five replicas and the paper's decoder rule, where no flag says otherwise.
         device: auto, cpu or cuda.
         runs: Folder of all runs.

@@ -60,7 +60,7 @@ class Estimator(ABC):
     relaxes: ClassVar[bool] = False
     """Whether the objective is differentiated between 0 and 1 too: no black boxes then, and no two-step form."""
     alone: ClassVar[bool] = False
-    """Whether more than samples must be remembered, or another number of them drawn: no replica axis is shared then."""
+    """Whether it needs more than its samples, or another number of them: others cannot share its replica axis then."""
     formula: ClassVar[str] = ""
     """The estimate of one latent's gradient, in plain text."""
     reference: ClassVar[str] = ""

@@ -78,6 +78,6 @@ def replace_slots(others: Tensor, candidates: Tensor) -> Tensor:
     others sum up to is taken out of each slot, so that differences far below one keep their digits too.
     """
     rest = others.exp().sum(1).log()
-    some = rest > -torch.inf
+    some = rest != -torch.inf  # NaN too, which must not be lost
     relative = candidates - torch.where(some, rest, 0.0)
     return torch.where(some, nn.functional.softplus(relative, threshold=40), relative)  # e^-40: nothing, in float64 too

@@ -76,8 +76,9 @@ class ReplicaControl(nn.Module):
 
     def forward(self, z: Tensor, context: Tensor) -> Tensor:
         """Map each replica by its own weights."""
-        hidden = nn.functional.leaky_relu(z @ self.latent + (context @ self.context + self.bias), 0.3)
-        values: Tensor = (hidden @ self.output).squeeze(-1)
+        latent, seen, bias, output = (p.to(z) for p in (self.latent, self.context, self.bias, self.output))
+        hidden = nn.functional.leaky_relu(z @ latent + (context.to(z) @ seen + bias), 0.3)
+        values: Tensor = (hidden @ output).squeeze(-1)
         return values
 
     @staticmethod
