@@ -181,6 +181,19 @@ def test_bounds_grow_with_k_and_coupling_keeps_them_bounds(digits: Dataset) -> N
     assert (coupled[5] < plain[50] + 0.3).all()
 
 
+@pytest.mark.parametrize("coupling", [None, arms.Systematic()])
+def test_a_bound_does_not_depend_on_the_others_asked_for(coupling: arms.Coupling | None, digits: Dataset) -> None:
+    model = trained(SMALL, digits, 20).model
+
+    def found(*counts: int) -> dict[int, Tensor]:
+        return bounds(model, digits.test, 16, counts, seeded_generator(0, "evaluate"), coupling)
+
+    together = found(1, 4, 23, 40)
+    for count, bound in together.items():
+        torch.testing.assert_close(found(count)[count], bound, rtol=1e-7, atol=0)
+    assert (together[4] - bounds(model, digits.test, 16, [4], seeded_generator(1, "evaluate"), coupling)[4]).all()
+
+
 def test_bound_of_many_samples_approaches_the_enumerated_likelihood(digits: Dataset) -> None:
     config = replace(SMALL, latents=4, replicas=1)
     model = trained(config, digits, 100).model

@@ -1,6 +1,6 @@
 """How steps are driven: one after the other on a CPU; on a GPU compiled, and replayed as CUDA graphs.
 
-All of them draw the same noise, and so agree to rounding.
+All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a compiler may draw it in another order.
 """
 
 from collections.abc import Callable, Iterator, Sequence

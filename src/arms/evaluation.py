@@ -18,6 +18,8 @@ from arms.training import TrainConfig
 
 ROWS = {"cpu": 8192, "cuda": 262_144}
 """Decoder rows at a time: enough to keep the matrix products busy, few enough to stay in memory."""
+SAMPLES = 4
+"""Samples at a time, whatever K is: the first K are the same, whichever other K are asked for."""
 TEST_SAMPLES = 100
 """K of the bound that stands for the test set's log-likelihood."""
 
@@ -57,23 +59,27 @@ def bounds(
     """Return the K-sample bound `[R]` in nats, mean over all images, for every K in `sample_counts`.
 
     K = 1 is the ELBO. Bits are drawn from the images once; all K look at the first K samples of one draw. With a
-    `coupling` the samples of every K are coupled ones instead: another lower bound, mostly a tighter one.
+    `coupling` the samples of every K are coupled ones instead: another lower bound, mostly a tighter one. A bound does
+    not depend on which others are asked for.
     """
     counts = sorted({as_count(count, 1, "sample_counts") for count in sample_counts})
     if not counts:
         raise ValueError("sample_counts must name at least one K, got none")
-    totals = {count: torch.zeros(model.replicas, dtype=torch.float64, device=images.device) for count in counts}
+    device = images.device
+    totals = {count: torch.zeros(model.replicas, dtype=torch.float64, device=device) for count in counts}
+    parts = images.split(max(1, ROWS.get(device.type, ROWS["cpu"]) // (SAMPLES * model.replicas)))
+    seeds = torch.randint(2**62, (len(parts),), generator=generator, device=device).tolist()
     with torch.no_grad(), _evaluating(model):
-        most = ROWS.get(images.device.type, ROWS["cpu"])
-        for rows in images.split(max(1, most // (counts[-1] * model.replicas))):
-            x = binarize(rows, levels, generator).expand(model.replicas, -1, -1)
+        for rows, seed in zip(parts, seeds, strict=True):
+            noise = Generator(device).manual_seed(seed)
+            x = binarize(rows, levels, noise).expand(model.replicas, -1, -1)
             logits = model.encode(x)
-            weights = None if coupling else _log_weights(model, x, logits, Independent(), counts[-1], generator)
+            weights = None if coupling else _log_weights(model, x, logits, counts[-1], noise)
             for count in counts:
                 of_count = weights
                 if of_count is None:
-                    drawn = coupling if coupling and count > 1 else Independent()
-                    of_count = _log_weights(model, x, logits, drawn, count, generator)
+                    noise.manual_seed(seed + count)
+                    of_count = _log_weights(model, x, logits, count, noise, coupling)
                 totals[count] += log_mean_exp(of_count[:count].double()).sum(-1)
     return {count: (total / len(images)).cpu() for count, total in totals.items()}
 
@@ -105,6 +111,13 @@ def _evaluating(model: BinaryVAE) -> Iterator[None]:
 
 
 def _log_weights(
-    model: BinaryVAE, x: Tensor, logits: Tensor, coupling: Coupling, count: int, generator: Generator
+    model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise: Generator, coupling: Coupling | None = None
 ) -> Tensor:
-    return model.log_weights(coupling.sample(logits, count, generator), x, logits)
+    if coupling and count > 1:
+        drawn = coupling.sample(logits, count, noise).split(SAMPLES)
+        return torch.cat([model.log_weights(b, x, logits) for b in drawn])
+    blocks = []
+    for start in range(0, count, SAMPLES):
+        b = Independent().sample(logits, SAMPLES, noise)[: count - start]  # drawn as a whole, evaluated as needed
+        blocks.append(model.log_weights(b, x, logits))
+    return torch.cat(blocks)
