@@ -38,9 +38,11 @@ number = 7
 """
 
 
+ARMS = [sys.executable, "-c", "from arms.cli import main; main()"]
+
+
 def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from arms.cli import main; main()", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+    return subprocess.run([*ARMS, *words], capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
 
 
 @pytest.fixture
@@ -214,6 +216,20 @@ def test_run_mistakes_are_one_line(tmp_path: Path, words: list[str], message: st
         (["train", "--runs", "file", "--name", "mine"], "cannot use file/mine: Not a directory: choose another place"),
         (["report", "run", "-o", "file/page.html"], "cannot use file/page_files: Not a directory"),
         (["correlations", "-o", "file"], "cannot use file: File exists"),
+        (
+            ["train", "--estimatr", "loorf"],
+            "Unrecognized options: --estimatr, loorf: perhaps --estimator; see arms train",
+        ),
+        (["train", "--steps", "ten"], "--steps must be INT, got 'ten'; see arms train --help"),
+        (["train", "--learning-rate", "x"], "--learning-rate must be FLOAT, got 'x'; see arms train --help"),
+        (
+            ["evaluate", "run", "--samples", "1", "b"],
+            "--samples must be [INT [INT ...]], got '1', 'b'; see",
+        ),
+        (["train", "--network", "cubic"], "invalid choice 'cubic' for argument '--network'. Expected one of"),
+        (["trian"], "Unrecognized options: trian: choose one of train, evaluate, "),
+        (["evaluate"], "Missing from arms evaluate: PATH Run directory."),
+        (["data", "get"], "Missing from arms data get: STR Data set."),
     ],
 )
 def test_borders_are_one_line(
@@ -295,6 +311,15 @@ def test_the_module_is_the_command() -> None:
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
     assert result.stderr.startswith("arms: nothing is called 'loorff'")
+
+
+@pytest.mark.parametrize("words", [["estimators"], ["train", "--help"]])
+def test_a_reader_may_go_early(words: list[str]) -> None:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*ARMS, *words], **options) as process:  # type: ignore[call-overload]
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode in (1, 141)
 
 
 def test_help_says_what_holds() -> None:
