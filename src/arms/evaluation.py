@@ -1,6 +1,6 @@
 """Bounds of a trained model, for any K, and the clean variance of estimators at its parameters."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,11 +113,10 @@ def _evaluating(model: BinaryVAE) -> Iterator[None]:
 def _log_weights(
     model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise: Generator, coupling: Coupling | None = None
 ) -> Tensor:
+    drawn: Iterable[Tensor]
     if coupling and count > 1:
         drawn = coupling.sample(logits, count, noise).split(SAMPLES)
-        return torch.cat([model.log_weights(b, x, logits) for b in drawn])
-    blocks = []
-    for start in range(0, count, SAMPLES):
-        b = Independent().sample(logits, SAMPLES, noise)[: count - start]  # drawn as a whole, evaluated as needed
-        blocks.append(model.log_weights(b, x, logits))
-    return torch.cat(blocks)
+    else:  # drawn as a whole, evaluated as needed
+        starts = range(0, count, SAMPLES)
+        drawn = (Independent().sample(logits, SAMPLES, noise)[: count - start] for start in starts)
+    return torch.cat([model.log_weights(b, x, logits) for b in drawn])

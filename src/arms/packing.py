@@ -132,8 +132,6 @@ def share_of_record(record: Record, index: int, replicas: int) -> Record:
 
 def share_of_state(tensors: Mapping[str, Tensor], index: int, runs: int) -> dict[str, Tensor]:
     """Return a run's own part of a state, which an ordinary training could go on with."""
-    if runs == 1:
-        return dict(tensors)
     return {name: t if _is_shared(name, t) else t.chunk(runs)[index] for name, t in tensors.items()}
 
 
