@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import mean
 from time import perf_counter
 
-from arms.pipeline import train_packed
-from arms.runs import Record, left, run_name
-from arms.training import TrainConfig
-from arms.wording import spread
+from arms.bench.config import TrainConfig, run_name
+from arms.bench.formatting import spread
+from arms.bench.metrics import Record, surviving
+from arms.bench.runs.pipeline import train_packed
 
 ESTIMATORS = ("loorf", "disarm", "arms-d", "arms-n", "arms-s")
 
@@ -42,7 +42,7 @@ def main() -> None:
     start = perf_counter()
 
     def watch(config: TrainConfig, record: Record) -> None:
-        if record["step"] % 50_000 == 0 and (elbo := left(record["train_elbo"])):
+        if record["step"] % 50_000 == 0 and (elbo := surviving(record["train_elbo"])):
             elapsed = f"{perf_counter() - start:.0f} s"
             print(record["step"], elapsed, config.dataset, config.estimator, f"ELBO {mean(elbo):.2f}", flush=True)
 

@@ -14,8 +14,9 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 from train_step import grey_images
 
-from arms.engine import Engine
-from arms.training import TrainConfig, Trainer
+from arms.bench.config import TrainConfig
+from arms.bench.training.engine import Engine
+from arms.bench.training.trainer import Trainer
 
 STEPS = 20
 SHOWN = 30

@@ -19,10 +19,10 @@ from time import perf_counter
 import torch
 from train_step import grey_images
 
-from arms.engine import BLOCK, Engine
-from arms.memory import free_memory
-from arms.packing import packed_trainer
-from arms.training import TrainConfig
+from arms.bench.config import TrainConfig
+from arms.bench.ensemble import packed_trainer
+from arms.bench.runs.memory import free_memory
+from arms.bench.training.engine import BLOCK, Engine
 
 WIDTHS = {"linear": (784, 200), "nonlinear": (784, 200, 200, 200)}
 BATCH = 50

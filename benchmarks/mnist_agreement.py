@@ -12,9 +12,10 @@ from statistics import mean, stdev
 import torch
 from handwritten import Handwritten
 
-from arms.data import Dataset, load
-from arms.memory import keep_freed_memory
-from arms.training import TrainConfig, Trainer
+from arms.bench.config import TrainConfig
+from arms.bench.data import Dataset, load
+from arms.bench.runs.memory import keep_freed_memory
+from arms.bench.training.trainer import Trainer
 
 WINDOW = 1000
 SEEDS = 3

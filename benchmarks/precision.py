@@ -16,10 +16,11 @@ from statistics import mean, stdev
 
 import torch
 
-from arms.data import load
-from arms.engine import Engine
-from arms.evaluation import evaluate
-from arms.training import Precision, TrainConfig, Trainer
+from arms.bench.config import Precision, TrainConfig
+from arms.bench.data import load
+from arms.bench.evaluation import evaluate
+from arms.bench.training.engine import Engine
+from arms.bench.training.trainer import Trainer
 
 PRECISIONS: tuple[Precision, ...] = ("highest", "high", "medium")
 

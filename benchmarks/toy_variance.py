@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import arms
-from arms import toy
+from arms.bench import toy
 from arms.checks import univariate_variance
 
 

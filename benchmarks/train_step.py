@@ -22,10 +22,11 @@ from time import process_time
 import torch
 from handwritten import Handwritten
 
-from arms.data import Dataset
+from arms.bench.config import TrainConfig
+from arms.bench.data import Dataset
+from arms.bench.runs.memory import keep_freed_memory
+from arms.bench.training.trainer import Trainer
 from arms.estimators import ESTIMATORS
-from arms.memory import keep_freed_memory
-from arms.training import TrainConfig, Trainer
 
 PIXELS, LATENTS, BATCH = 784, 200, 50
 FLOOR, HAND = "matrix products", "by hand (loorf)"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from arms.runs import Run
-from arms.training import TrainConfig
+from arms.bench.config import TrainConfig
+from arms.bench.runs.directory import Run
 
 Bounds = Mapping[str, Mapping[int, Sequence[float]]]
 

@@ -1,6 +1,6 @@
 """`python -m arms` is the command `arms`."""
 
-from arms.cli import main
+from arms.bench.cli import main
 
 if __name__ == "__main__":
     main()

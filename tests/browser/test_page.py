@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from arms.pipeline import train
-from arms.reports import build_report
-from arms.runs import Run
-from arms.training import TrainConfig
+from arms.bench.config import TrainConfig
+from arms.bench.reports import build_report
+from arms.bench.runs.directory import Run
+from arms.bench.runs.pipeline import train
 
 FLAGS = (
     "--headless=new",

@@ -4,9 +4,9 @@ from arms.checks.bias import bias_scores, check_bias
 from arms.checks.contract import check_estimator
 from arms.checks.coupling import check_coupling
 from arms.checks.oracle import exact_bound, exact_gradient, random_table, table_objective
-from arms.checks.report import Finding, Report, score_limit
 from arms.checks.univariate import univariate_variance
 from arms.checks.variance import VarianceRow, VarianceTable, variance
+from arms.checks.verdicts import Finding, Report, score_limit
 
 __all__ = [
     "Finding",

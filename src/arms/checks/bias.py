@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.checks.oracle import exact_bound, exact_gradient, random_table, table_objective
-from arms.checks.report import FAILURE_RATE, Finding, judge_score
+from arms.checks.verdicts import FAILURE_RATE, Finding, judge_score
 from arms.estimators import MultiSample
 from arms.estimators.base import Draw, Estimator, TensorObjective, draw_from, evaluate, gradient
 

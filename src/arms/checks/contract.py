@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from arms.checks.bias import check_bias
-from arms.checks.report import FAILURE_RATE, Finding, Report
+from arms.checks.verdicts import FAILURE_RATE, Finding, Report
 from arms.estimators.base import Estimator
 
 COUNTS = (1, 2, 3, 4, 8)

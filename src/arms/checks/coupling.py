@@ -7,7 +7,7 @@ from itertools import combinations
 import torch
 from torch import Generator, Tensor
 
-from arms.checks.report import FAILURE_RATE, Finding, Report, judge_score
+from arms.checks.verdicts import FAILURE_RATE, Finding, Report, judge_score
 from arms.couplings import Coupling
 
 LOGITS = (0.0, 0.6, -1.5, 2.5)

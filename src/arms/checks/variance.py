@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from arms.arguments import Logits, as_count, as_logits
 from arms.checks.oracle import exact_gradient
-from arms.checks.report import score_limit
+from arms.checks.verdicts import score_limit
 from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 from arms.estimators import estimator as as_estimator
 from arms.estimators.base import Objective

@@ -1,0 +1,1 @@
+"""The experiment bench: discrete VAEs, runs that survive a crash, sweeps, reports. Needs arms-grad[bench]."""

@@ -1,0 +1,93 @@
+"""The configuration of a run: everything that decides its numbers, the presets, and the name made from it."""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from numbers import Real
+from typing import Literal, TypeAlias, get_args
+
+from arms.arguments import as_count
+from arms.bench.models.networks import Network
+from arms.estimators import Exact
+from arms.estimators import estimator as as_estimator
+from arms.estimators.exact import MOST_LATENTS
+
+DecoderSamples: TypeAlias = Literal["all", "extra"]
+Precision: TypeAlias = Literal["highest", "high", "medium"]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides the numbers of a run. The defaults are the paper's, but for the decoder's gradient."""
+
+    dataset: str = "digits"
+    """Data set by name (see `arms data list`)."""
+    network: Network = "linear"
+    """One affine layer each way, or two hidden layers of 200 in between."""
+    estimator: str = "arms-s"
+    """Gradient estimator by name (see `arms estimators`)."""
+    num_samples: int = 4
+    """Evaluations of the decoder per image and step."""
+    replicas: int = 1
+    """Independent seeds trained at once."""
+    steps: int = 10_000
+    """Optimisation steps."""
+    seed: int = 0
+    """Seed of everything: weights, batches, bits, samples."""
+    batch_size: int = 50
+    """Images per step and replica."""
+    latents: int = 200
+    """Binary latent variables."""
+    learning_rate: float = 1e-4
+    """Adam's, for encoder and decoder."""
+    prior_learning_rate: float = 1e-2
+    """Gradient ascent's, for the prior logits."""
+    decoder_samples: DecoderSamples = "all"
+    """Where decoder and prior take their gradient from: all samples, or one extra, independent one (the paper).
+    The multi-sample bound always uses its own samples."""
+    precision: Precision = "highest"
+    """Matrix products on a GPU, in PyTorch's words: float32; high takes TF32; medium also bfloat16, in gradients."""
+    report_every: int = 100
+    """Steps between two reports."""
+    evaluate_every: int = 0
+    """Steps between two looks at the test set, a multiple of `report_every`; 0 looks only at the end."""
+    evaluate_images: int = 500
+    """Test images of such a look; at the end it is all of them."""
+
+    def __post_init__(self) -> None:
+        counts = ("replicas", "steps", "batch_size", "latents", "report_every", "evaluate_images", "num_samples")
+        for name, least in (*((name, 1) for name in counts), ("seed", 0), ("evaluate_every", 0)):
+            object.__setattr__(self, name, as_count(getattr(self, name), least, name))  # NumPy's numbers become plain
+        if self.evaluate_every % self.report_every:
+            raise ValueError(
+                f"evaluate_every must be a multiple of report_every ({self.report_every}), got {self.evaluate_every}"
+            )
+        for name, choices in (("network", Network), ("decoder_samples", DecoderSamples), ("precision", Precision)):
+            if getattr(self, name) not in get_args(choices):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {getattr(self, name)!r}")
+        for name in ("learning_rate", "prior_learning_rate"):
+            rate = getattr(self, name)
+            if not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
+                raise ValueError(f"{name} must be a positive number, got {rate!r}")
+            object.__setattr__(self, name, float(rate))
+        if isinstance(as_estimator(self.estimator, self.num_samples), Exact) and self.latents > MOST_LATENTS:
+            raise ValueError(
+                f"exact trains at most {MOST_LATENTS} latents, got {self.latents}: choose another estimator"
+            )
+
+
+def paper_preset(config: TrainConfig) -> TrainConfig:
+    """Return the configuration under the paper's protocol: a million steps, five seeds, its decoder rule."""
+    return replace(config, steps=1_000_000, replicas=5, decoder_samples="extra")
+
+
+def run_name(config: TrainConfig) -> str:
+    """Return a name that tells runs apart at a glance, and by a digest of the configuration for certain.
+
+    >>> run_name(TrainConfig())
+    'digits-linear-arms-s-n4-r1-seed0-bd675a5f'
+    """
+    digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:8]
+    name = f"{config.dataset}-{config.network}-{config.estimator}-n{config.num_samples}"
+    return f"{name}-r{config.replicas}-seed{config.seed}-{digest}"

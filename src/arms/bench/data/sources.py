@@ -1,0 +1,146 @@
+"""How a data set is found, fetched and split: a catalogue entry, and the two kinds there are."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arms.bench.data.dataset import Dataset
+from arms.bench.data.download import Source, default_cache_dir, obtain
+from arms.bench.data.formats import SIDE, Images, read_npz
+from arms.bench.data.packages import require
+
+Parts: TypeAlias = Mapping[str, Images]
+"""The images as they are published: train, test, and for some sets valid."""
+
+SHUFFLE_SEED = 0
+
+
+@dataclass(frozen=True)
+class Entry(ABC):
+    """One data set of the catalogue."""
+
+    name: str
+    description: str
+
+    @abstractmethod
+    def find(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[str, tuple[Path, ...]] | None:
+        """Return where the data set lies and in which files, or None when it is not on this machine."""
+
+    @abstractmethod
+    def fetch(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[Path, ...]:
+        """Check the files of the data set, download what is missing, and return their paths."""
+
+    @abstractmethod
+    def load(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:
+        """Return the data set, after `fetch`."""
+
+
+@dataclass(frozen=True)
+class Digits(Entry):
+    """The 8x8 digits that come with scikit-learn: small, and never downloaded."""
+
+    def find(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[str, tuple[Path, ...]] | None:
+        """Return no files: they are part of a package."""
+        return ("scikit-learn", ()) if find_spec("sklearn") else None
+
+    def fetch(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[Path, ...]:
+        """Check that the package is there."""
+        require("sklearn.datasets")
+        return ()
+
+    def load(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:
+        """Return 1200 train, 200 valid and 397 test images."""
+        images = require("sklearn.datasets").load_digits().images.astype(np.uint8)
+        train, valid, test = np.split(shuffled(images), [1200, 1400])
+        return Dataset(self.name, flat(train), flat(valid), flat(test), height=8, width=8, levels=16)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The npz file that a user's data folder may hold in place of the published files."""
+
+    file: str
+    counts: Mapping[str, int]
+    """Images in the array `<part>_images`, for every part."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ImageFiles(Entry):
+    """28x28 images: from the archive in the user's folder, or else from the published files in the cache."""
+
+    archive: Archive
+    sources: tuple[Source, ...]
+    read: Callable[[tuple[Path, ...]], Parts]
+    """Reads the files of `sources`, in their order."""
+    levels: int = 255
+    held_out: int = 0
+    """Training images that become the validation set, the last ones; 0 where it is published."""
+    shuffle: bool = False
+    """Whether the published order means something, so that the last images are no fair sample."""
+
+    def find(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[str, tuple[Path, ...]] | None:
+        """Look for the archive by name and for the published files by checksum."""
+        if archive := self._archive_in(data_dir):
+            return str(archive), (archive,)
+        folder = self._folder(cache_dir)
+        if all(source.intact(folder) for source in self.sources):
+            return str(folder), tuple(folder / source.file for source in self.sources)
+        return None
+
+    def fetch(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[Path, ...]:
+        """Read the archive through once, or bring the cache up to date."""
+        if archive := self._archive_in(data_dir):
+            self._read_archive(archive)
+            return (archive,)
+        return self._originals(data_dir, cache_dir)
+
+    def load(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:
+        """Return the data set, split."""
+        if archive := self._archive_in(data_dir):
+            return self._split(self._read_archive(archive), self.archive.note)
+        return self._split(self.read(self._originals(data_dir, cache_dir)))
+
+    def _archive_in(self, data_dir: Path | None) -> Path | None:
+        path = data_dir and data_dir / self.archive.file
+        return path if path and path.is_file() else None
+
+    def _read_archive(self, path: Path) -> Parts:
+        return read_npz(path, self.archive.counts, self.levels)
+
+    def _folder(self, cache_dir: Path | None) -> Path:
+        # A folder for each, since MNIST and Fashion MNIST call their files the same.
+        return (cache_dir or default_cache_dir()) / self.name
+
+    def _originals(self, data_dir: Path | None, cache_dir: Path | None) -> tuple[Path, ...]:
+        folder = self._folder(cache_dir)
+        try:
+            return tuple(obtain(source, folder) for source in self.sources)
+        except ValueError as error:
+            place = data_dir or "a folder named by ARMS_DATA_DIR"
+            raise ValueError(f"{error}, or put {self.archive.file} into {place}") from None
+
+    def _split(self, parts: Parts, note: str = "") -> Dataset:
+        train = shuffled(parts["train"]) if self.shuffle else parts["train"]
+        kept = len(train) - self.held_out
+        valid = train[kept:] if self.held_out else parts["valid"]
+        return Dataset(
+            self.name, flat(train[:kept]), flat(valid), flat(parts["test"]), SIDE, SIDE, levels=self.levels, note=note
+        )
+
+
+def shuffled(images: Images) -> Images:
+    """Return the images in an order that is random, and the same every time."""
+    return images[np.random.default_rng(SHUFFLE_SEED).permutation(len(images))]
+
+
+def flat(images: Images) -> Tensor:
+    """Return images `[count, height, width]` as a tensor `[count, pixels]`."""
+    return torch.from_numpy(np.ascontiguousarray(images).reshape(len(images), -1))

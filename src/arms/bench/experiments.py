@@ -1,0 +1,219 @@
+"""Every figure and table of the ARMS paper by name, each a pure function from a scale to the runs behind it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import Literal, TypeAlias, get_args
+
+import torch
+
+from arms.bench import toy
+from arms.bench.config import TrainConfig, paper_preset, run_name
+from arms.bench.ensemble import OWN, bound_of, packable
+from arms.bench.models import Network
+from arms.bench.runs.devices import choose_device
+from arms.bench.runs.live_run import DivergedError, Tell
+from arms.bench.runs.pipeline import train_packed
+from arms.estimators import estimator
+
+Scale: TypeAlias = Literal["smoke", "laptop", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+DATASETS = ("dynamic-mnist", "fashion-mnist", "omniglot")
+NETWORKS: tuple[Network, ...] = ("linear", "nonlinear")
+BUDGETS = (4, 6, 8, 10)
+ELBO_ESTIMATORS = ("arms-d", "arms-n", "arms-s", "loorf", "disarm", "relax")
+BOUND_ESTIMATORS = ("arms-ms-d", "arms-ms-s", "disarm-ms", "vimco")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs behind one table or figure: every combination."""
+
+    estimators: Sequence[str]
+    datasets: Sequence[str] = DATASETS
+    networks: Sequence[Network] = NETWORKS
+    small_budget: int = 4
+    """The one budget of the scales below the paper's."""
+
+    def configs(self, scale: Scale) -> list[TrainConfig]:
+        """Return the configurations at that scale, each once."""
+        budgets = BUDGETS if scale == "paper" else (self.small_budget,)
+        combinations = product(self.datasets, self.networks, budgets, self.estimators)
+        return list(dict.fromkeys(_scaled(self._config(*combination), scale) for combination in combinations))
+
+    def _config(self, dataset: str, network: Network, num_samples: int, estimator: str) -> TrainConfig:
+        # The bound always trains its decoder on its own samples: say so, rather than what the preset says.
+        config = paper_preset(TrainConfig(dataset, network, estimator, num_samples))
+        return replace(config, decoder_samples="all") if self.estimators == BOUND_ESTIMATORS else config
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that needs no training."""
+
+    draw: Callable[[Scale, Path], list[Path]]
+
+    def configs(self, scale: Scale) -> list[TrainConfig]:
+        """Return no runs."""
+        return []
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure or table of the paper."""
+
+    description: str
+    source: Sweep | Drawing
+
+
+def draw_correlations(scale: Scale, folder: Path) -> list[Path]:
+    """Draw the correlation of every coupling against p, as exact at any scale."""
+    from arms.bench.reports.correlations import correlation_curves, write_correlations
+
+    return write_correlations(correlation_curves(), folder)
+
+
+def draw_toy(scale: Scale, folder: Path) -> list[Path]:
+    """Measure and draw the toy problem."""
+    from arms.bench.reports.toy import write_toy
+
+    budgets, replicas = ((2, 4), 100) if scale == "smoke" else (toy.BUDGETS, 1000)
+    generator = torch.Generator().manual_seed(0)
+    curves = [curve for n in budgets for curve in toy.variance_curves(n, replicas=replicas, generator=generator)]
+    return write_toy(curves, toy.ascents(budgets[-1], replicas=replicas, generator=generator), folder)
+
+
+ELBO = Sweep(ELBO_ESTIMATORS)
+BOUND = Sweep(BOUND_ESTIMATORS, small_budget=8)  # at 4 only two samples are coupled, and all couplings are one
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    "figure1": Experiment("correlation of every coupling against p, n = 5", Drawing(draw_correlations)),
+    "figure2": Experiment("toy problem: gradient variance against p, and ascents", Drawing(draw_toy)),
+    "figure3": Experiment(
+        "training curves, ELBO, nonlinear, Fashion MNIST",
+        replace(ELBO, datasets=("fashion-mnist",), networks=("nonlinear",)),
+    ),
+    "figure4": Experiment(
+        "training curves, multi-sample bound, linear, Dynamic MNIST",
+        replace(BOUND, datasets=("dynamic-mnist",), networks=("linear",)),
+    ),
+    "figure5": Experiment("training curves, ELBO, linear, all data sets", replace(ELBO, networks=("linear",))),
+    "figure6": Experiment("training curves, ELBO, nonlinear, all data sets", replace(ELBO, networks=("nonlinear",))),
+    "figure7": Experiment("training curves, bound, linear, all data sets", replace(BOUND, networks=("linear",))),
+    "figure8": Experiment("training curves, bound, nonlinear, all data sets", replace(BOUND, networks=("nonlinear",))),
+    "table1": Experiment("final train ELBO", ELBO),
+    "table2": Experiment("final train multi-sample bound", BOUND),
+    "table3": Experiment("test log-likelihood after training on the ELBO (the runs of table1)", ELBO),
+    "table4": Experiment("test log-likelihood after training on the bound (the runs of table2)", BOUND),
+}
+
+
+def configs(name: str, scale: Scale) -> list[TrainConfig]:
+    """Return the runs behind a figure or table; none for one that is computed without training.
+
+    >>> [config.estimator for config in configs("figure4", "smoke")]
+    ['arms-ms-d', 'arms-ms-s', 'disarm-ms', 'vimco']
+    """
+    return _experiment(name).source.configs(_checked(scale))
+
+
+def run_experiment(
+    name: str,
+    scale: Scale,
+    output: Path | str,
+    *,
+    device: str = "auto",
+    data_dir: Path | str | None = None,
+    tell: Tell = lambda line: None,
+) -> list[Path]:
+    """Train what is not yet trained under `output`, write the report or the figures, and return their paths.
+
+    The same call again goes on where an earlier one ended; experiments in one folder share their runs. On a GPU runs
+    that differ only in estimator and data set are trained together; on a CPU one by one, so that the numbers of none
+    depend on what else is trained. A run that loses all its replicas is told, and stands in the report as diverged.
+    """
+    source, folder = _experiment(name).source, Path(output)
+    if isinstance(source, Drawing):
+        return source.draw(_checked(scale), folder / name)
+    wanted = configs(name, scale)
+    on_gpu = choose_device(device).startswith("cuda")
+    done = 0
+    for together in packs(wanted) if on_gpu else [[config] for config in wanted]:
+        done += len(together)
+        _train(together, folder, f"{name} {done}/{len(wanted)}", device, data_dir, tell)
+    from arms.bench.reports import build_report
+
+    page = folder / f"{name}.html"
+    build_report([folder / run_name(config) for config in wanted], page)
+    return [page]
+
+
+def packs(wanted: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
+    """Sort runs into those that can be trained as one ensemble: all but estimator and data set is the same, K too.
+
+    Those with one estimator stand together, whatever their data sets, which must be of one form.
+
+    >>> [[config.estimator for config in together] for together in packs(configs("figure3", "smoke"))]
+    [['arms-d', 'arms-n', 'arms-s', 'loorf', 'disarm'], ['relax']]
+    """
+    found: dict[object, list[TrainConfig]] = {}
+    order = [config.estimator for config in wanted]
+    for config in sorted(wanted, key=lambda config: order.index(config.estimator)):
+        own = estimator(config.estimator, config.num_samples)
+        shared = (*(asdict(config) | dict.fromkeys(OWN)).values(), bound_of(own))
+        found.setdefault(shared if packable(own) else (*shared, config.estimator), []).append(config)
+    return list(found.values())
+
+
+def _train(
+    together: Sequence[TrainConfig], folder: Path, place: str, device: str, data_dir: Path | str | None, tell: Tell
+) -> None:
+    start, names = perf_counter(), [run_name(config) for config in together]
+    try:
+        train_packed(together, [folder / name for name in names], device=device, data_dir=data_dir, tell=tell)
+    except DivergedError as error:
+        tell(str(error))
+    tell(f"{place} {', '.join(names)}: {perf_counter() - start:.1f} s")
+
+
+def _scaled(config: TrainConfig, scale: Scale) -> TrainConfig:
+    """Make the paper's run as small as the scale asks; a short run learns ten times as fast."""
+    if scale == "paper":
+        return replace(config, report_every=1000, evaluate_every=10_000)
+    if scale == "laptop":
+        return replace(
+            config,
+            steps=5000,
+            replicas=2,
+            learning_rate=1e-3,
+            report_every=50,
+            evaluate_every=500,
+            evaluate_images=200,
+        )
+    return replace(
+        config,
+        dataset="digits",
+        steps=40,
+        replicas=2,
+        latents=20,
+        batch_size=20,
+        learning_rate=1e-3,
+        report_every=5,
+        evaluate_every=20,
+        evaluate_images=50,
+    )
+
+
+def _experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise ValueError(f"no experiment is called {name!r}: choose one of {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]
+
+
+def _checked(scale: Scale) -> Scale:
+    if scale not in SCALES:
+        raise ValueError(f"no scale is called {scale!r}: choose one of {', '.join(SCALES)}")
+    return scale

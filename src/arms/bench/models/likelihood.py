@@ -1,0 +1,105 @@
+"""log Bernoulli(x; sigmoid(logits)) summed over pixels, and its gradient: the widest part of a step, in few passes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arms.bench.models.layers import HAS_TRITON, ReplicaLinear
+
+
+def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
+    """Return sum over the last axis of log Bernoulli(x; sigmoid(logits)), for x of 0 and 1 that broadcasts.
+
+    >>> bernoulli_log_prob(torch.zeros(2), torch.tensor([0.0, 1.0]))  # 2 log 1/2
+    tensor(-1.3863)
+    """
+    value: Tensor = _LogProb.apply(logits, x)  # type: ignore[no-untyped-call]
+    return value
+
+
+def affine_log_prob(h: Tensor, layer: ReplicaLinear, x: Tensor, attached: int | None = None) -> Tensor:
+    """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]` and x `[R, B, pixels]`, in half the passes.
+
+    The pixels' logits are the widest thing in a step: here they are made, used and overwritten in one place. Gradients
+    flow through the first `attached` samples only, by default through all.
+    """
+    attached = len(h) if attached is None else attached
+    if h.is_cuda and h.dtype == torch.float32 and HAS_TRITON:
+        from arms.bench.models import kernels
+
+        return kernels.affine_log_prob(h, layer.weight, layer.bias, x, attached, layer.rough_gradients)
+    value: Tensor = _AffineLogProb.apply(h, layer.weight, layer.bias, x, attached)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _LogProb(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        logits, x = inputs
+        sign = 1 - 2 * x
+        value, residual = _log_prob_and_residual(logits * sign, sign)
+        ctx.save_for_backward(residual)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        _refuse_second_derivatives()
+        (residual,) = ctx.saved_tensors
+        return residual * grads[0].unsqueeze(-1), None
+
+
+class _AffineLogProb(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        h, weight, bias, x, attached = inputs
+        rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs]: one matrix product a replica
+        sign = (1 - 2 * x).unsqueeze(1)
+        z = torch.bmm(rows, weight).unflatten(1, h.shape[::2])  # [R, n, B, pixels]
+        torch.addcmul(bias.unsqueeze(1) * sign, z, sign, out=z)
+        value, residual = _log_prob_and_residual(z, sign)
+        kept = attached * h.shape[2]
+        ctx.save_for_backward(rows[:, :kept], weight, residual.flatten(1, 2)[:, :kept])
+        return value.movedim(1, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+        _refuse_second_derivatives()
+        rows, weight, residual = ctx.saved_tensors
+        samples, _, batch = grads[0].shape
+        kept = rows.shape[1] // batch
+        scale = grads[0][:kept].movedim(0, 1).flatten(1, 2).unsqueeze(-1)  # [R, rows, 1]: cheaper than on pixels
+        inward = None
+        if ctx.needs_input_grad[0]:
+            inward = (torch.bmm(residual, weight.mT) * scale).unflatten(1, (kept, batch)).movedim(1, 0)
+            if kept < samples:
+                inward = torch.cat([inward, inward.new_zeros(samples - kept, *inward.shape[1:])])
+        return inward, torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual), None, None
+
+
+def _refuse_second_derivatives() -> None:
+    if torch.is_grad_enabled():  # backward with create_graph=True, where the saved residual would count as a constant
+        raise RuntimeError("this log-probability is differentiable once; mark its samples as requiring a gradient")
+
+
+def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
+    """From z = logits (1 - 2x), overwritten, return sum log p(x) = -softplus(z) over pixels, and x - sigmoid(logits).
+
+    softplus(z) = relu(z) - log sigmoid(|z|), and sigmoid(|z|) lies in [1/2, 1]: dozens can be multiplied before one
+    logarithm is taken. One sigmoid a pixel serves both results, in two buffers.
+    """
+    scratch = z.clamp(min=0)
+    missed = scratch.sum(-1)
+    wrong = z.sigmoid_()
+    likely = torch.sub(wrong, 0.5, out=scratch).abs_().add_(0.5)
+    return _sum_log(likely) - missed, wrong.mul_(-sign)
+
+
+def _sum_log(y: Tensor) -> Tensor:
+    """Sum over the last axis of log y, for y in [1/2, 1]: up to 64 factors a logarithm, far from underflow."""
+    for _ in range(6):
+        if y.shape[-1] % 2:
+            break
+        first, second = y.chunk(2, -1)
+        y = first * second
+    return y.log().sum(-1)

@@ -1,0 +1,98 @@
+"""The binary variational autoencoder, every parameter with a leading replica axis; knows no estimator.
+
+One stochastic layer of Bernoulli latents b, binary pixels x:
+log w(b) = log p(x|b) + log p(b) - log q(b|x), with shapes x `[R, B, pixels]`, logits `[R, B, latents]`,
+b `[n, R, B, latents]`, log-weights `[n, R, B]`. R independent replicas train for little more than the price of one.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from arms.bench.models.layers import ReplicaLinear
+from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
+
+
+class BinaryVAE(nn.Module):
+    """A discrete VAE of any encoder and decoder: modules, or functions, that map the last axis.
+
+    >>> vae = BinaryVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=torch.full((64,), 0.3))
+    >>> vae.encode(torch.ones(1, 5, 64)).shape
+    torch.Size([1, 5, 20])
+    """
+
+    pixel_mean: Tensor
+
+    def __init__(
+        self,
+        encoder: Callable[[Tensor], Tensor],
+        decoder: Callable[[Tensor], Tensor],
+        latents: int,
+        pixel_mean: Tensor,
+        replicas: int = 1,
+    ) -> None:
+        """`pixel_mean`, taken off the encoder's input, is `[pixels]`, or `[R, 1, pixels]` where replicas see others."""
+        super().__init__()
+        if pixel_mean.ndim != 1 and pixel_mean.shape[:-1] != (replicas, 1):
+            raise ValueError(f"pixel_mean must be [pixels] or [{replicas}, 1, pixels], got {list(pixel_mean.shape)}")
+        self.encoder, self.decoder = encoder, decoder
+        self.replicas, self.latents = replicas, latents
+        self.prior = nn.Parameter(torch.zeros(replicas, 1, latents))
+        self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the logits of q(b|x) `[R, B, latents]`."""
+        return _of_width(self.encoder(x - self.pixel_mean), self.latents, "encoder")
+
+    def decode(self, b: Tensor) -> Tensor:
+        """Return the logits of p(x|b) `[*lead, R, B, pixels]`."""
+        return _of_width(self.decoder(signs(b)), self.pixel_mean.shape[-1], "decoder")
+
+    def log_weights(self, b: Tensor, x: Tensor, logits: Tensor, attached: int | None = None) -> Tensor:
+        """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]`.
+
+        Only the first `attached` samples, by default all, are part of autograd's graph: one pass evaluates samples to
+        learn from and samples that are only looked at.
+        """
+        # log p(b) - log q(b) in one pass over the samples: b (prior - logits) - softplus(prior) + softplus(logits)
+        softplus = nn.functional.softplus
+        # With a zero more the sum is a kernel of its own; compiled, all else of the latents' shape would wait for it.
+        constant = nn.functional.pad(softplus(logits) - softplus(self.prior), (0, 1)).sum(-1)
+        slope = self.prior - logits
+        if attached is None or attached == len(b):
+            return self.log_likelihood(b, x) + ((b * slope).sum(-1) + constant)
+        first, rest = b[:attached], b[attached:]
+        ratio = torch.cat([(first * slope).sum(-1) + constant, (rest * slope.detach()).sum(-1) + constant.detach()])
+        return self.log_likelihood(b, x, attached) + ratio
+
+    def log_likelihood(self, b: Tensor, x: Tensor, attached: int | None = None) -> Tensor:
+        """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only, by default for all."""
+        decoder = self.decoder
+        if b.requires_grad:  # relaxed bits will be differentiated twice
+            a = self.decode(b)
+            return (x * a - nn.functional.softplus(a)).sum(-1)
+        if isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
+            h = _attach_first(decoder[:-1], signs(b), attached) if len(decoder) > 1 else signs(b)
+            return affine_log_prob(h, decoder[-1], x, attached)
+        return _attach_first(lambda b: bernoulli_log_prob(self.decode(b), x), b, attached)
+
+
+def signs(b: Tensor) -> Tensor:
+    """Return 2b - 1."""
+    return (2 * b).sub_(1)
+
+
+def _of_width(logits: Tensor, width: int, what: str) -> Tensor:
+    if logits.shape[-1] != width:
+        raise ValueError(f"the {what} must return logits [..., {width}], got {list(logits.shape)}")
+    return logits
+
+
+def _attach_first(function: Callable[[Tensor], Tensor], b: Tensor, attached: int | None) -> Tensor:
+    """Apply a function to all samples, with a graph for the first `attached` only."""
+    if attached is None or attached == len(b):
+        return function(b)
+    with torch.no_grad():
+        rest = function(b[attached:])
+    return torch.cat([function(b[:attached]), rest])

@@ -1,0 +1,115 @@
+"""Training curves: mean and standard deviation over replicas, thinned to what a screen can show."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arms.bench.reports.collect import RunData
+from arms.bench.reports.groups import Group, Row
+
+MOST_POINTS = 400
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something that run directories report while they train."""
+
+    key: str
+    """Its name in metrics.jsonl."""
+    title: str
+    short: str
+    axis: str
+    logarithmic: bool = False
+
+
+QUANTITIES = (
+    Quantity("train_elbo", "Train ELBO (K=1)", "train, K=1", "ELBO / nats"),
+    Quantity("test_bound_100", "Test bound (K=100)", "test, K=100", "bound / nats"),
+    Quantity("gradient_variance", "Gradient variance, encoder", "gradient", "variance", logarithmic=True),
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One row of a comparison against the step."""
+
+    label: str
+    estimator: str
+    replicas: int
+    steps: list[int]
+    mean: list[float]
+    std: list[float] | None
+    """None for one replica."""
+
+    def edges(self, first: float) -> list[float]:
+        """Return the lower and upper edges of the band from that step on."""
+        std = self.std or [0.0] * len(self.mean)
+        late = [(m, s) for step, m, s in zip(self.steps, self.mean, std, strict=True) if step >= first]
+        return [edge for m, s in late for edge in (m - s, m + s)]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """The curves of one quantity in one comparison."""
+
+    quantity: Quantity
+    curves: Sequence[Curve]
+
+    def frame(self) -> tuple[float, float] | None:
+        """Return the range of the bands after the first fifth of the steps, which dwarfs the rest; None shows all."""
+        if self.quantity.logarithmic:
+            return None
+        last = max(curve.steps[-1] for curve in self.curves)
+        edges = [edge for curve in self.curves for edge in curve.edges(first=last / 5)]
+        low, high = min(edges), max(edges)
+        margin = 0.06 * (high - low)
+        return (low - margin, high + margin) if margin > 0 else None
+
+
+def plots(group: Group) -> list[Plot]:
+    """Return a plot for every quantity that the group's runs reported."""
+    found = []
+    for quantity in QUANTITIES:
+        curves = [curve for row in group.rows if (curve := _curve(row, quantity.key)) is not None]
+        if curves:
+            found.append(Plot(quantity, curves))
+    return found
+
+
+def _curve(row: Row, key: str) -> Curve | None:
+    # An unfinished run would cut short the curve it is pooled into.
+    runs = [_series(run, key) for run in row.finished or row.runs]
+    steps = sorted(set.intersection(*(set(series) for series in runs)))
+    if not steps:
+        return None
+    values = np.array([[_number(value) for series in runs for value in series[step]] for step in steps])
+    # A replica that stopped is left out from the start: on its way out it would drag the mean along.
+    if (going := np.isfinite(values[-1])).any():
+        values = values[:, going]
+    finite = np.isfinite(values).all(1)
+    if not finite.any():
+        return None
+    thin_steps, thin = _thin(np.array(steps)[finite], values[finite])
+    std = thin.std(1, ddof=1).tolist() if thin.shape[1] > 1 else None
+    label = row.label if thin.shape[1] == len(going) else f"{row.label}, R={thin.shape[1]} of {len(going)}"
+    return Curve(label, row.estimator, thin.shape[1], thin_steps, thin.mean(1).tolist(), std)
+
+
+def _series(run: RunData, key: str) -> dict[int, list[float | None]]:
+    return {record["step"]: record[key] for record in run.metrics if key in record}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _thin(steps: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[list[int], NDArray[np.float64]]:
+    """Average consecutive reports, each under its last step, down to MOST_POINTS."""
+    width = math.ceil(len(steps) / MOST_POINTS)
+    starts = np.arange(0, len(steps), width)
+    ends = np.append(starts[1:], len(steps))
+    sums = np.add.reduceat(values, starts, axis=0)
+    return steps[ends - 1].tolist(), sums / (ends - starts)[:, None]

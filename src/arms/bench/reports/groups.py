@@ -1,0 +1,98 @@
+"""Which runs may be compared: those of one data set, network, budget, length and decoder rule; the rest is a row."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from arms.bench.config import TrainConfig
+from arms.bench.reports.collect import WITHOUT_CONSEQUENCE, RunData
+from arms.estimators import ESTIMATORS
+
+
+class Setting(NamedTuple):
+    """What the rows of one comparison have in common."""
+
+    dataset: str
+    network: str
+    num_samples: int
+    steps: int
+    decoder_samples: str
+
+    @property
+    def parts(self) -> list[str]:
+        """Each in words."""
+        decoder = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
+        rule = decoder.get(self.decoder_samples, self.decoder_samples)
+        return [self.dataset, self.network, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
+
+    @property
+    def title(self) -> str:
+        """All of them."""
+        return ", ".join(self.parts)
+
+
+POOLED = {"seed", "replicas"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """All runs that differ in nothing but their seeds: their replicas are pooled."""
+
+    label: str
+    estimator: str
+    runs: Sequence[RunData]
+
+    @property
+    def finished(self) -> list[RunData]:
+        """The runs that have final bounds."""
+        return [run for run in self.runs if run.bounds is not None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """One comparison: rows in the order of the registry."""
+
+    setting: Setting
+    rows: Sequence[Row]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the data sets of these runs ask to be said, each once."""
+        return list(dict.fromkeys(run.note for row in self.rows for run in row.runs if run.note))
+
+
+def group_runs(runs: Iterable[RunData]) -> list[Group]:
+    """Sort runs into comparisons."""
+    by_setting: dict[Setting, list[RunData]] = {}
+    for run in runs:
+        by_setting.setdefault(setting_of(run.config), []).append(run)
+    return [Group(setting, _rows(by_setting[setting])) for setting in sorted(by_setting)]
+
+
+def setting_of(config: TrainConfig) -> Setting:
+    """Return what a run has in common with those it may be compared with."""
+    return Setting(config.dataset, config.network, config.num_samples, config.steps, config.decoder_samples)
+
+
+def _rows(runs: Sequence[RunData]) -> list[Row]:
+    by_difference: dict[tuple[tuple[str, str], ...], list[RunData]] = {}
+    for run in runs:
+        by_difference.setdefault(_differences(run.config), []).append(run)
+    shared = set.intersection(*(set(key) for key in by_difference))
+    rows = [
+        Row(_label(dict(key), dict(shared)), members[0].config.estimator, members)
+        for key, members in by_difference.items()
+    ]
+    order = {name: place for place, name in enumerate(ESTIMATORS)}
+    return sorted(rows, key=lambda row: (order.get(row.estimator, len(order)), row.label))
+
+
+def _differences(config: TrainConfig) -> tuple[tuple[str, str], ...]:
+    left_out = {*Setting._fields, *WITHOUT_CONSEQUENCE, *POOLED}
+    return tuple((name, str(value)) for name, value in asdict(config).items() if name not in left_out)
+
+
+def _label(own: Mapping[str, str], shared: Mapping[str, str]) -> str:
+    """The estimator, with whatever else tells the row from its neighbours."""
+    extras = [f"{name} {value}" for name, value in own.items() if name not in shared and name != "estimator"]
+    return f"{own['estimator']} ({', '.join(extras)})" if extras else own["estimator"]

@@ -1,0 +1,94 @@
+"""Tables as files: Markdown to read, LaTeX (booktabs) to print, CSV to compute with."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from arms.bench.reports.tables import Cell, Table
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "\u2212": r"$-$",
+    "±": r"$\pm$",
+}
+
+
+def markdown(table: Table) -> str:
+    """Return the table in Markdown, the best in bold."""
+    lines = [f"**{_plain(table.title)}**", "", _line([table.heading, *table.columns])]
+    lines.append("|" + "---|" + "---:|" * len(table.columns))
+    for label, cells in table.rows:
+        lines.append(_line([label, *(f"**{cell}**" if cell.best else str(cell) for cell in cells)]))
+    return "\n".join([*lines, "", *(f"{_plain(caveat)}\n" for caveat in table.caveats)])
+
+
+def latex(table: Table) -> str:
+    """Return the table as a `tabular`, the best in bold."""
+    body = [" & ".join([_tex(label), *(_tex_cell(cell) for cell in cells)]) + r" \\" for label, cells in table.rows]
+    head = " & ".join(_tex(heading) for heading in (table.heading, *table.columns)) + r" \\"
+    comments = [f"% {_one_line(text)}" for text in (table.title, *table.caveats)]
+    begin = rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}"
+    lines = [*comments, begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines) + "\n"
+
+
+def comma_separated(table: Table) -> str:
+    """Return the table in full precision: mean, std, replicas and mark of every column."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    parts = ("mean", "std", "replicas", "best")
+    writer.writerow([table.heading, *(f"{column} {part}" for column in table.columns for part in parts)])
+    for label, cells in table.rows:
+        writer.writerow([label, *(field for cell in cells for field in _fields(cell))])
+    return out.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": comma_separated}
+
+
+def write_table(table: Table, folder: Path) -> list[Path]:
+    """Write the table in every format."""
+    paths = [folder / f"{table.name}.{ending}" for ending in FORMATS]
+    for path, convert in zip(paths, FORMATS.values(), strict=True):
+        path.write_text(convert(table), encoding="utf-8")
+    return paths
+
+
+def _fields(cell: Cell) -> list[object]:
+    if cell.stat is None:
+        return ["", "", "", ""]
+    std, count = cell.stat.std, cell.stat.count
+    return [cell.stat.mean, "" if std is None else std, "" if count is None else count, int(cell.best)]
+
+
+def _line(fields: list[str]) -> str:
+    return "| " + " | ".join(_plain(field) for field in fields) + " |"
+
+
+def _plain(text: str) -> str:
+    """Keep text from ending its cell, or from becoming HTML where Markdown is shown."""
+    return _one_line(text).replace("|", r"\|").replace("<", "&lt;")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _tex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in _one_line(text))
+
+
+def _tex_cell(cell: Cell) -> str:
+    return rf"\textbf{{{_tex(str(cell))}}}" if cell.best else _tex(str(cell))

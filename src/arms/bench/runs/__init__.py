@@ -1,0 +1,1 @@
+"""Run directories, and the way from a configuration to a finished run."""

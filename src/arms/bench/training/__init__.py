@@ -1,0 +1,1 @@
+"""One training step and its state, the optimiser, and how steps are driven."""

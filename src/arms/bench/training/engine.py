@@ -1,0 +1,155 @@
+"""How steps are driven: one after the other on a CPU; on a GPU compiled, and replayed as CUDA graphs.
+
+All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a compiler may draw it in another order.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import takewhile
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from arms.bench.training.trainer import Trainer
+
+Drive: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
+Compiler: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+BLOCK = 10
+"""Steps in one CUDA graph at the most: enough to hide the launch of the next."""
+
+SMALL = 20_000_000
+"""Multiplications in a step for which a second thread is not worth waiting for: on a busy machine it may be long."""
+INDUCTOR: dict[str, str | int | bool | Callable[..., Any]] = {
+    "fallback_random": True,  # the noise of the eager kernels: the same numbers, and cheaper than one inlined
+    "comprehensive_padding": False,  # aligned rows are not worth the copies at an operator's border
+    "unroll_reductions_threshold": 32,  # a sum over a few samples is no reduction
+    "max_pointwise_cat_inputs": 3,  # members of a pack are computed one by one, not all of them everywhere
+}
+
+
+class Engine:
+    """Advances a trainer, block by block.
+
+    `eager` calls one kernel after the other; `graph` replays the same kernels from a CUDA graph; `compiled` fuses them
+    first. `auto` is `compiled` on a GPU and `eager` elsewhere.
+    """
+
+    def __init__(self, trainer: Trainer, drive: Drive = "auto", block: int = BLOCK) -> None:
+        on_gpu = trainer.device.type == "cuda"
+        refuse_without_gpu(drive, str(trainer.device))
+        self.trainer = trainer
+        self.drive = ("compiled" if on_gpu else "eager") if drive == "auto" else drive
+        self.block = block if self.drive != "eager" else 1
+        self._graph: torch.cuda.CUDAGraph | None = None
+        config, weights = trainer.config, sum(p.numel() for p in trainer.model.parameters())
+        self._is_small = not on_gpu and weights * config.batch_size * config.num_samples < SMALL
+
+    def advance(self, steps: int) -> None:
+        """Do that many steps, a multiple of `block`."""
+        if steps % self.block:
+            raise ValueError(f"steps must be a multiple of the block of {self.block}, got {steps}")
+        for _ in range(steps // self.block):
+            self.advance_block()
+
+    def advance_block(self) -> None:
+        """Do one block of steps."""
+        with self._fitting():
+            if self.drive == "eager":
+                self.trainer.update()
+            else:
+                self._graph = self._graph or self._capture()
+                self._graph.replay()
+        self.trainer.count(self.block)
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        with self._rewound():  # warming up compiles, fills the optimiser's state and must leave no trace
+            update = self._update()
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    update()
+            torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(self.block):
+                update()
+        return graph
+
+    def _update(self) -> Callable[[], None]:
+        if self.drive == "graph":
+            return self.trainer.update
+        return compiled_update(self.trainer, partial(torch.compile, fullgraph=True, options=INDUCTOR))
+
+    @contextmanager
+    def _rewound(self) -> Iterator[None]:
+        """Run the body, then put every tensor of the trainer back in place, where the graph will find it."""
+        state = self.trainer.state()
+        before = {name: tensor.clone() for name, tensor in state.items()}
+        try:
+            yield
+        finally:
+            self.trainer.load_state(before)
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Run the body on the run's own GPU with products as precise as asked, or on no more threads than pay."""
+        precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+        images = self.trainer.data.images
+        if images.is_cuda:
+            torch.set_float32_matmul_precision(self.trainer.config.precision)
+        elif self._is_small:
+            torch.set_num_threads(1)
+        try:
+            with torch.cuda.device_of(images):
+                yield
+        finally:
+            torch.set_float32_matmul_precision(precision)
+            if self._is_small:
+                torch.set_num_threads(threads)
+
+
+def compiled_update(trainer: Trainer, compiler: Compiler) -> Callable[[], None]:
+    """Return `trainer.update` with its parts compiled; making it may do a step, but for the parameters' move."""
+    apply = compiler(trainer.apply)
+    if not trainer.estimator.relaxes:
+        estimate = compiler(trainer.estimate)
+        return lambda: trainer.update(estimate, apply)
+    # What a relaxing estimator learns from is a second derivative, which compilers do not take: written out as plain
+    # operations first, it is a function like any other.
+    traced = make_fx(lambda: list(trainer.gradients()))()
+    draws = _take_out_noise(traced)
+    gradients = compiler(traced)
+
+    @torch.no_grad()
+    def update() -> None:
+        apply(gradients(*(draw() for draw in draws)))
+
+    return update
+
+
+def _take_out_noise(traced: GraphModule) -> Sequence[Callable[[], torch.Tensor]]:
+    """Make the noise that a graph draws its inputs; return the draws in order, which PyTorch changes before 2.13.
+
+    Up to the first that depends on something, such as a dropout: what comes later must wait for it.
+    """
+    random = [
+        node for node in traced.graph.nodes if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    ]
+    drawn = list(takewhile(lambda node: not node.all_input_nodes, random))
+    draws = [partial(node.target, *node.args, **node.kwargs) for node in drawn]
+    for index, node in reversed(list(enumerate(drawn))):
+        with traced.graph.inserting_before():  # the beginning
+            node.replace_all_uses_with(traced.graph.placeholder(f"noise_{index}"))
+        traced.graph.erase_node(node)
+    traced.recompile()
+    return draws
+
+
+def refuse_without_gpu(drive: Drive, device: str) -> None:
+    """Raise if steps cannot be driven like that on that device."""
+    if drive in ("graph", "compiled") and not device.startswith("cuda"):
+        raise ValueError(f"drive {drive!r} needs a GPU, and the run is on {device}: try eager")

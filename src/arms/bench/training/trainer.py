@@ -1,0 +1,265 @@
+"""One training step and its state: on the device, with no look at a value, so that nothing waits."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Generator, Tensor, nn
+
+from arms.bench.config import TrainConfig
+from arms.bench.data import Dataset, TrainingImages
+from arms.bench.models import BinaryVAE, ReplicaLinear, build_vae, seeded_generator
+from arms.bench.training.optimizer import SECOND_DECAY, Adam
+from arms.couplings import Independent
+from arms.estimators import Estimator, MultiSample
+from arms.estimators import estimator as as_estimator
+from arms.estimators.base import gradient
+
+Estimated: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Logits and their gradient, and what decoder and prior learn from."""
+Apply: TypeAlias = Callable[[Sequence[Tensor]], None]
+
+
+class Trainer:
+    """A run in memory: model, estimator, optimisers, generator, step; `step()` advances it."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        dataset: Dataset | Sequence[Dataset],
+        device: str = "cpu",
+        model: BinaryVAE | None = None,
+        estimator: Estimator | None = None,
+    ) -> None:
+        """Several data sets serve the same number of replicas each, in order, and need a `model`."""
+        datasets = [dataset] if isinstance(dataset, Dataset) else dataset
+        if model is None and len(datasets) > 1:
+            raise ValueError(f"{len(datasets)} data sets need a model that knows them: see arms.bench.ensemble")
+        self.config = config
+        self.data = TrainingImages.of(datasets, config.replicas, device)
+        self.device = self.data.images.device
+        if model is None:
+            pixel_mean = datasets[0].pixel_mean()
+            model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
+        self.model = model.to(device)
+        _check_replicas(model, config.replicas)
+        self.generator = run_generator(config.seed, device)
+        self.estimator = for_run(config, model.latents, self.data.images.shape[1], device, estimator)
+        for layer in model.modules():
+            if isinstance(layer, ReplicaLinear):  # a relaxing estimator differentiates a gradient
+                layer.rough_gradients = config.precision == "medium" and not self.estimator.relaxes
+        encoder = list(model.encoder.parameters()) if isinstance(model.encoder, nn.Module) else []
+        known = {id(p) for p in (*encoder, model.prior)}
+        self.encoder_weights = [p for p in encoder if p.requires_grad]
+        self.prior = [model.prior] if model.prior.requires_grad else []
+        self.learnt = list(self.estimator.parameters())
+        others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
+        if not (self.encoder_weights or others or self.prior):
+            raise ValueError("the model must have parameters to train, got none with requires_grad=True")
+        if self.learnt and not self.encoder_weights:
+            raise ValueError(f"{config.estimator} learns from an encoder's gradient, and this one has no parameters")
+        self.encoder_adam = Adam(self.encoder_weights, config.learning_rate)
+        self.other_adam = Adam([*others, *self.learnt], config.learning_rate)
+        self.weights = [*self.encoder_adam.parameters, *self.other_adam.parameters]
+        self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
+        # None is the device's default: on a GPU the same one, and compilable.
+        self._noise = None if self.device.type == "cuda" else self.generator
+        self._scale = -1 / config.batch_size  # of the loss: minus the mean over images
+        self._weight = torch.full(
+            (config.replicas, config.batch_size), self._scale, dtype=model.prior.dtype, device=device
+        )
+        self.steps_done = 0
+        self.elbo_sum = torch.zeros(config.replicas, device=device)
+        self.elbo_count = 0
+
+    def step(self) -> None:
+        """Draw a batch, estimate, update."""
+        self.update()
+        self.count(1)
+
+    def update(self, estimate: Callable[[], Estimated] | None = None, apply: Apply | None = None) -> None:
+        """Do what a step does on the device, and nothing else: no value is looked at, so a CUDA graph can hold it.
+
+        `estimate` and `apply` stand in for the methods of that name: compiled forms of them.
+        """
+        (apply or self.apply)(self.gradients(estimate))
+
+    def gradients(self, estimate: Callable[[], Estimated] | None = None) -> Sequence[Tensor]:
+        """Draw a batch and return the loss's gradients: encoder's, decoder's, estimator's own, prior's."""
+        if self.estimator.relaxes:
+            return self._relaxed_gradients(self._batch())
+        logits, grad, value = (estimate or self.estimate)()
+        return _gradients([(logits, grad), (value, self._weight)], [*self.weights, *self.prior])
+
+    def count(self, steps: int) -> None:
+        """Note that so many updates were done."""
+        self.steps_done += steps
+        self.elbo_count += steps
+
+    def estimate(self) -> Estimated:
+        """Draw a batch; return logits and their gradient, and what decoder and prior learn from `[R, B]`."""
+        x = self._batch()
+        logits = self.model.encode(x)
+        constant = logits.detach()
+        draw = self.estimator.draw(constant, self._noise)
+        if isinstance(self.estimator, MultiSample):
+            # The bound's own gradient through log q belongs to it; samples that are only tried need none.
+            values = self.model.log_weights(draw.samples, x, logits, self.estimator.bound_samples)
+            value = self.estimator.value(draw, values)
+        elif self.config.decoder_samples == "all":
+            # The ELBO's gradient through log q is zero on average, and only noise.
+            values = self.model.log_weights(draw.samples, x, constant)
+            value = self.estimator.value(draw, values)
+        else:
+            samples = torch.cat([self._extra_sample(constant), draw.samples])
+            everything = self.model.log_weights(samples, x, constant, attached=1)
+            value, values = everything[0], everything[1:]
+        self.elbo_sum.add_(values.detach().mean((0, 2)))
+        return logits, self._scale * gradient(draw, values), value
+
+    def apply(self, grads: Sequence[Tensor]) -> None:
+        """Move the parameters against their gradients, and note the encoder's."""
+        inner, outer = len(self.encoder_weights), len(self.weights)
+        self.encoder_adam.step(grads[:inner])
+        self.other_adam.step(grads[inner:outer])
+        with torch.no_grad():
+            for prior, grad in zip(self.prior, grads[outer:], strict=True):
+                prior.add_(grad, alpha=-self.config.prior_learning_rate)
+            if inner:
+                torch._foreach_lerp_(self.mean_grads, list(grads[:inner]), 1 - SECOND_DECAY)
+
+    def gradient_variance(self) -> Tensor:
+        """Return the paper's curve `[R]`: EMA(g^2) - EMA(g)^2, bias-corrected, mean over the encoder's parameters.
+
+        Adam keeps the first of the two anyway, with the same decay. It includes the noise of the minibatch.
+        """
+        correction = 1 - SECOND_DECAY ** max(1, self.steps_done)
+        total = torch.zeros_like(self.elbo_sum)
+        for square, mean in zip(self.encoder_adam.squares, self.mean_grads, strict=True):
+            total += (square / correction - (mean / correction).square()).reshape(self.config.replicas, -1).sum(1)
+        return total / max(1, sum(p.numel() for p in self.encoder_weights) // self.config.replicas)
+
+    def recent_elbo(self) -> Tensor:
+        """Return the mean ELBO `[R]` over the training batches since the last call, and start anew."""
+        mean = self.elbo_sum / max(1, self.elbo_count)
+        self.elbo_sum.zero_()
+        self.elbo_count = 0
+        return mean
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that the future of the run depends on, as named tensors."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"estimator.{index}": tensor for index, tensor in enumerate(self.learnt)}
+        for name, adam in self._adams().items():
+            tensors[f"adam.{name}.count"] = adam.count
+            tensors |= {f"adam.{name}.mean.{index}": tensor for index, tensor in enumerate(adam.means)}
+            tensors |= {f"adam.{name}.square.{index}": tensor for index, tensor in enumerate(adam.squares)}
+        tensors |= {f"mean_grad.{index}": tensor for index, tensor in enumerate(self.mean_grads)}
+        tensors["generator"] = self.generator.get_state()
+        tensors["elbo_sum"] = self.elbo_sum
+        tensors["counts"] = torch.tensor([self.steps_done, self.elbo_count])
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go back to a state that `state()` returned."""
+        if tensors["generator"].shape != self.generator.get_state().shape:
+            raise ValueError(
+                f"the checkpoint was made on another kind of device than {self.device}: go on with it there"
+            )
+        own = self.state()
+        if lacking := own.keys() - tensors.keys():
+            raise ValueError(
+                f"the checkpoint lacks {', '.join(sorted(lacking)[:3])}: it is of another configuration, or of another "
+                "version of this library; train anew"
+            )
+        if other := [name for name in own if name != "generator" and own[name].shape != tensors[name].shape]:
+            name = other[0]
+            raise ValueError(
+                f"the checkpoint's {name} must be {list(own[name].shape)}, as the model's, got "
+                f"{list(tensors[name].shape)}: it is of another model; train anew, or give that one"
+            )
+        with torch.no_grad():
+            for name in own.keys() - {"generator", "counts"}:
+                own[name].copy_(tensors[name])
+        self.generator.set_state(tensors["generator"].cpu())
+        self.steps_done, self.elbo_count = (int(count) for count in tensors["counts"])
+
+    def _adams(self) -> dict[str, Adam]:
+        return {"encoder": self.encoder_adam, "others": self.other_adam}
+
+    def _batch(self) -> Tensor:
+        return self.data.batch(self.config.replicas, self.config.batch_size, self._noise)
+
+    def _relaxed_gradients(self, x: Tensor) -> list[Tensor]:
+        logits = self.model.encode(x)
+        constant = logits.detach()
+        estimator = self.estimator.with_context(x)
+        grad, values = estimator(
+            lambda b: self.model.log_weights(b, x, constant), constant, self._noise, validate=False
+        )
+        if self.config.decoder_samples == "all":
+            value = values.mean(0)
+        else:
+            value = self.model.log_weights(self._extra_sample(constant), x, constant)[0]
+        from_value = _gradients([(value, self._weight)], [*self.weights, *self.prior])
+        encoder_grads = torch.autograd.grad(
+            logits, self.encoder_weights, self._scale * grad, create_graph=True, materialize_grads=True
+        )
+        # What the estimator learns: to make the encoder's gradient small, that is, less noisy around its mean.
+        norm = sum((g.square().sum() for g in encoder_grads), torch.zeros((), device=logits.device))
+        learnt_grads = torch.autograd.grad(norm, self.learnt)
+        self.elbo_sum.add_(values.detach().mean((0, 2)))
+        inner, outer = len(self.encoder_weights), len(self.weights)
+        shared = [g.detach() + extra for g, extra in zip(encoder_grads, from_value, strict=False)]
+        return [*shared, *from_value[inner : outer - len(self.learnt)], *learnt_grads, *from_value[outer:]]
+
+    def _extra_sample(self, logits: Tensor) -> Tensor:
+        """What decoder and prior learn from by the paper's rule: one more sample, independent, `[1, R, B, latents]`."""
+        return Independent().sample(logits, 1, self._noise)
+
+
+def for_run(
+    config: TrainConfig, latents: int, pixels: int, device: str, estimator: Estimator | None = None
+) -> Estimator:
+    """Return the estimator of a run, by default the one its configuration names, with fresh parameters of its own."""
+    generator = seeded_generator(config.seed, "estimator", device=device)
+    unprepared = estimator or as_estimator(config.estimator, config.num_samples)
+    return unprepared.for_replicas(config.replicas, latents, pixels, generator)
+
+
+def _check_replicas(model: BinaryVAE, replicas: int) -> None:
+    if model.replicas != replicas:
+        raise ValueError(f"the model must have {replicas} replicas, as the configuration, got {model.replicas}")
+    if replicas > 1:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 0 or len(parameter) != replicas:
+                raise ValueError(
+                    f"with {replicas} replicas every parameter must have a leading axis of {replicas}, "
+                    f"got {name} of shape {list(parameter.shape)}: try arms.bench.models.ReplicaLinear"
+                )
+
+
+def _gradients(outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return what autograd makes of outputs and their gradients, zero where a parameter or an output has no part."""
+    attached = [(output, grad) for output, grad in outputs if output.requires_grad]
+    if not attached:
+        return tuple(torch.zeros_like(parameter) for parameter in parameters)
+    values, grads = zip(*attached, strict=True)
+    found: tuple[Tensor, ...] = torch.autograd.grad(
+        values, parameters, grads, allow_unused=True, materialize_grads=True
+    )
+    return found
+
+
+def run_generator(seed: int, device: str) -> Generator:
+    """Return the generator of a run's noise: its own on a CPU; on a GPU the device's default one, seeded anew.
+
+    Compiled code can draw from no other. Two trainers on one GPU therefore share their noise, and train in turns only.
+    """
+    seeded = seeded_generator(seed, "train", device=device)
+    if torch.device(device).type != "cuda":
+        return seeded
+    index = torch.device(device).index
+    default = torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
+    default.set_state(seeded.get_state())
+    return default

@@ -1,0 +1,158 @@
+"""The model against torch's own distributions, and replicas that do not see each other."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from arms.bench.models import BinaryVAE, ReplicaLinear, affine_log_prob, bernoulli_log_prob, build_vae, seeded_generator
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def bits(*shape: int, seed: int = 1) -> Tensor:
+    return (normal(*shape, seed=seed) > 0.5).double()
+
+
+def reference_log_prob(logits: Tensor, x: Tensor) -> Tensor:
+    return -binary_cross_entropy_with_logits(logits, x.expand_as(logits), reduction="none").sum(-1)
+
+
+@pytest.mark.parametrize("pixels", [1, 7, 64, 98, 784])
+def test_log_prob_and_its_gradient(pixels: int) -> None:
+    logits, x, weights = normal(3, 2, 5, pixels, scale=4).requires_grad_(), bits(2, 5, pixels), normal(3, 2, 5)
+    value, expected = bernoulli_log_prob(logits, x), reference_log_prob(logits, x)
+    assert torch.allclose(value, expected, rtol=1e-13, atol=1e-11)
+    (slope,) = torch.autograd.grad(value, logits, weights)
+    (truth,) = torch.autograd.grad(expected, logits, weights)
+    assert torch.allclose(slope, truth, atol=1e-13)
+
+
+def test_log_prob_at_any_logit_in_float32() -> None:
+    logits = torch.tensor([-1e4, -90.0, -20.0, 0.0, 20.0, 90.0, 1e4]).repeat(2)
+    x = torch.tensor([0.0, 1.0]).repeat_interleave(7)
+    for i in range(14):
+        value = bernoulli_log_prob(logits[i : i + 1], x[i : i + 1])
+        truth = reference_log_prob(logits[i : i + 1].double(), x[i : i + 1].double())
+        assert torch.allclose(value.double(), truth, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("samples", [0, 1, 3])
+def test_affine_log_prob_is_the_layer_followed_by_the_log_prob(samples: int) -> None:
+    layer = ReplicaLinear(2, 6, 16).double()
+    nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(2))
+    nn.init.normal_(layer.bias, generator=torch.Generator().manual_seed(3))
+    h, x, weights = normal(samples, 2, 5, 6).requires_grad_(), bits(2, 5, 16), normal(samples, 2, 5, seed=4)
+    fused, plain = affine_log_prob(h, layer, x), reference_log_prob(layer(h), x)
+    assert torch.allclose(fused, plain, atol=1e-12)
+    inputs = (h, layer.weight, layer.bias)
+    for slope, truth in zip(
+        torch.autograd.grad(fused, inputs, weights), torch.autograd.grad(plain, inputs, weights), strict=True
+    ):
+        assert torch.allclose(slope, truth, atol=1e-12)
+
+
+def test_second_derivatives_are_refused_rather_than_wrong() -> None:
+    logits = normal(3, 4).requires_grad_()
+    with pytest.raises(RuntimeError, match="differentiable once"):
+        torch.autograd.grad(bernoulli_log_prob(logits, bits(3, 4)).sum(), logits, create_graph=True)
+
+
+@pytest.mark.parametrize("attached", [0, 1, 2, 3])
+@pytest.mark.parametrize("network", ["linear", "nonlinear", "own"])
+def test_only_the_first_samples_are_learnt_from(network: str, attached: int) -> None:
+    if network == "own":
+        vae = BinaryVAE(nn.Linear(16, 6), nn.Sequential(nn.Linear(6, 16)), 6, torch.full((16,), 0.5), replicas=2)
+    else:
+        vae = build_vae(network, 6, torch.full((16,), 0.5), replicas=2, seed=3)  # type: ignore[arg-type]
+    vae.double()
+    b, x, weights = bits(3, 2, 5, 6), bits(2, 5, 16), normal(3, 2, 5, seed=4)
+    value = vae.log_weights(b, x, vae.encode(x), attached)
+    assert torch.allclose(value, vae.log_weights(b, x, vae.encode(x)), atol=1e-12)
+    part = vae.log_weights(b[:attached], x, vae.encode(x))
+    parameters = list(vae.parameters())
+    for slope, truth in zip(
+        torch.autograd.grad(value, parameters, weights, allow_unused=True, materialize_grads=True),
+        torch.autograd.grad(part, parameters, weights[:attached], allow_unused=True, materialize_grads=True),
+        strict=True,
+    ):
+        assert torch.allclose(slope, truth, atol=1e-12)
+
+
+@pytest.mark.parametrize("network", ["linear", "nonlinear"])
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_log_weights_are_those_of_the_distributions(network: str, relaxed: bool) -> None:
+    vae = build_vae(network, 7, torch.full((12,), 0.3), replicas=2, seed=1).double()  # type: ignore[arg-type]
+    nn.init.normal_(vae.prior, generator=torch.Generator().manual_seed(5))
+    x, b = bits(2, 5, 12), bits(3, 2, 5, 7, seed=6).requires_grad_(relaxed)
+    logits = vae.encode(x)
+    likelihood = Bernoulli(logits=vae.decode(b.detach())).log_prob(x.expand(3, -1, -1, -1)).sum(-1)
+    prior = Bernoulli(logits=vae.prior.expand_as(b)).log_prob(b.detach()).sum(-1)
+    posterior = Bernoulli(logits=logits.expand_as(b)).log_prob(b.detach()).sum(-1)
+    assert torch.allclose(vae.log_weights(b, x, logits), likelihood + prior - posterior, atol=1e-10)
+
+
+def test_networks_have_the_protocols_shape() -> None:
+    mean = torch.tensor([0.0, 0.2, 1.0])
+    vae = build_vae("nonlinear", 200, mean, replicas=4)
+    assert [tuple(p.shape) for p in vae.encoder.parameters()][::2] == [(4, 3, 200), (4, 200, 200), (4, 200, 200)]  # type: ignore[attr-defined]
+    bias = vae.decoder[-1].bias  # type: ignore[index]
+    assert torch.allclose(torch.sigmoid(bias[0, 0]), torch.tensor([0.001, 0.2, 0.999]), atol=1e-6)
+    assert (vae.prior == 0).all()
+    limit = (6 / 203) ** 0.5
+    weight = vae.encoder[0].weight  # type: ignore[index]
+    assert 0.9 * limit < weight.abs().max() <= limit
+    assert sum(isinstance(layer, nn.LeakyReLU) and layer.negative_slope == 0.3 for layer in vae.encoder) == 2  # type: ignore[attr-defined]
+
+
+def test_first_replica_starts_the_same_however_many_there_are() -> None:
+    mean = torch.full((12,), 0.3)
+    alone, among = (build_vae("nonlinear", 7, mean, replicas=r, seed=3) for r in (1, 5))
+    for one, five in zip(alone.parameters(), among.parameters(), strict=True):
+        assert torch.equal(one[0], five[0])
+    weights = among.encoder[0].weight  # type: ignore[index]
+    assert len({row.sum().item() for row in weights}) == 5
+    other = build_vae("nonlinear", 7, mean, replicas=1, seed=4)
+    assert not torch.equal(other.encoder[0].weight, alone.encoder[0].weight)  # type: ignore[index]
+
+
+def test_replicas_do_not_see_each_other() -> None:
+    vae = build_vae("nonlinear", 7, torch.full((12,), 0.3), replicas=3).double()
+    x, b = bits(3, 5, 12), bits(2, 3, 5, 7, seed=2)
+    value = vae.log_weights(b, x, vae.encode(x))
+    value[:, 1].sum().backward()
+    for parameter in vae.parameters():
+        assert parameter.grad is not None
+        assert (parameter.grad[[0, 2]] == 0).all()
+        assert parameter.grad[1].abs().sum() > 0
+    changed = x.clone()
+    changed[0] = 1 - changed[0]
+    assert torch.equal(vae.log_weights(b, changed, vae.encode(changed))[:, 1:], value[:, 1:])
+
+
+def test_own_modules_serve_as_encoder_and_decoder() -> None:
+    encoder = nn.Sequential(nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 7))
+    vae = BinaryVAE(encoder, nn.Linear(7, 12), latents=7, pixel_mean=torch.full((12,), 0.3)).double()
+    x, b = bits(1, 5, 12), bits(3, 1, 5, 7, seed=2)
+    assert vae.log_weights(b, x, vae.encode(x)).shape == (3, 1, 5)
+    with pytest.raises(ValueError, match=r"pixel_mean must be \[pixels\] or \[1, 1, pixels\], got \[2, 1, 12\]"):
+        BinaryVAE(encoder, nn.Linear(7, 12), latents=7, pixel_mean=torch.full((2, 1, 12), 0.3))
+
+
+def test_streams_of_a_seed_differ() -> None:
+    draws = {
+        torch.rand(1, generator=seeded_generator(seed, stream, index)).item()
+        for seed, stream, index in [(0, "init", 0), (0, "train", 0), (1, "init", 0), (0, "init", 1), (0, "evaluate", 0)]
+    }
+    assert len(draws) == 5
+
+
+@pytest.mark.parametrize(
+    ("network", "replicas", "message"), [("deep", 1, "no network is called 'deep'"), ("linear", 0, "replicas")]
+)
+def test_refusals(network: str, replicas: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_vae(network, 7, torch.zeros(3), replicas)  # type: ignore[arg-type]

@@ -1,0 +1,234 @@
+"""Run directories under real trouble: SIGKILL, SIGINT, full disks, damaged files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from arms.bench.config import TrainConfig, run_name
+from arms.bench.runs import directory as runs
+from arms.bench.runs.devices import choose_device
+from arms.bench.runs.directory import CHECKPOINTS, Run
+from arms.bench.runs.pipeline import load_model, train
+
+CONFIG = TrainConfig(steps=120, report_every=10, num_samples=4, latents=20, replicas=2, learning_rate=1e-3)
+
+SCRIPT = """
+import json, sys, time
+import torch
+torch.set_num_threads(1)
+from arms.bench.runs.pipeline import train
+from arms.bench.config import TrainConfig
+config = TrainConfig(**json.loads(sys.argv[2]))
+slow = lambda record: time.sleep(float(sys.argv[3]))
+train(config, sys.argv[1], device="cpu", checkpoint_seconds=0, watch=slow)
+"""
+
+
+def start(path: Path, pause: float = 0.0, config: TrainConfig = CONFIG, script: str = SCRIPT) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, str(path), json.dumps(asdict(config)), str(pause)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_reports(path: Path, count: int) -> None:
+    deadline = time.time() + 60
+    while time.time() < deadline:
+        if path.exists() and len(path.read_bytes().splitlines()) >= count:
+            return
+        time.sleep(0.005)
+    raise AssertionError("the run never reported")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run that nothing happens to."""
+    torch.set_num_threads(1)
+    return train(CONFIG, tmp_path_factory.mktemp("whole") / "run", device="cpu")
+
+
+def assert_same(run: Run, whole: Run) -> None:
+    assert run.result() == whole.result()
+    assert run.metrics() == whole.metrics()
+    ours, theirs = run.load(), whole.load()
+    assert ours is not None
+    assert theirs is not None
+    assert set(ours) == set(theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_killed_at_any_moment_it_ends_the_same(tmp_path: Path, whole: Run) -> None:
+    path = tmp_path / "run"
+    for reports in (1, 4, 9):
+        process = start(path, pause=0.03)
+        wait_for_reports(path / "metrics.jsonl", reports)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert not (path / "result.json").exists()
+    process = start(path)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert_same(Run(path), whole)
+    assert not list(path.glob("*.new"))
+
+
+def test_interrupted_it_saves_and_goes_on(tmp_path: Path, whole: Run) -> None:
+    path = tmp_path / "run"
+    process = start(path, pause=0.03, script=SCRIPT.replace("checkpoint_seconds=0", "checkpoint_seconds=1e9"))
+    wait_for_reports(path / "metrics.jsonl", 3)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    state = Run(path).load()
+    assert state is not None, "Ctrl-C must leave a checkpoint"
+    assert 30 <= int(state["counts"][0]) < 120
+    train(CONFIG, path, device="cpu")
+    assert_same(Run(path), whole)
+
+
+def test_finished_runs_are_left_alone(tmp_path: Path) -> None:
+    train(CONFIG, tmp_path, device="cpu")
+    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    train(CONFIG, tmp_path, device="cpu")
+    assert before == {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+
+
+def stopped_halfway(path: Path) -> None:
+    class StoppedError(Exception):
+        pass
+
+    def stop(record: dict[str, object]) -> None:
+        if record["step"] == 60:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        train(CONFIG, path, device="cpu", checkpoint_seconds=0, watch=stop)
+
+
+@pytest.mark.parametrize("damage", ["flip a bit", "truncate", "empty", "no header"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, whole: Run, damage: str) -> None:
+    stopped_halfway(tmp_path)
+    newest = tmp_path / CHECKPOINTS[0]
+    data = bytearray(newest.read_bytes())
+    data[-100] ^= 1
+    broken = {"flip a bit": bytes(data), "truncate": bytes(data[:-50]), "empty": b"", "no header": b"x" * 64}
+    newest.write_bytes(broken[damage])
+    state = Run(tmp_path).load()
+    assert state is not None
+    assert int(state["counts"][0]) == 50
+    train(CONFIG, tmp_path, device="cpu")
+    assert_same(Run(tmp_path), whole)
+
+
+def test_without_any_checkpoint_it_starts_anew(tmp_path: Path, whole: Run) -> None:
+    stopped_halfway(tmp_path)
+    for name in CHECKPOINTS:
+        (tmp_path / name).write_bytes(b"gone")
+    train(CONFIG, tmp_path, device="cpu")
+    assert_same(Run(tmp_path), whole)
+
+
+FULL_DISK = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, 15_000))
+"""
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_readable(tmp_path: Path, whole: Run) -> None:
+    stopped_halfway(tmp_path)
+    before = Run(tmp_path).load()
+    process = start(tmp_path, script=FULL_DISK + SCRIPT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "File too large" in errors
+    after = Run(tmp_path).load()
+    assert before is not None
+    assert after is not None
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not list(tmp_path.glob("*.new"))
+    train(CONFIG, tmp_path, device="cpu")
+    assert_same(Run(tmp_path), whole)
+
+
+def test_half_written_reports_are_passed_over(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, CONFIG)
+    run.report({"step": 10, "train_elbo": [1.0]})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 20, "train_')
+    assert [record["step"] for record in run.metrics()] == [10]
+    run.forget_after(0)
+    assert run.metrics() == []
+
+
+def test_nothing_grows_with_the_number_of_steps(tmp_path: Path) -> None:
+    sizes = []
+    for steps in (20, 120):
+        config = replace(CONFIG, steps=steps, report_every=20)
+        run = train(config, tmp_path / str(steps), device="cpu")
+        state = run.load()
+        assert state is not None
+        sizes.append(sum(tensor.numel() for tensor in state.values()))
+    assert sizes[0] == sizes[1]
+
+
+def test_provenance_says_where_numbers_come_from(whole: Run) -> None:
+    record = whole.provenance()
+    assert record["torch"] == torch.__version__
+    assert record["wall_seconds"] > 0
+    assert {"version", "commit", "python", "device", "threads", "command"} <= set(record)
+
+
+def test_events_for_tensorboard(whole: Run) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(whole.path))
+    events.Reload()
+    curve = events.Scalars("train_elbo/1")
+    assert [event.step for event in curve] == list(range(10, 130, 10))
+    assert curve[-1].value == pytest.approx(whole.metrics()[-1]["train_elbo"][1])
+
+
+def test_names_tell_configurations_apart() -> None:
+    assert run_name(CONFIG) == run_name(replace(CONFIG))
+    assert run_name(CONFIG) != run_name(replace(CONFIG, learning_rate=2e-3))
+
+
+def test_refusals(tmp_path: Path, whole: Run) -> None:
+    with pytest.raises(ValueError, match="holds another run"):
+        train(replace(CONFIG, seed=5), whole.path)
+    with pytest.raises(ValueError, match=r"no run directory, or an unfinished one: it has no config\.json"):
+        Run(tmp_path).config()
+    Run.create(tmp_path / "new", CONFIG)
+    with pytest.raises(ValueError, match="no intact checkpoint"):
+        load_model(Run(tmp_path / "new"))
+    (tmp_path / "new" / "config.json").write_text('{"steps": 5, "colour": "red"}')
+    with pytest.raises(ValueError, match="unknown fields colour"):
+        Run(tmp_path / "new").config()
+    (tmp_path / "new" / "config.json").write_text("[1]")
+    with pytest.raises(ValueError, match="must hold a JSON object"):
+        Run(tmp_path / "new").config()
+    with pytest.raises(ValueError, match="no device 'tpu' here"):
+        choose_device("tpu")
+    with pytest.raises(ValueError, match="no data set is called 'cifar'"):
+        train(replace(CONFIG, dataset="cifar"), tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_commit_is_that_of_the_package_not_of_a_project_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "kept").write_text("")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "add", "kept"], check=True)
+    subprocess.run([*git, "commit", "-qm", "theirs"], check=True)
+    for name, is_known in (("kept", True), ("installed.py", False)):
+        monkeypatch.setattr(runs, "__file__", str(tmp_path / name))
+        assert (runs._commit() != "unknown") is is_known

@@ -1,0 +1,333 @@
+"""The command line as a user meets it: real processes."""
+
+import errno
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arms.bench.cli import main
+from arms.bench.config import TrainConfig
+from arms.bench.runs.directory import Run
+from arms.bench.training.state import step_of
+
+OWN_MODULE = """
+import torch, arms
+
+class Fine(arms.LOORF):
+    pass
+
+class Broken(arms.LOORF):
+    def combine(self, draw, values):
+        return super().combine(draw, values) * 1.1
+
+class OwnCoupling(arms.Systematic):
+    pass
+
+class NeedyCoupling(arms.Systematic):
+    def __init__(self, strength):
+        pass
+
+class NeedyEstimator(arms.LOORF):
+    def __init__(self, num_samples, strength):
+        pass
+
+instance = arms.LOORF(4)
+number = 7
+"""
+
+
+ARMS = [sys.executable, "-c", "from arms.bench.cli import main; main()"]
+
+
+def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ARMS, *words], capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(OWN_MODULE)
+    return tmp_path
+
+
+def test_check_passes_and_fails_by_exit_code(folder: Path) -> None:
+    fine = run("check", "own:Fine", "--draws", "20000", cwd=folder)
+    assert fine.returncode == 0, fine.stderr
+    assert "unbiased, n = 8" in fine.stdout
+    broken = run("check", "own:Broken", "--draws", "20000", cwd=folder)
+    assert broken.returncode == 1
+    assert "FAIL" in broken.stdout
+    coupled = run("check", "own:OwnCoupling", "--draws", "5000", cwd=folder)
+    assert coupled.returncode == 0, coupled.stderr
+    assert "exchangeability" in coupled.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["check", "loorff"], "nothing is called 'loorff': give one of reinforce"),
+        (["check", "nowhere:Thing"], "cannot find 'nowhere:Thing'"),
+        (["check", "own:Missing"], "cannot find 'own:Missing'"),
+        (["check", "own:number"], "neither a coupling nor a function, got int: name a coupling, or a function"),
+        (["check", "own:instance"], "'own:instance' is one estimator, and every budget is checked: name its class"),
+        (["check", "own:NeedyCoupling"], "argument: 'strength'; name a coupling object instead of its class"),
+        (["check", "own:NeedyEstimator"], "'own:NeedyEstimator' cannot be called with num_samples alone"),
+        (["check", "math:sqrt"], "'math:sqrt' must make an estimator, got float"),
+        (["toy", "--num-samples", "3"], "num_samples of ARM must be even"),
+    ],
+)
+def test_mistakes_are_one_line(folder: Path, words: list[str], message: str) -> None:
+    result = run(*words, cwd=folder)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_unknown_flag_is_no_traceback() -> None:
+    result = run("toy", "--repplicas", "3")
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+def test_listing_and_toy(tmp_path: Path) -> None:
+    assert "arms-s" in run("estimators").stdout
+    result = run("toy", "--num-samples", "4", "--replicas", "50", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "arms-n" in result.stdout
+
+
+def test_a_runs_life(tmp_path: Path) -> None:
+    train = ["train", "--steps", "30", "--report-every", "10", "--latents", "10", "--replicas", "2", "--name", "mine"]
+    first = run(*train, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "test bound K = 100" in first.stdout
+    assert "±" in first.stdout
+    again = run(*train, cwd=tmp_path)
+    assert again.returncode == 0
+    assert "(finished before)" in again.stdout
+    evaluated = run("evaluate", "runs/mine", "--samples", "1", "7", "--images", "50", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "│ 7" in evaluated.stdout
+    compared = run("variance", "runs/mine", "--repeats", "20", "--estimators", "loorf", "arms-s", cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert "arms-s" in compared.stdout
+    drawn = run("sample", "runs/mine", "--count", "4", cwd=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
+    assert (tmp_path / "runs/mine/samples.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_several_estimators_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["arms", "train", "--steps", "20", "--report-every", "10", "--latents", "10", "--name", "both"]
+    monkeypatch.setattr(sys, "argv", [*small, "--together", "loorf", "arms-s"])
+    main()
+    said = capsys.readouterr().out
+    assert all(f"runs/both-{name}: test bound K = 1" in said for name in ("loorf", "arms-s"))
+    monkeypatch.setattr(sys, "argv", [*small, "--learning-rate", "1e38"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    lost = capsys.readouterr().err
+    assert lost.startswith("arms: no replica is left of runs/both (step 10): their numbers are not finite")
+    assert len(lost.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], (1_000_000, 5, "extra")),
+        (["--replicas", "1"], (1_000_000, 1, "extra")),
+        (["--steps", "10000", "--decoder-samples", "all"], (10_000, 5, "all")),
+    ],
+)
+def test_a_preset_gives_way_to_every_typed_flag(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[int, int, str]
+) -> None:
+    asked: list[TrainConfig] = []
+
+    def ask(configs: list[TrainConfig], *_: object, **__: object) -> list[Run]:
+        asked.extend(configs)
+        return []
+
+    monkeypatch.setattr("arms.bench.runs.pipeline.train_packed", ask)
+    monkeypatch.setattr(sys, "argv", ["arms", "train", "--preset", "paper", *words])
+    main()
+    assert [(one.steps, one.replicas, one.decoder_samples) for one in asked] == [expected]
+
+
+def test_data_verbs(tmp_path: Path) -> None:
+    listed = run("data", "list", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert "fashion-mnist" in listed.stdout
+    helped = run("data", "--help", cwd=tmp_path)
+    assert helped.stdout.splitlines() == ["arms data list --help", "arms data get --help"]
+    got = run("data", "get", "digits", cwd=tmp_path)
+    assert got.returncode == 0, got.stderr
+    assert "installed package" in got.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--estimator", "best"], "no estimator is called 'best'"),
+        (["train", "--estimator", "arm", "--num-samples", "3"], "must be even"),
+        (["train", "--dataset", "cifar"], "no data set is called 'cifar'"),
+        (["train", "--device", "tpu"], "no device 'tpu' here"),
+        (["train", "--checkpoint-seconds", "nan"], "checkpoint_seconds must be a finite number >= 0, got nan"),
+        (["train", "--checkpoint-seconds", "-5"], "checkpoint_seconds must be a finite number >= 0, got -5"),
+        (["evaluate", "nowhere"], "nowhere is not there: it has no config.json"),
+        (["data", "get", "cifar"], "no data set is called 'cifar'"),
+        (["report", "nowhere"], "there is no nowhere"),
+        (["report", "."], "there is no run in .: train one first"),
+        (["train", "--estimator", "exact"], "exact trains at most 16 latents"),
+        (
+            ["train", "--together", "loorf", "disarm", "--estimator", "arm"],
+            "give --estimator arm or --together loorf disarm",
+        ),
+        (["train", "--together", "loorf", "disarm", "--estimator", "arms-s"], "give --estimator arms-s or --together"),
+        (["train", "--name", "../mine"], "--name must be the name of one folder, got '../mine': --runs says where"),
+        (["train", "--name", "a/b"], "--name must be the name of one folder, got 'a/b'"),
+        (["train", "--name", ".."], "--name must be the name of one folder, got '..'"),
+        (["train", "--together", "loorf", "relax"], "relax cannot be packed"),
+        (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
+    ],
+)
+def test_run_mistakes_are_one_line(tmp_path: Path, words: list[str], message: str) -> None:
+    result = run(*words, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert result.stdout == "", "no bar before the line"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "run", "--images", "0"], "--images must be an integer >= 1, got 0"),
+        (["evaluate", "run", "--images", "-390"], "--images must be an integer >= 1, got -390"),
+        (["variance", "run", "--batch-size", "0"], "--batch-size must be an integer >= 1, got 0"),
+        (["variance", "run", "--num-samples", "0"], "--num-samples must be an integer >= 1, got 0"),
+        (["sample", "run", "--count", "0"], "--count must be an integer >= 1, got 0"),
+        (["check", "loorf", "--draws", "-5"], "--draws must be an integer >= 1000, got -5"),
+        (["check", "systematic", "--draws", "1"], "--draws must be an integer >= 1000, got 1"),
+        (["check", "loorf", "--failure-rate", "2"], "--failure-rate must lie between 0 and 1, got 2.0"),
+        (["train", "--runs", "file", "--name", "mine"], "cannot use file/mine: Not a directory: choose another place"),
+        (["report", "run", "-o", "file/page.html"], "cannot use file/page_files: Not a directory"),
+        (["correlations", "-o", "file"], "cannot use file: File exists"),
+        (
+            ["train", "--estimatr", "loorf"],
+            "Unrecognized options: --estimatr, loorf: perhaps --estimator; see arms train",
+        ),
+        (["train", "--steps", "ten"], "--steps must be INT, got 'ten'; see arms train --help"),
+        (["train", "--learning-rate", "x"], "--learning-rate must be FLOAT, got 'x'; see arms train --help"),
+        (
+            ["evaluate", "run", "--samples", "1", "b"],
+            "--samples must be [INT [INT ...]], got '1', 'b'; see",
+        ),
+        (["train", "--network", "cubic"], "invalid choice 'cubic' for argument '--network'. Expected one of"),
+        (["trian"], "Unrecognized options: trian: choose one of train, evaluate, "),
+        (["evaluate"], "Missing from arms evaluate: PATH Run directory."),
+        (["data", "get"], "Missing from arms data get: STR Data set."),
+    ],
+)
+def test_borders_are_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Run.create("run", TrainConfig())
+    Path("file").touch()
+    monkeypatch.setattr(sys, "argv", ["arms", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    said = capsys.readouterr()
+    assert said.err.startswith(f"arms: {message}")
+    assert len(said.err.strip().splitlines()) == 1
+    assert said.out == ""
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fill(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("arms.bench.toy.variance_curves", fill)
+    monkeypatch.setattr(sys, "argv", ["arms", "toy"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith("arms: No space left on device: choose another place")
+
+
+def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
+    import os
+    import signal
+    import time
+
+    command = [
+        sys.executable,
+        "-c",
+        "from arms.bench.cli import main; main()",
+        "train",
+        "--name",
+        "long",
+        "--report-every",
+        "10",
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "runs/long/metrics.jsonl"
+    deadline = time.time() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.time() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    state = Run(tmp_path / "runs/long").load()
+    assert state is not None
+    step = step_of(state)
+    assert errors == f"arms: stopped; saved at step {step}: the same command goes on from there\n"
+    evaluated = run("evaluate", "runs/long", "--images", "20", cwd=tmp_path)
+    assert f"runs/long is unfinished: its newest checkpoint is of step {step:,} of 10,000" in evaluated.stdout
+
+
+def test_interrupting_claims_nothing_that_is_not_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("arms.bench.toy.variance_curves", interrupt)
+    monkeypatch.setattr(sys, "argv", ["arms", "toy"])
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    assert capsys.readouterr().err == "arms: stopped\n"
+
+
+def test_the_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "arms", "check", "loorff"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith("arms: nothing is called 'loorff'")
+
+
+@pytest.mark.parametrize("words", [["estimators"], ["train", "--help"]])
+def test_a_reader_may_go_early(words: list[str]) -> None:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*ARMS, *words], **options) as process:  # type: ignore[call-overload]
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode in (1, 141)
+
+
+def test_help_says_what_holds() -> None:
+    said = " ".join(re.sub(r"[^\x20-\x7e]", " ", run("train", "--help").stdout).split())
+    assert "the same command again does nothing once it is finished" in said
+    assert "they must differ, share an objective, and need no more than their samples" in said
+    assert "written at reports only" in said
+    assert "--steps INT Optimisation steps. (default: 10000)" in said
+    assert "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms-s)" in said
+    assert "--decoder-samples {all,extra} Where decoder and prior take" in said

@@ -1,0 +1,502 @@
+"""The multi-sample bound: exact enumeration, bias tests with power, identities, numerical range, the user's door."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Generator, Tensor
+
+import arms
+from arms.checks.bias import bound_gradients, check_bias, exact_bound_gradient, log_weight_of, whole_gradient
+from arms.checks.oracle import exact_bound, random_table, table_objective
+from arms.checks.verdicts import FAILURE_RATE
+from arms.couplings import Coupling, Dirichlet, Gaussian, Independent, Systematic
+from arms.estimators import (
+    ARMS,
+    VIMCO,
+    DisARM,
+    Draw,
+    MultiSample,
+    MultiSampleARMS,
+    MultiSampleDisARM,
+    MultiSampleLOORF,
+    MultiSampleReinforce,
+    Reinforce,
+)
+from arms.estimators.arts import CorrelatedPair
+from arms.estimators.disarm_ms import pair_differences
+from arms.estimators.exact import binary_states
+from arms.estimators.loorf_ms import slot_sums
+from arms.estimators.multi_sample import log_mean_exp, without_each
+from arms.estimators.vimco import local_signals
+
+MULTI_SAMPLE = [name for name, factory in arms.ESTIMATORS.items() if isinstance(factory(8), MultiSample)]
+PHI = torch.tensor([0.7, -1.3], dtype=torch.float64)
+TABLE = 2 * random_table(2, Generator().manual_seed(1))
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+# --- Exact enumeration ------------------------------------------------------------------------------------------------
+
+
+def exchangeable_law(coupling: Coupling, logits: Tensor, n: int) -> Tensor:
+    """P(pattern) of n exchangeable bits, `[2^n, d]`: every arrangement of s ones has P(S = s) / C(n, s)."""
+    law = coupling.count_law(logits, n)
+    assert law is not None
+    ones = binary_states(n, logits).sum(-1).long()
+    return law[ones] / torch.tensor([math.comb(n, int(s)) for s in ones], dtype=logits.dtype).unsqueeze(-1)
+
+
+def bit_law(estimator: MultiSample, logits: Tensor) -> Tensor:
+    """P(pattern) of one latent's n bits, `[2^n, d]`, in the order of binary_states(n)."""
+    n, bound = estimator.num_samples, estimator.bound_samples
+    if isinstance(estimator, MultiSampleDisARM):
+        pair = exchangeable_law(CorrelatedPair(), logits, 2)
+        bits = binary_states(n, logits).long()
+        return torch.stack([pair[2 * bits[:, k] + bits[:, k + bound]] for k in range(bound)]).prod(0)
+    if isinstance(estimator, MultiSampleARMS):
+        first = exchangeable_law(Independent(), logits, bound)
+        second = exchangeable_law(estimator.coupling, logits, n - bound)
+        return (first.unsqueeze(1) * second).flatten(0, 1)
+    return exchangeable_law(Independent(), logits, n)
+
+
+def all_draws(law: Tensor, n: int, d: int) -> tuple[Tensor, Tensor]:
+    """All samples `[n, P, d]` of n bits of d latents, and their probabilities `[P]`."""
+    patterns = torch.tensor(list(product(range(2**n), repeat=d)))
+    samples = binary_states(n, law)[patterns].permute(2, 0, 1)
+    return samples, law[patterns, torch.arange(d)].prod(-1)
+
+
+def enumerated_gradient(estimator: MultiSample, table: Tensor, logits: Tensor) -> Tensor:
+    """The expectation of the whole estimate, over every joint state of its samples."""
+    samples, weights = all_draws(bit_law(estimator, logits), estimator.num_samples, len(logits))
+    phi = logits.expand(len(weights), -1).clone().requires_grad_()
+    draw = Draw(estimator, phi, samples)
+    return weights @ whole_gradient(draw, log_weight_of(table_objective(table), phi)(samples))
+
+
+def brute_force_bound(log_weight: Callable[[Tensor], Tensor], logits: Tensor, bound_samples: int) -> Tensor:
+    """The K-sample bound over all 2^(dK) states, attached."""
+    states = binary_states(len(logits) * bound_samples, logits).unflatten(-1, (bound_samples, -1))
+    log_prob = torch.where(states > 0, logits, -logits).sigmoid().log().sum((-2, -1))
+    return (log_prob.exp() * (log_weight(states).exp().mean(-1)).log()).sum()
+
+
+def true_gradient(table: Tensor, logits: Tensor, bound_samples: int) -> Tensor:
+    phi = logits.clone().requires_grad_()
+    return torch.autograd.grad(brute_force_bound(log_weight_of(table_objective(table), phi), phi, bound_samples), phi)[
+        0
+    ]
+
+
+ENUMERABLE = [
+    *(MultiSampleReinforce(n) for n in (1, 2, 3)),
+    *(VIMCO(n, baseline=kind) for n in (1, 2, 3) for kind in ("geometric", "arithmetic")),
+    *(MultiSampleDisARM(n) for n in (2, 4, 6)),
+    *(MultiSampleLOORF(k + m, bound_samples=k) for k, m in ((1, 2), (1, 3), (2, 2), (3, 3))),
+    *(
+        MultiSampleARMS(k + m, bound_samples=k, coupling=coupling)
+        for coupling in (Dirichlet(), Systematic(), Independent())
+        for k, m in ((1, 2), (1, 3), (2, 2), (2, 4), (3, 3))
+    ),
+]
+
+
+@pytest.mark.parametrize("estimator", ENUMERABLE, ids=repr)
+def test_expected_gradient_is_exact(estimator: MultiSample) -> None:
+    error = enumerated_gradient(estimator, TABLE, PHI) - true_gradient(TABLE, PHI, estimator.bound_samples)
+    assert error.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("bound_samples", [1, 2, 3])
+def test_oracle_by_multisets_equals_brute_force(bound_samples: int) -> None:
+    log_weight = log_weight_of(table_objective(TABLE), PHI)
+    brute = brute_force_bound(log_weight, PHI, bound_samples)
+    assert abs(exact_bound(log_weight, PHI, bound_samples) - brute) < 1e-13
+    error = exact_bound_gradient(table_objective(TABLE), PHI, bound_samples) - true_gradient(TABLE, PHI, bound_samples)
+    assert error.abs().max() < 1e-13
+
+
+# --- Bias by draws, and the power to see it ---------------------------------------------------------------------------
+
+
+def with_bound(name: str, bound_samples: int) -> MultiSample:
+    """The estimator of that name for K samples, from the smallest budget that allows it."""
+    factory = arms.ESTIMATORS[name]
+    if name in ("vimco", "reinforce-ms"):
+        found = factory(bound_samples)
+    elif name == "disarm-ms" or bound_samples > 1:
+        found = factory(2 * bound_samples)
+    else:
+        found = factory(4, bound_samples=1)  # type: ignore[call-arg]
+    assert isinstance(found, MultiSample)
+    assert found.bound_samples == bound_samples
+    return found
+
+
+@pytest.mark.parametrize("bound_samples", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", MULTI_SAMPLE)
+def test_unbiased(name: str, bound_samples: int) -> None:
+    rate = FAILURE_RATE / (4 * len(MULTI_SAMPLE))
+    finding = check_bias(with_bound(name, bound_samples), draws=20_000, failure_rate=rate, seed=bound_samples)
+    assert finding.passed, finding.figure
+
+
+@dataclass(frozen=True)
+class MeanOverSlots(MultiSampleARMS):
+    """The released code's score part: a mean over slots."""
+
+    def combine(self, draw: Draw, values: Tensor) -> Tensor:
+        return super().combine(draw, values) / self.bound_samples
+
+
+@dataclass(frozen=True)
+class NoDirectTerm(MultiSampleARMS):
+    def value(self, draw: Draw, values: Tensor) -> Tensor:
+        return super().value(draw, values.detach()) + 0 * values.sum(0)
+
+
+@dataclass(frozen=True)
+class NoDebias(MultiSampleARMS):
+    def combine(self, draw: Draw, values: Tensor) -> Tensor:
+        return MultiSampleLOORF.combine(self, draw, values)
+
+
+@dataclass(frozen=True)
+class SelfBaseline(VIMCO):
+    """A baseline that has seen its own sample."""
+
+    def combine(self, draw: Draw, values: Tensor) -> Tensor:
+        centred = log_mean_exp(values) - values.mean(0)
+        return (centred.unsqueeze(-1) * (draw.samples - draw.logits.sigmoid())).sum(0)
+
+
+@dataclass(frozen=True)
+class CoupledBound(MultiSampleARMS):
+    """Coupled samples in the bound itself."""
+
+    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
+        return Draw(self, logits, self.coupling.sample(logits, self.num_samples, generator))
+
+
+SABOTAGED = [
+    MeanOverSlots(4, coupling=Systematic()),
+    NoDirectTerm(4, coupling=Systematic()),
+    NoDebias(4, coupling=Systematic()),
+    SelfBaseline(2),
+    CoupledBound(4, coupling=Systematic()),
+]
+
+
+@pytest.mark.parametrize("estimator", SABOTAGED, ids=lambda one: type(one).__name__)
+def test_bias_check_sees_sabotage(estimator: MultiSample) -> None:
+    assert not check_bias(estimator, draws=20_000).passed
+
+
+@pytest.mark.parametrize("estimator", SABOTAGED[:4], ids=lambda one: type(one).__name__)
+def test_enumeration_sees_sabotage(estimator: MultiSample) -> None:
+    error = enumerated_gradient(estimator, TABLE, PHI) - true_gradient(TABLE, PHI, estimator.bound_samples)
+    assert error.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", MULTI_SAMPLE)
+def test_contract(name: str) -> None:
+    report = arms.checks.check_estimator(arms.ESTIMATORS[name], draws=2_000, failure_rate=1e-6 / len(MULTI_SAMPLE))
+    assert report.passed, str(report)
+
+
+# --- Identities -------------------------------------------------------------------------------------------------------
+
+
+def drawn(estimator: arms.Estimator, seed: int = 0) -> tuple[Draw, Tensor]:
+    logits = torch.linspace(-2, 2, 12, dtype=torch.float64).view(4, 3)
+    draw = estimator.draw(logits, seeded(seed))
+    return draw, table_objective(3 * random_table(3, seeded(1)))(draw.samples)
+
+
+@pytest.mark.parametrize(
+    ("multi", "single"),
+    [(VIMCO(1), Reinforce(1)), (MultiSampleReinforce(1), Reinforce(1)), (MultiSampleDisARM(2), DisARM(2))],
+    ids=repr,
+)
+def test_one_sample_bound_is_the_expectation(multi: MultiSample, single: arms.Estimator) -> None:
+    draw, values = drawn(multi)
+    torch.testing.assert_close(multi.combine(draw, values), single.combine(draw, values), rtol=0, atol=1e-14)
+    assert torch.equal(multi.value(draw, values), values[0])
+
+
+@pytest.mark.parametrize("coupling", [Dirichlet(), Gaussian(), Systematic()], ids=repr)
+def test_one_sample_bound_is_arms_on_the_coupled_samples(coupling: Coupling) -> None:
+    draw, values = drawn(MultiSampleARMS(6, bound_samples=1, coupling=coupling))
+    single = ARMS(5, coupling)
+    expected = single.combine(Draw(single, draw.logits, draw.samples[1:]), values[1:])
+    torch.testing.assert_close(draw.estimator.combine(draw, values), expected, rtol=0, atol=1e-14)
+
+
+def test_independent_coupling_is_loorf() -> None:
+    logits = torch.linspace(-2, 2, 12).view(4, 3)
+    one, other = (
+        bound_gradients(estimator, lambda b: b.sum(-1).square(), logits, seeded(3))
+        for estimator in (MultiSampleARMS(8, coupling=Independent()), MultiSampleLOORF(8))
+    )
+    assert torch.equal(one, other)
+
+
+def brute_signals(values: Tensor, baseline: str) -> Tensor:
+    """VIMCO's local signals as the paper writes them, a loop over slots."""
+    n, signals = len(values), []
+    for k in range(n):
+        others = torch.cat([values[:k], values[k + 1 :]])
+        guess = others.mean(0) if baseline == "geometric" else others.exp().mean(0).log()
+        guessed = torch.cat([others, guess.unsqueeze(0)])
+        signals.append(values.logsumexp(0) - guessed.logsumexp(0))
+    return torch.stack(signals)
+
+
+@pytest.mark.parametrize("n", [2, 3, 7])
+@pytest.mark.parametrize("baseline", ["geometric", "arithmetic"])
+def test_vimco_signals_against_a_loop(n: int, baseline: str) -> None:
+    values = 3 * torch.randn(n, 5, generator=seeded(), dtype=torch.float64)
+    signals = local_signals(values, baseline)  # type: ignore[arg-type]
+    torch.testing.assert_close(signals, brute_signals(values, baseline), rtol=0, atol=1e-13)
+
+
+def brute_slot_sums(values: Tensor, bound_samples: int) -> Tensor:
+    """sum_k f_{-k} at every tried sample by building every replaced set, in float64."""
+    bound, tried = values[:bound_samples].double(), values[bound_samples:].double()
+    rows = []
+    for candidate in tried:
+        replaced = [torch.cat([bound[:k], bound[k + 1 :], candidate.unsqueeze(0)]) for k in range(bound_samples)]
+        rows.append(torch.stack([log_mean_exp(one) for one in replaced]).sum(0))
+    return torch.stack(rows)
+
+
+def centred(table: Tensor) -> Tensor:
+    return table - table.mean(0)
+
+
+@pytest.mark.parametrize("bound_samples", [1, 2, 5])
+def test_slot_sums_against_a_loop(bound_samples: int) -> None:
+    values = 3 * torch.randn(bound_samples + 4, 5, generator=seeded(), dtype=torch.float64)
+    values[bound_samples:, 0] = torch.tensor([5.0, 25, 33, 45])  # far above: where the others still count, and no more
+    expected = centred(brute_slot_sums(values, bound_samples))
+    torch.testing.assert_close(centred(slot_sums(values, bound_samples)), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", MULTI_SAMPLE)
+def test_a_log_weight_that_is_no_number_is_not_lost(name: str) -> None:
+    for spoilt in range(6):
+        values = torch.where(torch.arange(6) == spoilt, torch.nan, 0.0)
+        grad = arms.estimator(name, 6)(lambda _: values, torch.zeros(3), seeded(), validate=False).grad  # noqa: B023
+        assert grad.isnan().any()
+
+
+# --- Numerical range --------------------------------------------------------------------------------------------------
+
+WEIGHTS = {
+    "one dominates by 1e4": [1e4, 0.0, 1.0, 2.0, 0.5, 1e4, -1e4, 3.0],
+    "a tried one dominates": [0.0, 1.0, 2.0, -3.0, 1e4, 0.0, 1.5, 2.0],
+    "all far down": [-1e4, -1e4 + 1, -1e4 - 2, -1e4, -1e4 + 0.5, -1e4, -1e4 + 3, -1e4],
+    "all far up": [1e8] * 8,
+    "steps of 1e4": [k * 1e4 for k in range(8)],
+    "equal": [-103.25] * 8,
+}
+
+
+@pytest.mark.parametrize("case", WEIGHTS)
+def test_gaps_in_float32_match_a_float64_loop(case: str) -> None:
+    values = torch.tensor(WEIGHTS[case]).unsqueeze(-1)
+    wide = values.double()
+    pairs = wide.unflatten(0, (2, 4))
+    rest = torch.stack([torch.cat([pairs[0][:k], pairs[0][k + 1 :]]).logsumexp(0) for k in range(4)])
+    pair = (torch.logaddexp(rest, pairs[0]) - torch.logaddexp(rest, pairs[1])) / 2
+    for found, expected in (
+        (centred(slot_sums(values, 4)), centred(brute_slot_sums(values, 4))),
+        (local_signals(values, "geometric"), brute_signals(wide, "geometric")),
+        (pair_differences(values), pair),
+        (log_mean_exp(values), log_mean_exp(wide)),
+    ):
+        scale = expected.abs().max().clamp(min=1.0)
+        assert found.isfinite().all()
+        assert ((found.double() - expected).abs() / scale).max() < 1e-6
+
+
+def test_small_signals_keep_their_digits_beside_a_dominating_weight() -> None:
+    values = torch.tensor([0.0, -30.0, -31.0, -29.0])
+    expected = brute_signals(values.double().unsqueeze(-1), "geometric").squeeze(-1)[1:]
+    signals = local_signals(values, "geometric")[1:].double()
+    assert expected.abs().max() < 1e-8
+    assert (signals / expected - 1).abs().max() < 1e-5
+
+
+def test_leaving_out_the_dominating_weight_loses_nothing() -> None:
+    values = torch.tensor([50.0, 0.0, -1.0])
+    top, others = without_each(values)
+    rest = top + others.logsumexp(1)
+    assert abs(rest[0].item() - math.log1p(math.exp(-1))) < 1e-6  # log(total - w_0) is -inf in float32
+    assert without_each(values[:1])[1].logsumexp(1).item() == -math.inf
+
+
+@pytest.mark.parametrize("name", MULTI_SAMPLE)
+def test_impossible_samples_are_sane(name: str) -> None:
+    logits = torch.zeros(4, requires_grad=True)
+
+    def log_weight(b: Tensor) -> Tensor:
+        impossible = torch.arange(len(b)) == 1
+        return torch.where(impossible, -torch.inf, (b - logits.sigmoid()).sum(-1))
+
+    bound = arms.multi_sample_bound(log_weight, logits, name, 8, seeded(), validate=False)
+    (grad,) = torch.autograd.grad(bound, logits)
+    assert bound.isfinite()
+    assert grad.isfinite().all()
+
+
+@given(
+    values=st.lists(st.floats(-50, 50), min_size=6, max_size=6),
+    shift=st.floats(-1e3, 1e3),
+    name=st.sampled_from([name for name in MULTI_SAMPLE if name != "reinforce-ms"]),
+)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_score_part_ignores_the_scale_of_weights(values: list[float], shift: float, name: str) -> None:
+    estimator = arms.estimator(name, 6)
+    draw = estimator.draw(torch.tensor([0.3, -0.8], dtype=torch.float64), seeded())
+    weights = torch.tensor(values, dtype=torch.float64)
+    change = estimator.combine(draw, weights + shift) - estimator.combine(draw, weights)
+    assert change.abs().max() < 1e-10
+
+
+# --- The user's door --------------------------------------------------------------------------------------------------
+
+
+def elbo_weight(logits: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
+    return log_weight_of(lambda b: -(b @ weights - 1).square(), logits)
+
+
+@pytest.mark.parametrize("name", MULTI_SAMPLE)
+def test_bound_and_its_gradients(name: str) -> None:
+    logits = torch.linspace(-1, 1, 15).view(5, 3).requires_grad_()
+    weights = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
+    estimator = arms.estimator(name, 8)
+    bound = arms.multi_sample_bound(elbo_weight(logits, weights), logits, estimator, generator=seeded())
+    found = torch.autograd.grad(bound.sum(), (logits, weights))
+    draw = arms.draw(logits, estimator, generator=seeded())
+    log_weights = elbo_weight(logits, weights)(draw.samples)
+    assert isinstance(estimator, MultiSample)
+    expected_bound = log_mean_exp(log_weights[: estimator.bound_samples])
+    expected = torch.autograd.grad(expected_bound.sum(), (logits, weights), retain_graph=True)
+    torch.testing.assert_close(bound, expected_bound)
+    torch.testing.assert_close(found[0], expected[0] + estimator.combine(draw, log_weights.detach()).detach())
+    torch.testing.assert_close(found[1], expected[1])
+    two_step = torch.autograd.grad(arms.attach(draw, log_weights).sum(), logits)[0]
+    assert torch.equal(two_step, found[0])
+
+
+def test_chunks_change_nothing() -> None:
+    logits = torch.linspace(-1, 1, 15, dtype=torch.float64).view(5, 3).requires_grad_()
+    weights = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    grads = [
+        torch.autograd.grad(
+            arms.multi_sample_bound(elbo_weight(logits, weights), logits, "arms-ms-d", 8, seeded(), chunk=chunk).sum(),
+            logits,
+        )[0]
+        for chunk in (None, 3)
+    ]
+    torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["vimco", "disarm-ms", "arms-ms-s"])
+def test_vmap_of_grad(name: str) -> None:
+    weights = torch.tensor([0.5, -1.0, 2.0])
+
+    def loss(logits: Tensor) -> Tensor:
+        return arms.multi_sample_bound(elbo_weight(logits, weights), logits, name, 8)
+
+    logits = torch.linspace(-1, 1, 15).view(5, 3)
+    grads = torch.vmap(torch.func.grad(loss), randomness="different")(logits)
+    assert grads.shape == logits.shape
+    assert grads.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["vimco", "arms-ms-d"])
+def test_compiles_without_graph_breaks(name: str) -> None:
+    weights = torch.tensor([0.5, -1.0, 2.0])
+
+    def loss(logits: Tensor) -> Tensor:
+        return arms.multi_sample_bound(elbo_weight(logits, weights), logits, name, 4).sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    logits = torch.linspace(-1, 1, 15).view(5, 3).requires_grad_()
+    torch.manual_seed(0)
+    (grad,) = torch.autograd.grad(compiled(logits), logits)
+    torch.manual_seed(0)
+    torch.testing.assert_close(grad, torch.autograd.grad(loss(logits), logits)[0])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda f, x: arms.expectation(f, x, "vimco"), "arms.multi_sample_bound"),
+        (lambda f, x: arms.multi_sample_bound(f, x, "arms-s"), "arms.expectation"),
+        (lambda f, x: arms.multi_sample_bound(f, x, "arms-ms-d", 5), "must be even.*try 6"),
+        (lambda f, x: arms.multi_sample_bound(f, x, "arms-ms-d", 2), "integer >= 4"),
+        (lambda f, x: arms.multi_sample_bound(f, x, "disarm-ms", 3), "must be even"),
+        (lambda f, x: MultiSampleLOORF(3, bound_samples=2), "bound_samples=2 must be an integer >= 4"),
+        (lambda f, x: MultiSampleARMS(4, bound_samples=0), "bound_samples .* >= 1"),
+        (lambda f, x: MultiSampleARMS(4, coupling="systematic"), "methods sample and debias"),  # type: ignore[arg-type]
+        (lambda f, x: VIMCO(4, baseline="harmonic"), "'geometric' or 'arithmetic'"),  # type: ignore[arg-type]
+        (lambda f, x: arms.variance(f, x, 4, ["vimco"]), "gradients of the expectation"),
+        (lambda f, x: arms.coupled_bound(f, x, "antithetic"), "no coupling is called"),
+    ],
+)
+def test_errors_that_help(call: Callable[[Callable[[Tensor], Tensor], Tensor], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call(lambda b: b.sum(-1), torch.zeros(5, 3))
+
+
+def test_bound_samples_of_the_registry() -> None:
+    counts = {
+        name: found.bound_samples for name in MULTI_SAMPLE if isinstance(found := arms.estimator(name, 8), MultiSample)
+    }
+    assert counts == {name: 8 if name in ("vimco", "reinforce-ms") else 4 for name in MULTI_SAMPLE}
+
+
+def test_variances_are_compared_among_black_box_estimators_of_the_expectation() -> None:
+    table = arms.variance(lambda b: b.detach().prod(-1), torch.zeros(2), 4, repeats=2)
+    assert {row.estimator for row in table.rows} == set(arms.ESTIMATORS) - {*MULTI_SAMPLE, "rebar", "relax", "exact"}
+
+
+# --- Coupled samples in the bound, for evaluation ---------------------------------------------------------------------
+
+
+def expected_coupled_bound(coupling: Coupling, table: Tensor, logits: Tensor, n: int) -> float:
+    samples, weights = all_draws(exchangeable_law(coupling, logits, n), n, len(logits))
+    return (weights @ log_mean_exp(log_weight_of(table_objective(table), logits)(samples))).item()
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("coupling", [Dirichlet(), Systematic()], ids=repr)
+def test_coupled_bound_stays_below_the_likelihood(coupling: Coupling, n: int) -> None:
+    for seed in range(5):
+        table, logits = 2 * random_table(2, seeded(seed)), torch.randn(2, generator=seeded(seed), dtype=torch.float64)
+        bound = expected_coupled_bound(coupling, table, logits, n)
+        assert bound < table.logsumexp(0).item()
+        one_sample = exact_bound(log_weight_of(table_objective(table), logits), logits, 1).item()
+        assert bound > one_sample
+
+
+def test_coupled_bound_has_its_enumerated_mean() -> None:
+    draws, n = 100_000, 4
+    log_weight = log_weight_of(table_objective(TABLE), PHI)
+    bounds = arms.coupled_bound(log_weight, PHI.expand(draws, -1), Systematic(), n, seeded())
+    score = (bounds.mean() - expected_coupled_bound(Systematic(), TABLE, PHI, n)) / (bounds.std() / math.sqrt(draws))
+    assert score.abs() < arms.checks.score_limit(1)
+    assert not bounds.requires_grad

@@ -1,0 +1,317 @@
+"""REBAR and RELAX: bias with power, the conditional draw, what the estimate is attached to, any logit, the door."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+import arms
+from arms.checks.bias import check_bias
+from arms.checks.oracle import exact_gradient, random_table, table_objective
+from arms.checks.verdicts import FAILURE_RATE
+from arms.estimators import REBAR, RELAX, Estimator, Relaxation, rebar, relax_control, variance_loss
+from arms.estimators.rebar import combine_relaxed, latent_points
+from arms.estimators.relax import AdditiveControl
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def quadratic(b: Tensor) -> Tensor:
+    return (b * torch.arange(1, b.shape[-1] + 1, dtype=b.dtype)).sum(-1).square() / 5
+
+
+class Network(nn.Module):
+    """A control that is far from zero, for the three latents of the bias check."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(3, 5, generator=seeded(1), dtype=torch.float64))
+        self.last = nn.Parameter(torch.randn(5, generator=seeded(2), dtype=torch.float64))
+
+    def forward(self, z: Tensor) -> Tensor:
+        values: Tensor = torch.tanh(z @ self.first) @ self.last + 0.3 * z[..., 0]
+        return values
+
+
+VARIANTS: dict[str, Callable[[int], Estimator]] = {
+    "rebar": REBAR,
+    "rebar, other temperature and scale": lambda n: REBAR(n, Relaxation(temperature=0.7, scale=-0.6)),
+    "relax": RELAX,
+    "relax, network": lambda n: RELAX(n, control=Network()),
+    "relax, network alone": lambda n: RELAX(n, relaxation=None, control=Network()),
+}
+
+
+# --- Bias, and the power to see it ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])  # 1, 2 and 4 samples of b
+@pytest.mark.parametrize("name", VARIANTS)
+def test_unbiased(name: str, n: int) -> None:
+    finding = check_bias(VARIANTS[name](n), draws=40_000, failure_rate=FAILURE_RATE / (3 * len(VARIANTS)), seed=n)
+    assert finding.passed, finding.figure
+
+
+def product_of_averages(
+    phi: Tensor, samples: Tensor, values: Tensor, control: Tensor, slope: Tensor, path: Tensor
+) -> Tensor:
+    """The released code's estimate."""
+    free, conditional = slope.chunk(2)
+    difference = (values - control.chunk(2)[1]).mean(0)
+    score = (samples - phi.sigmoid()).mean(0)
+    return difference.unsqueeze(-1) * score + (free - conditional * path).mean(0)
+
+
+def no_score(phi: Tensor, samples: Tensor, values: Tensor, control: Tensor, slope: Tensor, path: Tensor) -> Tensor:
+    """c is not taken from f."""
+    return combine_relaxed(phi, samples, values, 0 * control, slope, path)
+
+
+def unconditional(phi: Tensor, samples: Tensor, values: Tensor, control: Tensor, slope: Tensor, path: Tensor) -> Tensor:
+    """z~ differentiated as if it were z."""
+    return combine_relaxed(phi, samples, values, control, slope, torch.ones_like(path))
+
+
+@pytest.mark.parametrize("sabotage", [product_of_averages, no_score, unconditional])
+def test_bias_check_sees_sabotage(sabotage: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    estimator = RELAX(4, Relaxation(temperature=0.7), control=Network())
+    assert check_bias(estimator, draws=40_000).passed
+    monkeypatch.setattr(rebar, "combine_relaxed", sabotage)
+    assert not check_bias(estimator, draws=40_000).passed
+
+
+def test_one_sample_has_no_average_to_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebar, "combine_relaxed", product_of_averages)
+    assert check_bias(REBAR(2), draws=10_000).passed
+
+
+@pytest.mark.parametrize("phi", [-3.0, -1.1, 0.0, 2.3])
+def test_expected_gradient_of_one_latent_by_quadrature(phi: float) -> None:
+    """The expectation over the bit is a sum; over the noise of z and z~, a trapezoid rule on an analytic integrand."""
+    logits = torch.tensor([phi], dtype=torch.float64)
+    noise = torch.linspace(-45, 45, 3601, dtype=torch.float64)
+    weights = noise.sigmoid() * (-noise).sigmoid() * (noise[1] - noise[0]) * len(noise)  # combine takes the mean
+    f, relaxation = table_objective(torch.tensor([0.4, 2.0], dtype=torch.float64)), Relaxation(0.8, 1.3).double()
+    total = torch.zeros(1, dtype=torch.float64)
+    for bit in (0.0, 1.0):
+        samples = torch.full((len(noise), 1), bit, dtype=torch.float64)
+        z, path = latent_points(logits, samples, noise.view(-1, 1).expand(2, -1, 1))
+        z.requires_grad_()
+        control = relaxation.scale * f(relaxation(z)) + torch.sin(z).sum(-1)
+        (slope,) = torch.autograd.grad(control.sum(), z)
+        weighted = weights.repeat(2) * control.detach(), weights.repeat(2).unsqueeze(-1) * slope
+        grad = combine_relaxed(logits, samples, weights * f(samples), *weighted, path)
+        total = total + torch.sigmoid(logits if bit else -logits) * grad
+    assert (total - exact_gradient(f, logits)).abs().max() < 1e-12
+
+
+# --- The draw ---------------------------------------------------------------------------------------------------------
+
+
+def test_conditional_draw_is_the_textbook_one() -> None:
+    """Given b, u is uniform above or below 1 - p, and z = phi + logit(u)."""
+    phi = torch.linspace(-4, 4, 9, dtype=torch.float64).requires_grad_()
+    v = torch.rand(9, generator=seeded(), dtype=torch.float64)
+    p = phi.sigmoid()
+    for bit, u, noise in ((1.0, (1 - p) + v * p, v.logit()), (0.0, v * (1 - p), (1 - v).logit())):
+        expected = phi + u.logit()
+        z, path = latent_points(phi.detach(), torch.full((1, 9), bit, dtype=torch.float64), noise.expand(2, 1, 9))
+        torch.testing.assert_close(z[0], expected.detach(), rtol=0, atol=1e-12)
+        (slope,) = torch.autograd.grad(expected.sum(), phi, retain_graph=True)
+        torch.testing.assert_close(path[0], slope, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_points_are_finite_and_on_their_side_at_any_logit(dtype: torch.dtype) -> None:
+    far = torch.tensor([0.0, 1.0, 20.0, 90.0, 200.0, torch.inf], dtype=dtype)
+    logits = torch.cat([far, -far])
+    noise = torch.tensor([-torch.inf, -30.0, -1.0, 0.0, 15.0, 36.0], dtype=dtype).view(-1, 1).expand(2, 6, 12)
+    for bit in (0.0, 1.0):
+        z, path = latent_points(logits, torch.full((6, 12), bit, dtype=dtype), noise)
+        assert z.isfinite().all()
+        assert ((z >= 0) if bit else (z <= 0)).all()
+        assert ((path >= 0) & (path <= 1)).all()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_certain_latents_have_no_gradient(name: str, dtype: torch.dtype) -> None:
+    if "network" in name:
+        estimator: Estimator = RELAX(4, None if "alone" in name else Relaxation(), relax_control(4))
+    else:
+        estimator = VARIANTS[name](4)
+    logits = torch.tensor([0.5, 200.0, -torch.inf, torch.inf], dtype=dtype).expand(500, 4)
+    grad = estimator(quadratic, logits, seeded()).grad
+    assert grad.isfinite().all()
+    assert (grad[:, 1:] == 0).all()
+    assert (grad[:, 0] != 0).any()
+    loss = variance_loss(arms.Estimate(grad, grad))
+    assert all(part.isfinite().all() for part in torch.autograd.grad(loss, list(estimator.parameters())))
+
+
+@pytest.mark.parametrize("name", ["rebar", "relax"])
+def test_contract(name: str) -> None:
+    report = arms.checks.check_estimator(arms.ESTIMATORS[name], draws=5_000)
+    assert report.passed, str(report)
+
+
+# --- Parameters -------------------------------------------------------------------------------------------------------
+
+
+def test_estimate_reaches_its_own_parameters_and_nothing_else() -> None:
+    estimator = RELAX(4, control=relax_control(3))
+    logits, weights = torch.zeros(5, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+    estimate = estimator(lambda b: (b @ weights).square() - (b * logits).sum(-1), logits, seeded())
+    torch.autograd.backward(variance_loss(estimate))
+    assert logits.grad is None
+    assert weights.grad is None
+    assert all(parameter.grad is not None for parameter in estimator.parameters())
+    assert len(list(estimator.parameters())) == 6
+    with torch.no_grad():
+        assert not estimator(lambda b: (b @ weights).square(), logits, seeded()).grad.requires_grad
+
+
+def test_estimate_is_detached_when_nothing_learns() -> None:
+    estimator = REBAR(4, Relaxation().requires_grad_(False))
+    assert not estimator(quadratic, torch.zeros(3), seeded()).grad.requires_grad
+
+
+def test_variance_loss_has_the_slope_of_finite_differences() -> None:
+    logits = torch.tensor([[0.3, -0.8, 1.5], [-2.0, 0.1, 0.6]], dtype=torch.float64)
+    estimator = RELAX(4, Relaxation(temperature=0.7).double(), Network())
+    f = table_objective(random_table(3, seeded(3)))
+
+    def loss() -> Tensor:
+        return variance_loss(estimator(f, logits, seeded()))
+
+    parameters = list(estimator.parameters())
+    grads, step = torch.autograd.grad(loss(), parameters), 1e-6
+    for parameter, grad in zip(parameters, grads, strict=True):
+        entry, slope = parameter.data.view(-1)[:1], grad.flatten()[0]
+        entry += step
+        above = loss().item()
+        entry -= 2 * step
+        below = loss().item()
+        entry += step
+        assert abs((above - below) / (2 * step) - slope.item()) < 1e-6 * max(1.0, abs(slope.item()))
+
+
+def test_learning_lowers_the_variance_and_keeps_the_mean() -> None:
+    logits = torch.tensor([0.3, -0.8, 1.5]).expand(200, 3)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        estimator = RELAX(2, control=relax_control(3, hidden=16))
+    optimizer = torch.optim.Adam(estimator.parameters(), lr=0.02)
+    generator, losses = seeded(), []
+    for _ in range(150):
+        loss = variance_loss(estimator(quadratic, logits, generator))
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
+    grad = estimator(quadratic, logits[:1].expand(50_000, 3), generator).grad.detach()
+    score = (grad.mean(0) - exact_gradient(quadratic, logits[0])) / (grad.std(0) / len(grad) ** 0.5)
+    assert score.abs().max() < arms.checks.score_limit(3)
+
+
+def test_additive_control_serves_any_number_of_latents() -> None:
+    control = AdditiveControl()
+    assert (control(torch.randn(4, 7, 3, generator=seeded())) == 0).all()
+    nn.init.ones_(control.bends)
+    for d in (1, 5):
+        z = torch.randn(4, 7, d, generator=seeded(), dtype=torch.float64)
+        torch.testing.assert_close(control(z), sum((control(z[..., i : i + 1]) for i in range(d)), torch.zeros(4, 7)))
+
+
+def test_replicas_have_their_own_controls_and_share_the_context() -> None:
+    estimator = RELAX(4).for_replicas(5, d=3, context=2, generator=seeded())
+    logits, x = torch.zeros(5, 7, 3), torch.randn(5, 7, 2, generator=seeded())
+    step = estimator.with_context(x)
+    estimate = step(quadratic, logits, seeded())
+    assert estimate.values.shape == (2, 5, 7)
+    shared = zip(step.parameters(), estimator.parameters(), strict=True)
+    assert all(one is other for one, other in shared)
+    per_replica = estimate.grad.square().sum(-1).mean(-1)
+    (scale,) = torch.autograd.grad(per_replica[2], [step.relaxation.scale])  # type: ignore[union-attr]
+    assert scale[2] != 0
+    assert (scale[[0, 1, 3, 4]] == 0).all()
+
+
+def test_control_with_a_context() -> None:
+    control = relax_control(3, context=2)
+    estimator = RELAX(4, control=control).with_context(torch.ones(5, 2))
+    assert estimator(quadratic, torch.zeros(5, 3)).grad.shape == (5, 3)
+    with pytest.raises(ValueError, match="with_context"):
+        RELAX(4, control=control)(quadratic, torch.zeros(5, 3))
+
+
+# --- The user's door --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [REBAR(4), RELAX(4, control=relax_control(3))], ids=["rebar", "relax"])
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_expectation(estimator: Estimator, chunk: int | None) -> None:
+    logits, weights = torch.linspace(-1, 1, 15).view(5, 3).requires_grad_(), torch.ones(3, requires_grad=True)
+
+    def objective(b: Tensor) -> Tensor:
+        return (b @ weights).square()
+
+    value = arms.expectation(objective, logits, estimator, generator=seeded(), chunk=chunk)
+    found = torch.autograd.grad(value.sum(), (logits, weights))
+    estimate = estimator(objective, logits, seeded())
+    torch.testing.assert_close(value, estimate.values.mean(0))
+    torch.testing.assert_close(found[0], estimate.grad)
+    torch.testing.assert_close(found[1], torch.autograd.grad(estimate.values.mean(0).sum(), weights)[0])
+
+
+def hard_with_weights(weights: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda b: (b > 0.5).to(b.dtype) @ weights
+
+
+@pytest.mark.parametrize("name", ["rebar", "relax"])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        lambda b: torch.as_tensor(b.numpy().sum(-1)),
+        lambda b: b.detach().sum(-1),
+        hard_with_weights(torch.ones(3, requires_grad=True)),
+    ],
+    ids=["numpy", "detached", "thresholds"],
+)
+def test_black_boxes_are_refused(name: str, objective: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(ValueError, match="differentiates the objective"):
+        arms.expectation(objective, torch.zeros(5, 3), name, 4)
+
+
+def test_network_alone_takes_a_black_box() -> None:
+    estimator = RELAX(4, relaxation=None, control=relax_control(3))
+    estimate = estimator(lambda b: torch.as_tensor(b.numpy().sum(-1)), torch.zeros(5, 3))
+    assert estimate.grad.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: arms.draw(torch.zeros(3), "relax", 4), "no two-step form.*arms.expectation"),
+        (lambda: arms.draw(torch.zeros(3), "rebar", 4), "no two-step form.*arms.expectation"),
+        (lambda: RELAX(3), "must be even"),
+        (lambda: Relaxation(temperature=0.0), "temperature must be positive"),
+        (lambda: RELAX(2, control=nn.Identity())(quadratic, torch.zeros(5, 3)), "control must return one value"),
+        (lambda: arms.expectation(quadratic, torch.full((3,), torch.nan), "relax"), "must not be NaN"),
+    ],
+)
+def test_errors_that_help(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_making_an_estimator_draws_nothing() -> None:
+    state = torch.get_rng_state()
+    made = [factory(8) for factory in arms.ESTIMATORS.values()]
+    assert torch.equal(state, torch.get_rng_state())
+    learning = {type(one) for one in made if list(one.parameters())}
+    assert learning == {REBAR, RELAX}

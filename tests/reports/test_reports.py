@@ -1,0 +1,251 @@
+"""Reports on hand-made run directories: what is compared, what is marked, what stands beside the paper's numbers."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_directories import bounds_of, make_run
+
+from arms.bench.config import TrainConfig
+from arms.bench.reports import build_report, collect
+from arms.bench.reports.curves import MOST_POINTS, plots
+from arms.bench.reports.groups import Group, group_runs
+from arms.bench.reports.paper import printed, released_count
+from arms.bench.reports.style import DASHES, MARKERS, STYLES
+from arms.bench.reports.tables import Cell, Stat, Table, beside_paper, comparison, mark_best, overview, summarise
+from arms.estimators import ESTIMATORS
+
+
+def groups_of(*paths: Path) -> list[Group]:
+    return group_runs(collect(paths).runs)
+
+
+def table_of(folder: Path) -> Table:
+    (group,) = groups_of(folder)
+    table = comparison(group, "name")
+    assert table is not None
+    return table
+
+
+def column(table: Table, heading: str) -> dict[str, Cell]:
+    place = list(table.columns).index(heading)
+    return {label: cells[place] for label, cells in table.rows}
+
+
+# ---- the best
+
+
+def test_best_is_the_highest_and_what_lies_within_the_standard_error() -> None:
+    # standard errors of the difference: sqrt(1/4 + 1/4) = 0.707 to the second and third
+    top, near, far = Stat(-10.0, 1.0, 4), Stat(-10.7, 1.0, 4), Stat(-10.72, 1.0, 4)
+    assert [cell.best for cell in mark_best([far, top, near])] == [False, True, True]
+
+
+def test_more_replicas_make_the_mark_stricter() -> None:
+    assert [cell.best for cell in mark_best([Stat(-10.0, 1.0, 4), Stat(-10.7, 1.0, 4)])] == [True, True]
+    assert [cell.best for cell in mark_best([Stat(-10.0, 1.0, 40), Stat(-10.7, 1.0, 40)])] == [True, False]
+
+
+def test_what_is_never_best() -> None:
+    single, diverged = Stat(0.0, None, 1), summarise([1.0, math.inf])
+    assert not math.isfinite(diverged.mean)
+    assert "not finite" in str(diverged)
+    assert str(Stat(-1.5e31, 2.5e30, 2)) == "\u22121.5e+31 ± 2.5e+30"
+    cells = mark_best([single, diverged, None, Stat(-10.0, 0.1, 4), Stat(-12.0, 0.1, 4)])
+    assert [cell.best for cell in cells] == [False, False, False, True, False]
+    assert not mark_best([Stat(-10.0, 1.0, 4), None])[0].best
+
+
+def test_standard_deviation_is_the_samples() -> None:
+    stat = summarise([-1.0, -2.0, -6.0])
+    assert stat.mean == pytest.approx(-3.0)
+    assert stat.std == pytest.approx(math.sqrt(7.0))
+    assert summarise([-1.0]).std is None
+
+
+# ---- columns and groups
+
+
+def test_columns_never_mix_k(tmp_path: Path) -> None:
+    for estimator in ("arms-s", "disarm", "loorf"):
+        make_run(tmp_path / estimator, TrainConfig(estimator=estimator, num_samples=4, replicas=2))
+    table = table_of(tmp_path)
+    assert list(table.columns) == ["train K=1", "train K=4 (=n)", "test K=1", "test K=4 (=n)", "test K=100"]
+    expected = {
+        "train K=1": -98.9,
+        "train K=4 (=n)": -95.9,
+        "test K=1": -98.8,
+        "test K=4 (=n)": -95.8,
+        "test K=100": 0.2,
+    }
+    for heading, mean in expected.items():
+        cells = column(table, heading)
+        assert set(cells) == {"loorf, R=2", "disarm, R=2", "arms-s, R=2"}
+        for cell in cells.values():
+            assert cell.stat is not None
+            assert cell.stat.mean == pytest.approx(mean), heading
+
+
+def test_a_missing_k_is_left_empty_not_replaced(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", TrainConfig(estimator="loorf", replicas=2))
+    partial = {"train": {1: [-90.0, -91.0]}, "test": {1: [-92.0, -93.0], 2: [-80.0, -81.0]}}
+    make_run(tmp_path / "b", TrainConfig(estimator="arms-s", replicas=2), partial)
+    table = table_of(tmp_path)
+    assert column(table, "train K=4 (=n)")["arms-s, R=2"].stat is None
+    assert column(table, "train K=1")["arms-s, R=2"].stat is not None
+    assert not any("K=2" in heading for heading in table.columns)
+
+
+def test_only_comparable_runs_share_a_table(tmp_path: Path) -> None:
+    base = TrainConfig(replicas=2)
+    changes: list[dict[str, Any]] = [
+        {},
+        {"dataset": "omniglot"},
+        {"network": "nonlinear"},
+        {"num_samples": 6},
+        {"steps": 7},
+        {"decoder_samples": "extra"},
+    ]
+    for index, change in enumerate(changes):
+        make_run(tmp_path / str(index), TrainConfig(**{**base.__dict__, **change}))
+    groups = groups_of(tmp_path)
+    assert len(groups) == len(changes)
+    table = overview(groups, "overview")
+    assert table is not None
+    assert len(table.rows) == len(changes)
+
+
+def test_overview_says_only_what_differs(tmp_path: Path) -> None:
+    for n in (4, 6):
+        for estimator, level in (("loorf", -100.0), ("arms-s", -90.0)):
+            config = TrainConfig(estimator=estimator, num_samples=n, replicas=2)
+            make_run(tmp_path / f"{estimator}{n}", config, bounds_of(config, level))
+    table = overview(groups_of(tmp_path), "overview")
+    assert table is not None
+    assert table.title == "test K=100, digits, linear, 10,000 steps, decoder on all samples"
+    assert [label for label, _ in table.rows] == ["n = 4", "n = 6"]
+    assert [[cell.best for cell in cells] for _, cells in table.rows] == [[False, True]] * 2
+
+
+def test_seeds_are_pooled_and_other_differences_are_rows(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", TrainConfig(seed=0, replicas=2))
+    make_run(tmp_path / "b", TrainConfig(seed=1, replicas=3))
+    make_run(tmp_path / "c", TrainConfig(seed=0, replicas=2, learning_rate=1e-3))
+    labels = {label for label, _ in table_of(tmp_path).rows}
+    assert labels == {"arms-s (learning_rate 0.0001), R=5", "arms-s (learning_rate 0.001), R=2"}
+
+
+def test_a_copy_of_a_run_is_not_more_evidence(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_run(tmp_path / name, TrainConfig(replicas=2))
+    found = collect([tmp_path, tmp_path / "a"])
+    assert len(found.runs) == 1
+    (problem,) = found.problems
+    assert "same configuration" in problem.what
+
+
+def test_a_seed_is_pooled_once(tmp_path: Path) -> None:
+    make_run(tmp_path / "a-small", TrainConfig(replicas=2))
+    make_run(tmp_path / "b-large", TrainConfig(replicas=3))
+    make_run(tmp_path / "c-reports", TrainConfig(replicas=3, report_every=50, evaluate_every=100, evaluate_images=10))
+    make_run(tmp_path / "d-other-seed", TrainConfig(replicas=2, seed=1))
+    make_run(tmp_path / "e-other-rate", TrainConfig(replicas=2, learning_rate=1e-3))
+    found = collect([tmp_path])
+    assert [run.path.name for run in found.runs] == ["b-large", "d-other-seed", "e-other-rate"]
+    what = f"the same seed and training as {tmp_path / 'b-large'}; skipped"
+    assert [(Path(one.where).name, one.what) for one in found.problems] == [("a-small", what), ("c-reports", what)]
+    labels = {label for label, _ in table_of(tmp_path).rows}
+    assert labels == {"arms-s (learning_rate 0.0001), R=5", "arms-s (learning_rate 0.001), R=2"}
+
+
+def test_a_finished_run_is_not_left_out_for_an_unfinished_one(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", TrainConfig(replicas=3), finish=False)
+    make_run(tmp_path / "b", TrainConfig(replicas=2))
+    found = collect([tmp_path])
+    assert [run.path.name for run in found.runs] == ["b"]
+    assert [Path(one.where).name for one in found.problems] == ["a", "a"]
+
+
+# ---- the paper
+
+
+def test_printed_numbers_stand_beside_ours(tmp_path: Path) -> None:
+    for estimator in ("arms-d", "disarm", "arms-s"):
+        config = TrainConfig("dynamic-mnist", "linear", estimator, 4, replicas=2, steps=1_000_000)
+        make_run(tmp_path / estimator, config)
+    (group,) = groups_of(tmp_path)
+    by_n, by_half = beside_paper(group, "name")
+    assert "K = n = 4" in by_n.title
+    ours, paper = column(by_n, "train K=4, ours"), column(by_n, "train, paper's table 1")
+    assert str(ours["arms-d, R=2"]) == "\u221295.90 ± 0.71"
+    assert str(paper["arms-d, R=2"]) == "\u2212112.13 ± 0.10"
+    assert paper["arms-s, R=2"].stat is None
+    assert str(column(by_n, "test, paper's table 3")["arms-d, R=2"]) == "\u2212111.57 ± 0.13"
+    assert [label for label, _ in by_half.rows] == ["disarm, R=2"]
+    assert str(column(by_half, "train K=2, ours")["disarm, R=2"]) == "\u221297.90 ± 0.71"
+    assert str(column(by_half, "train, paper's table 1")["disarm, R=2"]) == "\u2212113.26 ± 0.05"
+    assert any("not certain" in caveat for caveat in by_half.caveats)
+    assert any("decoder_samples all (paper: extra)" in caveat for caveat in by_n.caveats)
+
+
+def test_paper_numbers_are_all_there(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", TrainConfig("omniglot", "linear", "disarm-ms", 8, replicas=2))
+    (group,) = groups_of(tmp_path)
+    (table,) = beside_paper(group, "name")
+    said = " ".join(table.caveats)
+    assert "repeats table 1's DisARM column" in said
+    assert "steps 10000 (paper: 1000000)" in said
+    multi = printed(group.setting, "arms-ms-d", "train")
+    assert multi is not None
+    assert (multi.table, multi.mean) == (2, -118.40)
+    assert printed(group.setting, "arms-s", "train") is None
+    assert [released_count(name, 10) for name in ("loorf", "vimco", "relax", "arms-ms-d")] == [10, 10, 5, 5]
+
+
+def test_no_paper_table_where_nothing_is_printed(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", TrainConfig("digits", replicas=2))
+    (group,) = groups_of(tmp_path)
+    assert beside_paper(group, "name") == []
+
+
+# ---- curves and looks
+
+
+def test_curves_pool_replicas_and_stay_thin(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", TrainConfig(seed=0, replicas=2), reports=3 * MOST_POINTS)
+    make_run(tmp_path / "b", TrainConfig(seed=1, replicas=1), reports=2, finish=False)
+    (group,) = groups_of(tmp_path)
+    elbo, variance = plots(group)
+    (curve,) = elbo.curves
+    assert curve.replicas == 2
+    assert len(curve.steps) == MOST_POINTS
+    assert curve.steps[:2] == [3, 6]
+    assert curve.mean[0] == pytest.approx(-100 + 2 + 0.5)  # steps 1, 2, 3 of replicas 0 and 1
+    assert curve.std is not None
+    assert curve.std[0] == pytest.approx(math.sqrt(0.5))
+    assert variance.quantity.logarithmic
+
+
+def test_a_diverged_curve_is_cut_not_fatal(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "a", TrainConfig(), bounds_of(TrainConfig(), level=math.nan), reports=2)
+    run.report({"step": 3, "train_elbo": [math.nan], "gradient_variance": [math.inf]})
+    (group,) = groups_of(tmp_path)
+    assert plots(group)[0].curves[0].steps == [1, 2]
+    build_report([tmp_path], tmp_path / "report.html")
+    assert "not finite" in (tmp_path / "report.html").read_text()
+
+
+def test_every_estimator_has_looks_of_its_own() -> None:
+    assert set(STYLES) == set(ESTIMATORS)
+    assert len(set(STYLES.values())) == len(STYLES)
+    for style in STYLES.values():
+        assert style.dash in DASHES
+        assert style.marker in MARKERS
+
+
+def test_rows_follow_the_registry(tmp_path: Path) -> None:
+    for estimator in ("vimco", "arms-s", "loorf"):
+        make_run(tmp_path / estimator, TrainConfig(estimator=estimator))
+    (group,) = groups_of(tmp_path)
+    assert [row.estimator for row in group.rows] == ["loorf", "arms-s", "vimco"]
