@@ -65,12 +65,12 @@ def by_hand(n: int) -> Step:
 
 
 def by_library(name: str, n: int) -> Step:
-    model, estimator = Model(), arms.estimator(name, n)
+    model, estimator = Model(), arms.as_estimator(name, n)
 
     def step() -> None:
         logits = model.encoder(model.x)
         constant = logits.detach()
-        if estimator.objective == "expectation":
+        if not estimator.target.direct:
             value = arms.expectation(lambda b: model.log_joint(b) + log_loss(constant, b), logits, estimator)
         else:
             value = arms.multi_sample_bound(lambda b: model.log_joint(b) + log_loss(logits, b), logits, estimator)
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    names = [name for name, make in arms.ESTIMATORS.items() if name != "exact" and not make(4).relaxes]
+    names = [name for name, make in arms.ESTIMATORS.items() if name != "exact" and make(4).slopes == "none"]
     steps = {"by hand (loorf)": by_hand(options.num_samples)}
     steps |= {name: by_library(name, options.num_samples) for name in names}
     steps["by hand again"] = by_hand(options.num_samples)

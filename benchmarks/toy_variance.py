@@ -17,7 +17,7 @@ from arms.checks import univariate_variance
 def ratios(n: int) -> dict[str, float]:
     logits = torch.logit(torch.linspace(0.1, 0.9, toy.POINTS, dtype=torch.float64))
     variances = {
-        name: univariate_variance(arms.estimator(name, n), logits, toy.P0**2, (1 - toy.P0) ** 2)
+        name: univariate_variance(arms.as_estimator(name, n), logits, toy.P0**2, (1 - toy.P0) ** 2)
         for name in toy.ESTIMATORS
     }
     means = {name: variance.mean().item() for name, variance in variances.items() if variance is not None}

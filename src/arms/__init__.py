@@ -4,7 +4,16 @@ from importlib.metadata import PackageNotFoundError, version
 
 from arms import checks
 from arms.checks import variance
-from arms.couplings import COUPLINGS, Coupling, Dirichlet, Gaussian, Independent, Systematic, coupling
+from arms.couplings import (
+    COUPLINGS,
+    BinaryCoupling,
+    Coupling,
+    Dirichlet,
+    Gaussian,
+    Independent,
+    Systematic,
+    as_coupling,
+)
 from arms.estimators import (
     ARM,
     ARMS,
@@ -19,18 +28,21 @@ from arms.estimators import (
     Estimate,
     Estimator,
     Exact,
-    MultiSample,
+    ExtraSample,
     MultiSampleARMS,
     MultiSampleDisARM,
     MultiSampleLOORF,
     MultiSampleReinforce,
     Reinforce,
     Relaxation,
-    estimator,
+    Stacked,
+    as_estimator,
     relax_control,
     variance_loss,
 )
 from arms.expectation import attach, coupled_bound, draw, expectation, multi_sample_bound
+from arms.latents import Bernoulli, Latent, OneHot, as_latent
+from arms.targets import Expectation, MultiSampleBound, Target
 
 __all__ = [
     "ARM",
@@ -42,6 +54,8 @@ __all__ = [
     "REBAR",
     "RELAX",
     "VIMCO",
+    "Bernoulli",
+    "BinaryCoupling",
     "Coupling",
     "Dirichlet",
     "DisARM",
@@ -49,22 +63,29 @@ __all__ = [
     "Estimate",
     "Estimator",
     "Exact",
+    "Expectation",
+    "ExtraSample",
     "Gaussian",
     "Independent",
-    "MultiSample",
+    "Latent",
     "MultiSampleARMS",
+    "MultiSampleBound",
     "MultiSampleDisARM",
     "MultiSampleLOORF",
     "MultiSampleReinforce",
+    "OneHot",
     "Reinforce",
     "Relaxation",
+    "Stacked",
     "Systematic",
+    "Target",
+    "as_coupling",
+    "as_estimator",
+    "as_latent",
     "attach",
     "checks",
     "coupled_bound",
-    "coupling",
     "draw",
-    "estimator",
     "expectation",
     "multi_sample_bound",
     "relax_control",

@@ -1,19 +1,18 @@
-"""The border: what a user hands in is brought to one form, or refused with a sentence that helps."""
+"""What users hand in, checked once: counts, distributions, and what can be known of a tensor's values."""
 
 import operator
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Independent
-
-Logits: TypeAlias = "Tensor | Bernoulli | Independent[Bernoulli]"
+from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
 
 
 def as_count(value: object, least: int, what: str, *, even: bool = False) -> int:
     """Return `value` as an int of at least `least` (and even, where samples come in pairs)."""
     wanted = f"{'an even' if even else 'an'} integer >= {least}"
     try:
+        if isinstance(value, bool):
+            raise TypeError
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ValueError(f"{what} must be {wanted}, got {value!r}") from None
@@ -24,21 +23,24 @@ def as_count(value: object, least: int, what: str, *, even: bool = False) -> int
     return count
 
 
-def as_logits(logits: Logits) -> Tensor:
-    """Return the logits `[*batch, d]` behind a tensor, a Bernoulli or an Independent(Bernoulli, 1)."""
-    tensor = _logits_of(logits) if isinstance(logits, Distribution) else logits
-    if not isinstance(tensor, Tensor):
+def check_logits(logits: object, event_axes: str) -> Tensor:
+    """Return `logits` if they are a floating-point tensor with the event axes named, such as `d` or `d, K`."""
+    axes = event_axes.count(",") + 1
+    if not isinstance(logits, Tensor):
         raise ValueError(
-            f"logits must be a tensor, a Bernoulli or an Independent(Bernoulli, 1), got {type(logits).__name__}"
+            "logits must be a tensor, a Bernoulli, a OneHotCategorical, either of them in Independent(..., 1), or a "
+            f"latent of arms, got {type(logits).__name__}"
         )
-    if not tensor.is_floating_point():
-        raise ValueError(f"logits must be floating point, got {tensor.dtype}: call .float() on them")
-    if tensor.ndim == 0:
-        raise ValueError("logits must have shape [*batch, d] with the latent axis last, got a scalar: unsqueeze it")
-    return tensor
+    if not logits.is_floating_point():
+        raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float() on them")
+    if logits.ndim < axes:
+        got = "a scalar: unsqueeze it" if logits.ndim == 0 else f"shape {list(logits.shape)}"
+        raise ValueError(f"logits must have shape [*batch, {event_axes}] with the latent axis last, got {got}")
+    return logits
 
 
-def _logits_of(distribution: Distribution) -> Tensor:
+def logits_of(distribution: Distribution) -> tuple[Tensor, bool]:
+    """Return the logits of a torch distribution, and whether it is categorical (one-hot)."""
     base = distribution
     if isinstance(base, Independent):
         if base.reinterpreted_batch_ndims != 1:
@@ -47,29 +49,50 @@ def _logits_of(distribution: Distribution) -> Tensor:
                 f"got {base.reinterpreted_batch_ndims}: use Independent(Bernoulli(...), 1)"
             )
         base = base.base_dist
+    if isinstance(base, OneHotCategorical):
+        if not base.batch_shape:
+            raise ValueError("a OneHotCategorical must have logits [*batch, d, K], got [K]: unsqueeze them for d = 1")
+        return base.logits, True
     if not isinstance(base, Bernoulli):
-        raise ValueError(f"the latent distribution must be Bernoulli, got {type(base).__name__}")
-    # What it was built from: sampling, for one, leaves probabilities of fewer digits beside the given logits.
-    return _exact_logit(base.probs) if base._param is base.__dict__.get("probs") else base.logits
+        raise ValueError(f"the latent distribution must be Bernoulli or OneHotCategorical, got {type(base).__name__}")
+    # What it was built from (`_param` is private, and as old as the class): sampling, for one, leaves probabilities of
+    # fewer digits beside the logits that were given.
+    return (exact_logit(base.probs) if base._param is base.__dict__.get("probs") else base.logits), False
 
 
-def _exact_logit(probs: Tensor) -> Tensor:
-    # Bernoulli.logits pulls p = 0 and p = 1 inwards by an epsilon; here they stay, and their gradient is 0, not NaN.
+def exact_logit(probs: Tensor) -> Tensor:
+    """Return log p/(1 - p) with p = 0 and p = 1 at infinity, where Bernoulli.logits pulls them inwards."""
+    if not true_or_unreadable(((probs >= 0) & (probs <= 1)).all()):
+        raise ValueError(
+            f"probabilities must lie in [0, 1], got {probs.min().item():g} to {probs.max().item():g}: "
+            "look for the step that made them so"
+        )
     inside = (probs > 0) & (probs < 1)
     edge = torch.where(probs > 0.5, torch.inf, -torch.inf).to(probs)
+    # The inner `where` keeps the gradient at p = 0 and p = 1 zero: autograd would make it 0 * inf = NaN.
     return torch.where(inside, torch.logit(torch.where(inside, probs, 0.5)), edge)
 
 
-def widen(tensor: Tensor) -> Tensor:
+def at_least_float32(tensor: Tensor) -> Tensor:
     """Return the tensor in float32 if it is a half-precision one: noise and sums need the bits."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def holds(condition: Tensor) -> bool:
-    """Whether a boolean scalar is true, or cannot be looked at: while compiling, vmapping or capturing a CUDA graph."""
-    if torch.compiler.is_compiling() or (condition.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return True
-    try:
-        return bool(condition)
-    except RuntimeError:  # vmap: the value is many values
-        return True
+def true_or_unreadable(condition: Tensor) -> bool:
+    """Whether a boolean scalar is true, or cannot be read."""
+    return bool(condition) if is_readable(condition) else True
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """Whether values may be looked at: not while compiling, vmapping or capturing a CUDA graph."""
+    if torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return False
+    # A private question (tried on PyTorch 2.8 to 2.13): under vmap a value is many values, and reading it raises.
+    return not torch._C._functorch.is_batchedtensor(_unwrapped(tensor))
+
+
+def _unwrapped(tensor: Tensor) -> Tensor:
+    """Return a tensor without the wrappers that torch.func.grad puts around it, which hide those of vmap."""
+    while torch._C._functorch.is_gradtrackingtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor

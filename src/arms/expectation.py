@@ -1,18 +1,27 @@
-"""The user's door: a tensor whose value is the objective's mean, or the bound, and whose gradient is the estimate."""
+"""The public functions: a tensor whose value is the objective's mean or a bound, and whose gradient is the estimate."""
+
+from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import Logits, as_logits
-from arms.couplings import Coupling
-from arms.couplings import coupling as as_coupling
-from arms.estimators import ARMS, Draw, Estimator, MultiSample, Objective
-from arms.estimators import estimator as as_estimator
-from arms.estimators.base import Values, as_values, draw_from, evaluate, gradient
-from arms.estimators.multi_sample import log_mean_exp
-
-LARGEST = 1e4
-"""A logit whose p is 0 or 1 in every floating-point format."""
+from arms.couplings import Coupling, as_coupling
+from arms.estimators import ARMS, Draw, Estimator, Objective, as_estimator
+from arms.estimators.base import Values
+from arms.estimators.pipeline import (
+    Evaluation,
+    Options,
+    as_values,
+    attach_gradient,
+    draw_points,
+    estimate,
+    evaluate,
+    gradient,
+    has_tangent,
+    slopes_of,
+)
+from arms.latents import Latent, Logits, as_latent
+from arms.targets import log_mean_exp
 
 
 def expectation(
@@ -25,15 +34,23 @@ def expectation(
     chunk: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Return E[objective(b)] for b ~ Bernoulli(sigmoid(logits)), as seen by n samples, ready for `.backward()`.
+    """Return E[objective(b)] for a discrete latent b, as seen by n samples, ready for `.backward()`.
 
-    `objective` maps samples `[n, *batch, d]` to values `[n, *batch]`; it may be a black box. The result `[*batch]` is
-    the mean of those values. Its gradient is the estimator's for the logits, plus autograd's own for whatever the
-    objective itself depends on.
+    The result is the mean of the objective's values. Its gradient is the estimator's for the logits, plus autograd's
+    own for whatever the objective itself depends on.
 
-    `estimator` is a name of `arms.ESTIMATORS` or an object; `num_samples` (8 unless said) counts evaluations of the
-    objective. `chunk` evaluates that many samples at a time and recomputes them in backward, when memory is short.
-    `validate=False` skips the look at values (NaN, infinity), which on a GPU waits for the device.
+    Args:
+        objective: Maps samples `[n, *batch, d]` to values `[n, *batch]`; it may be a black box.
+        logits: `[*batch, d]` for b ~ Bernoulli(sigmoid(logits)), a torch `Bernoulli` or `OneHotCategorical` (or either
+            in `Independent(..., 1)`), or a latent such as `arms.OneHot(logits)` with logits `[*batch, d, K]`.
+        estimator: A name in `arms.ESTIMATORS`, or an estimator object.
+        num_samples: Evaluations of the objective, 8 unless given.
+        generator: Source of all randomness; PyTorch's global one unless given.
+        chunk: Evaluate this many samples at a time and again in backward, when memory is short.
+        validate: Look for NaN and infinity, which on a GPU waits for the device.
+
+    Returns:
+        `[*batch]`, differentiable once with respect to the logits.
 
     >>> logits = torch.zeros(5, 3, requires_grad=True)
     >>> value = expectation(lambda b: (b - 0.4).square().sum(-1), logits, num_samples=4)
@@ -42,14 +59,9 @@ def expectation(
     (torch.Size([5]), torch.Size([5, 3]))
     """
     chosen = as_estimator(estimator, num_samples)
-    if chosen.objective != "expectation":
-        raise ValueError(f"{chosen} estimates the gradient of the {chosen.objective}: use arms.multi_sample_bound")
-    if chosen.relaxes:
-        phi = as_logits(logits)
-        grad, values = chosen(objective, phi, generator, chunk=chunk, validate=validate)
-        return _attach(values.mean(0), phi, grad.detach())
-    drawn = draw_from(chosen, logits, generator, validate=validate)
-    return _surrogate(drawn, evaluate(objective, drawn, chunk=chunk, validate=validate))
+    if chosen.target.direct:
+        raise ValueError(f"{chosen} estimates the gradient of the {chosen.target}: use arms.multi_sample_bound")
+    return _surrogate(chosen, objective, as_latent(logits, validate=validate), generator, chunk, validate)
 
 
 def multi_sample_bound(
@@ -62,30 +74,36 @@ def multi_sample_bound(
     chunk: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Return the K-sample bound log(1/K sum_k w_k) of Burda et al. `[*batch]`, ready for `.backward()`.
+    """Return the K-sample bound log(1/K sum_k w_k) of Burda et al., ready for `.backward()`.
 
-    `log_weight` maps samples `[n, *batch, d]` to log w = log p(x, b) - log q(b) `[n, *batch]`, where q(b) is computed
-    from the same logits, attached. The gradient is unbiased for that of E[log(1/K sum_k w_k)] over independent
-    samples: for the logits (the estimator's score part, and the direct term by autograd through log q) and for
-    whatever else `log_weight` depends on.
+    The gradient is unbiased for that of E[log(1/K sum_k w_k)] over independent samples: for the logits (the
+    estimator's score part, and the direct term by autograd through log q) and for whatever `log_weight` depends on.
 
-    `num_samples` (8 unless said) counts evaluations of `log_weight`; the K that goes with it is the estimator's
-    `bound_samples`: n for vimco and reinforce-ms, n/2 for the others unless said. `chunk` and `validate` are those of
-    `expectation`.
+    Args:
+        log_weight: Maps samples `[n, *batch, d]` to log w = log p(x, b) - log q(b) `[n, *batch]`, where q(b) is
+            computed from the same logits, attached.
+        logits: As for `expectation`.
+        estimator: A name in `arms.ESTIMATORS` that ends in -ms, or vimco, or an estimator object.
+        num_samples: Evaluations of `log_weight`, 8 unless given. The K that goes with it is the estimator's
+            `bound_samples`: n for vimco and reinforce-ms, n/2 for the others unless given.
+        generator: Source of all randomness; PyTorch's global one unless given.
+        chunk: Evaluate this many samples at a time and again in backward, when memory is short.
+        validate: Look for NaN and infinity, which on a GPU waits for the device.
+
+    Returns:
+        The bound `[*batch]`.
 
     >>> logits = torch.zeros(5, 3, requires_grad=True)
-    >>> def log_weight(b):
-    ...     return b.prod(-1) - torch.distributions.Bernoulli(logits=logits).log_prob(b).sum(-1)
-    >>> bound = multi_sample_bound(log_weight, logits, "arms-ms-d", num_samples=4)
-    >>> bound.sum().backward()
-    >>> bound.shape, logits.grad.shape
-    (torch.Size([5]), torch.Size([5, 3]))
+    >>> def log_weight(b):  # log p(x, b) = b.sum(-1), say
+    ...     return b.sum(-1) - torch.distributions.Bernoulli(logits=logits).log_prob(b).sum(-1)
+    >>> multi_sample_bound(log_weight, logits, num_samples=10).sum().backward()
+    >>> logits.grad.shape
+    torch.Size([5, 3])
     """
     chosen = as_estimator(estimator, num_samples)
-    if not isinstance(chosen, MultiSample):
-        raise ValueError(f"{chosen} estimates the gradient of the {chosen.objective}: use arms.expectation")
-    drawn = draw_from(chosen, logits, generator, validate=validate)
-    return _surrogate(drawn, evaluate(log_weight, drawn, chunk=chunk, validate=validate))
+    if not chosen.target.direct:
+        raise ValueError(f"{chosen} estimates the gradient of the {chosen.target}: use arms.expectation")
+    return _surrogate(chosen, log_weight, as_latent(logits, validate=validate), generator, chunk, validate)
 
 
 def coupled_bound(
@@ -101,13 +119,20 @@ def coupled_bound(
     for independent ones. Antithetic samples mostly tighten the bound, but no theorem says so: there are models where
     they loosen it. The result is detached.
 
+    Args:
+        log_weight: Maps samples `[n, *batch, d]` to log-weights `[n, *batch]`.
+        logits: As for `expectation`.
+        coupling: A name in `arms.COUPLINGS`, or a coupling.
+        num_samples: Samples of the bound.
+        generator: Source of all randomness; PyTorch's global one unless given.
+
     >>> coupled_bound(lambda b: b.sum(-1), torch.zeros(5, 3), "systematic", num_samples=4).shape
     torch.Size([5])
     """
-    chosen = as_coupling(coupling) if isinstance(coupling, str) else coupling
+    options = Options(gradient=False)
     with torch.no_grad():
-        drawn = draw_from(ARMS(num_samples, chosen), logits, generator)
-        return log_mean_exp(evaluate(log_weight, drawn))
+        drawn = draw_points(ARMS(num_samples, as_coupling(coupling)), as_latent(logits), generator)
+        return log_mean_exp(evaluate(log_weight, drawn, options).values)
 
 
 def draw(
@@ -120,17 +145,43 @@ def draw(
 ) -> Draw:
     """Draw samples now and bring their objective values to `attach` later: for simulators and environments.
 
+    The draw keeps the probabilities it was made with: a step of an optimiser in between does no harm.
+
+    Args:
+        logits: As for `expectation`.
+        estimator: A name in `arms.ESTIMATORS`, or an estimator object.
+        num_samples: Samples, 8 unless given.
+        generator: Source of all randomness; PyTorch's global one unless given.
+        validate: Look for NaN in the logits.
+
+    Returns:
+        A draw: evaluate the objective at its `points` `[m, *batch, d]`, which are its `samples` for all estimators that
+        need nothing but values.
+
     >>> drawn = draw(torch.zeros(3), "disarm", num_samples=2)
     >>> drawn.samples.sum(0)  # at p = 1/2 the two are each other's complement
     tensor([1., 1., 1.])
     """
-    return draw_from(as_estimator(estimator, num_samples), logits, generator, validate=validate)
+    latent = as_latent(logits, validate=validate)
+    kept = replace(latent, logits=latent.logits.detach().clone())
+    drawn = draw_points(as_estimator(estimator, num_samples), kept, generator)
+    points = drawn.points
+    if drawn.estimator.slopes != "none" and not points.requires_grad:
+        points = points.detach().requires_grad_()  # so that `attach` can take the slopes from the values' graph
+    return replace(drawn, points=points, given=latent)
 
 
-def attach(draw: Draw, values: Values, *, validate: bool = True) -> Tensor:
-    """Return the value `[*batch]` of a draw, given its objective values `[n, *batch]`, ready for `.backward()`.
+def attach(draw: Draw, values: Values, slopes: Tensor | None = None, *, validate: bool = True) -> Tensor:
+    """Return the value `[*batch]` of a draw, ready for `.backward()`.
 
-    Of a multi-sample estimator's draw it is the bound, given log-weights.
+    Of a multi-sample estimator's draw it is the bound, given log-weights that carry the graph of log q.
+
+    Args:
+        draw: What `arms.draw` returned.
+        values: `[m, *batch]`, the objective at `draw.points`; any array.
+        slopes: `[k, *batch, d]`, its derivative at the last k points the estimator asks for it at (`rebar` and `relax`:
+            those after the samples). Taken from the graph of `values` unless given.
+        validate: Look for NaN and infinity, which on a GPU waits for the device.
 
     >>> logits = torch.zeros(3, requires_grad=True)
     >>> drawn = draw(logits, "arms-s", num_samples=4)
@@ -138,18 +189,55 @@ def attach(draw: Draw, values: Values, *, validate: bool = True) -> Tensor:
     >>> logits.grad.shape
     torch.Size([3])
     """
-    return _surrogate(draw, as_values(draw, values, validate=validate))
+    if not isinstance(draw, Draw) or draw.given is None:
+        raise ValueError(f"draw must be what arms.draw returned, got {type(draw).__name__}")
+    options = Options(checks="all" if validate else "cheap")
+    tensor = as_values(draw, values, draw.points, options)
+    asked = draw.estimator.slopes
+    if asked != "none" and slopes is None:
+        slopes = slopes_of(draw, draw.points, tensor, options)
+    elif slopes is not None:
+        slopes = _check_slopes(draw, slopes)
+    found = Evaluation(tensor, slopes)
+    grad = gradient(draw, found, options).detach() if _is_wanted(draw.given) else None
+    return _attached(draw.estimator, draw.given, draw.estimator.value(draw, tensor), grad)
 
 
-def _surrogate(draw: Draw, values: Tensor) -> Tensor:
-    value = draw.estimator.value(draw, values)
-    if not (torch.is_grad_enabled() and draw.logits.requires_grad):
+def _check_slopes(draw: Draw, slopes: Tensor) -> Tensor:
+    asked = draw.estimator.slopes
+    if asked == "none":
+        raise ValueError(f"{type(draw.estimator).__name__} needs no slopes, got some: leave them out")
+    expected = draw.points[0 if asked == "all" else len(draw.points) - draw.extra :].shape
+    if slopes.shape != expected:
+        raise ValueError(f"slopes must have shape {list(expected)}, got {list(slopes.shape)}")
+    return slopes
+
+
+def _surrogate(
+    estimator: Estimator,
+    objective: Objective,
+    latent: Latent,
+    generator: Generator | None,
+    chunk: int | None,
+    validate: bool,
+) -> Tensor:
+    wanted = _is_wanted(latent)
+    options = Options(chunk, "all" if validate else "cheap", gradient=wanted)
+    found = estimate(estimator, objective, latent, generator, options)
+    return _attached(estimator, latent, found.value, found.grad.detach() if wanted else None)
+
+
+def _is_wanted(latent: Latent) -> bool:
+    """Whether anybody can ask for the gradient; where nobody can, it is not made."""
+    return (torch.is_grad_enabled() and latent.logits.requires_grad) or has_tangent(latent.logits)
+
+
+def _attached(estimator: Estimator, latent: Latent, value: Tensor, grad: Tensor | None) -> Tensor:
+    if grad is None:
         return value
-    return _attach(value, draw.logits, gradient(draw, values))
-
-
-def _attach(value: Tensor, logits: Tensor, grad: Tensor) -> Tensor:
-    # Zero in value, the estimate in slope. The clamp meets only logits that cannot move: inf - inf would be NaN.
-    # Zero before the product and the sum, which could overflow in half precision.
-    still = logits.clamp(-LARGEST, LARGEST)
-    return value + ((still - still.detach()) * grad).sum(-1)
+    if estimator.target.direct and not (value.requires_grad or has_tangent(value)):
+        raise ValueError(
+            f"the log-weights of the {estimator.target} must carry the graph of log q(b), computed from the same "
+            "logits: half of the gradient goes through it; got values without a graph"
+        )
+    return attach_gradient(value, latent, grad)

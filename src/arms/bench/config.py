@@ -9,8 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 from arms.arguments import as_count
 from arms.bench.models.networks import Network
-from arms.estimators import Exact
-from arms.estimators import estimator as as_estimator
+from arms.estimators import Exact, as_estimator
 from arms.estimators.exact import MOST_LATENTS
 
 DecoderSamples: TypeAlias = Literal["all", "extra"]

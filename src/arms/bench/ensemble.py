@@ -7,21 +7,20 @@ states, reports and models are taken apart into those of each run, and put toget
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import groupby
-from typing import ClassVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE, blank_vae, build_vae, seeded_generator
 from arms.bench.training.state import step_of
-from arms.bench.training.trainer import Trainer, for_run
-from arms.estimators import ESTIMATORS, Draw, Estimator, MultiSample
-from arms.estimators import estimator as as_estimator
+from arms.bench.training.trainer import Trainer, prepared_estimator
+from arms.estimators import Estimator, Stacked, as_estimator
+from arms.estimators.wrappers import what_is_asked
 
 OWN = ("estimator", "dataset")
 """What runs of one pack may differ in."""
@@ -29,51 +28,9 @@ SHARED = {"generator", "counts"}
 """Tensors of a state that have no replica axis; numbers, such as Adam's step, have none either."""
 
 
-@dataclass(frozen=True)
-class Packed(Estimator):
-    """Estimators side by side on the replica axis, the first of the batch, each for so many of them."""
-
-    members: tuple[Estimator, ...] = ()
-    widths: tuple[int, ...] = ()
-
-    formula: ClassVar[str] = "each member's own"
-    reference: ClassVar[str] = "the members'"
-
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        parts = logits.split(self.widths)
-        draws = [member.draw(part, generator) for member, part in zip(self.members, parts, strict=True)]
-        if any(draw.noise is not None for draw in draws):
-            raise ValueError("an estimator that needs the noise behind its samples cannot be packed: train it alone")
-        return Draw(self, logits, torch.cat([draw.samples for draw in draws], 1))
-
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        parts = zip(
-            self.members,
-            draw.logits.split(self.widths),
-            draw.samples.split(self.widths, 1),
-            values.split(self.widths, 1),
-            strict=True,
-        )
-        return torch.cat([member.combine(Draw(member, phi, b), f) for member, phi, b, f in parts])
-
-
-@dataclass(frozen=True)
-class PackedBounds(Packed, MultiSample):
-    """The same for estimators of the multi-sample bound, all of one K."""
-
-    @property
-    def bound_samples(self) -> int:
-        return bound_of(self.members[0])
-
-
 def packable(estimator: Estimator) -> bool:
-    """Whether an estimator can share the replica axis with others: no parameters, no memory but of its samples."""
-    return not (estimator.relaxes or estimator.alone)
-
-
-def bound_of(estimator: Estimator) -> int:
-    """Return what runs of one pack must share: the K of their bound, 0 for the expectation."""
-    return estimator.bound_samples if isinstance(estimator, MultiSample) else 0
+    """Whether an estimator can share the replica axis with others."""
+    return what_is_asked(estimator) is not None
 
 
 def names_of(configs: Sequence[TrainConfig]) -> list[str]:
@@ -92,17 +49,7 @@ def pack(configs: Sequence[TrainConfig]) -> Estimator:
     members = tuple(as_estimator(name, configs[0].num_samples) for name, _ in groups)
     if len(members) == 1:
         return members[0]
-    for (name, _), member in zip(groups, members, strict=True):
-        if not packable(member):
-            fitting = ", ".join(name for name, make in ESTIMATORS.items() if packable(make(4)))
-            raise ValueError(
-                f"{name} cannot be packed with other estimators: train it alone, or choose among {fitting}"
-            )
-    if len({bound_of(member) for member in members}) > 1:
-        what = ", ".join(f"{name} {_objective(one)}" for (name, _), one in zip(groups, members, strict=True))
-        raise ValueError(f"runs of one pack must have the same objective, got {what}: train them apart")
-    kind = PackedBounds if bound_of(members[0]) else Packed
-    return kind(configs[0].num_samples, members, tuple(count * configs[0].replicas for _, count in groups))
+    return Stacked(members, [count * configs[0].replicas for _, count in groups])
 
 
 def packed_trainer(
@@ -119,7 +66,7 @@ def packed_trainer(
     }
     together = _filled(wide, _joined([alone[dataset].state_dict() for dataset in datasets]))
     trainer = Trainer(wide, datasets, device, together, pack(configs))
-    own = for_run(config, config.latents, trainer.data.images.shape[1], device)
+    own = prepared_estimator(config, config.latents, trainer.data.images.shape[1], device)
     with torch.no_grad():
         for of_all, of_one in zip(trainer.learnt, own.parameters(), strict=True):
             of_all.copy_(torch.cat([of_one] * len(configs)))
@@ -219,10 +166,6 @@ def _refuse_strangers(configs: Sequence[TrainConfig]) -> None:
             f"runs of one pack must differ in estimator or data set, got {', '.join(names)}: name each once; "
             "more seeds are `replicas`"
         )
-
-
-def _objective(estimator: Estimator) -> str:
-    return f"(bound of K = {bound_of(estimator)})" if bound_of(estimator) else "(expectation)"
 
 
 def _is_shared(name: str, tensor: Tensor) -> bool:

@@ -12,9 +12,10 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, binarize
 from arms.bench.models import BinaryVAE, seeded_generator
 from arms.checks import VarianceTable, variance
-from arms.couplings import Coupling, Independent
+from arms.couplings import Coupling
 from arms.estimators import Estimator
-from arms.estimators.multi_sample import log_mean_exp
+from arms.latents import Bernoulli
+from arms.targets import log_mean_exp
 
 ROWS = {"cpu": 8192, "cuda": 262_144}
 """Decoder rows at a time: enough to keep the matrix products busy, few enough to stay in memory."""
@@ -115,8 +116,8 @@ def _log_weights(
 ) -> Tensor:
     drawn: Iterable[Tensor]
     if coupling and count > 1:
-        drawn = coupling.sample(logits, count, noise).split(SAMPLES)
+        drawn = coupling.sample(Bernoulli(logits), count, noise).split(SAMPLES)
     else:  # drawn as a whole, evaluated as needed
         starts = range(0, count, SAMPLES)
-        drawn = (Independent().sample(logits, SAMPLES, noise)[: count - start] for start in starts)
+        drawn = (Bernoulli(logits).sample(SAMPLES, noise)[: count - start] for start in starts)
     return torch.cat([model.log_weights(b, x, logits) for b in drawn])

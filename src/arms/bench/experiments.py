@@ -11,12 +11,13 @@ import torch
 
 from arms.bench import toy
 from arms.bench.config import TrainConfig, paper_preset, run_name
-from arms.bench.ensemble import OWN, bound_of, packable
+from arms.bench.ensemble import OWN
 from arms.bench.models import Network
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.live_run import DivergedError, Tell
 from arms.bench.runs.pipeline import train_packed
-from arms.estimators import estimator
+from arms.estimators import as_estimator
+from arms.estimators.wrappers import what_is_asked
 
 Scale: TypeAlias = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -162,9 +163,9 @@ def packs(wanted: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
     found: dict[object, list[TrainConfig]] = {}
     order = [config.estimator for config in wanted]
     for config in sorted(wanted, key=lambda config: order.index(config.estimator)):
-        own = estimator(config.estimator, config.num_samples)
-        shared = (*(asdict(config) | dict.fromkeys(OWN)).values(), bound_of(own))
-        found.setdefault(shared if packable(own) else (*shared, config.estimator), []).append(config)
+        asked = what_is_asked(as_estimator(config.estimator, config.num_samples))
+        shared = (*(asdict(config) | dict.fromkeys(OWN)).values(), asked or config.estimator)
+        found.setdefault(shared, []).append(config)
     return list(found.values())
 
 

@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from arms.bench.data import Dataset, binarize
 from arms.bench.models import BinaryVAE
-from arms.couplings import Independent
+from arms.latents import Bernoulli
 
 GAP = 1
 ZOOM = 3
@@ -26,8 +26,8 @@ def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Gener
     """Return the picture `[height, width]` of `write_samples`, values from 0 to 1."""
     with torch.no_grad():
         x = binarize(dataset.test[:count], dataset.levels, generator).expand(model.replicas, -1, -1)
-        posterior = Independent().sample(model.encode(x), 1, generator)[0]
-        prior = Independent().sample(model.prior.expand(-1, len(x[0]), -1), 1, generator)[0]
+        posterior = Bernoulli(model.encode(x)).sample(1, generator)[0]
+        prior = Bernoulli(model.prior.expand(-1, len(x[0]), -1)).sample(1, generator)[0]
         means = [torch.sigmoid(model.decode(b.unsqueeze(0)))[0] for b in (posterior, prior)]
     rows = [x[0], *(mean[replica] for replica in range(model.replicas) for mean in means)]
     return _tile(torch.stack(rows), dataset.height, dataset.width)

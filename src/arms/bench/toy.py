@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from arms.arguments import as_count
 from arms.checks import univariate_variance
-from arms.estimators import estimator as as_estimator
+from arms.estimators import as_estimator
 
 P0 = 0.499
 ESTIMATORS = ("arm", "disarm", "loorf", "arms-d", "arms-n", "arms-s")

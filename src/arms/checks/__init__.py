@@ -1,9 +1,9 @@
 """Checks that can fail: the enumeration oracle, tests of bias and of couplings, variances. For our tests and yours."""
 
 from arms.checks.bias import bias_scores, check_bias
-from arms.checks.contract import check_estimator
 from arms.checks.coupling import check_coupling
-from arms.checks.oracle import exact_bound, exact_gradient, random_table, table_objective
+from arms.checks.estimator import check_estimator
+from arms.checks.oracle import exact_bound, exact_gradient, exact_value, random_table, table_objective
 from arms.checks.univariate import univariate_variance
 from arms.checks.variance import VarianceRow, VarianceTable, variance
 from arms.checks.verdicts import Finding, Report, score_limit
@@ -19,6 +19,7 @@ __all__ = [
     "check_estimator",
     "exact_bound",
     "exact_gradient",
+    "exact_value",
     "random_table",
     "score_limit",
     "table_objective",

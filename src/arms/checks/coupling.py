@@ -8,13 +8,14 @@ import torch
 from torch import Generator, Tensor
 
 from arms.checks.verdicts import FAILURE_RATE, Finding, Report, judge_score
-from arms.couplings import Coupling
+from arms.couplings import BinaryCoupling
+from arms.latents import Bernoulli
 
 LOGITS = (0.0, 0.6, -1.5, 2.5)
 
 
 def check_coupling(
-    coupling: Coupling,
+    coupling: BinaryCoupling,
     counts: Sequence[int] = (2, 3, 5),
     draws: int = 100_000,
     failure_rate: float = FAILURE_RATE,
@@ -30,7 +31,7 @@ def check_coupling(
     logits = torch.tensor(LOGITS, dtype=torch.float64)
     findings: list[Finding] = []
     for n in counts:
-        samples = coupling.sample(logits.expand(draws, -1), n, generator)
+        samples = coupling.sample(Bernoulli(logits.expand(draws, -1)), n, generator)
         shape = (n, draws, len(LOGITS))
         if samples.shape != shape or not bool(((samples == 0) | (samples == 1)).all()):
             figure = f"expected zeros and ones of shape {list(shape)}, got {samples.dtype} {list(samples.shape)}"
@@ -94,10 +95,10 @@ def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
     return torch.stack(pairs) / math.sqrt(samples.shape[1])
 
 
-def _extremes(coupling: Coupling, n: int, generator: Generator) -> Finding:
+def _extremes(coupling: BinaryCoupling, n: int, generator: Generator) -> Finding:
     far = torch.tensor([200.0, torch.inf])
     logits = torch.cat([far, -far])
-    samples, debias = coupling.sample(logits, n, generator), coupling.debias(logits, n)
+    samples, debias = coupling.sample(Bernoulli(logits), n, generator), coupling.debias(logits, n)
     right = bool((samples == (logits > 0).to(samples.dtype)).all()) and bool(debias.isfinite().all())
     figure = "samples certain, debias finite" if right else f"samples {samples.tolist()}, debias {debias.tolist()}"
     return Finding(f"p = 0 and p = 1, n = {n}", right, figure)

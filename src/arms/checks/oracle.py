@@ -7,13 +7,18 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import Logits
 from arms.estimators.base import Objective, TensorObjective
-from arms.estimators.exact import Exact, binary_states
+from arms.estimators.exact import Exact
+from arms.latents import Bernoulli, Latent, Logits, as_latent
+from arms.targets import MultiSampleBound, Target
 
 
 def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
-    """Return the gradient of E[objective(b)] with respect to the logits, by enumeration of all states (d <= 16).
+    """Return the gradient of E[objective(b)] with respect to the logits, by enumeration of all states.
+
+    Args:
+        objective: Maps states `[states, *batch, *event]` to values; it may be a black box.
+        logits: As for `arms.expectation`, at most 2^16 states.
 
     >>> exact_gradient(lambda b: b.sum(-1), torch.zeros(2))
     tensor([0.2500, 0.2500])
@@ -22,42 +27,95 @@ def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
         return Exact()(objective, logits).grad
 
 
-def exact_bound(log_weight: TensorObjective, logits: Tensor, bound_samples: int) -> Tensor:
-    """Return E[log(1/K sum_k w(b_k))] over K independent samples of logits `[d]`, attached to them.
+def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> Tensor:
+    """Return the expectation of any target over independent samples, attached to the logits: differentiate it at will.
 
-    All multisets of K states are enumerated, since the order of samples does not matter: few latents, few samples.
+    All multisets of `target.size` states are enumerated, since the order of samples does not matter: few latents, few
+    samples.
+
+    Args:
+        objective: Maps states `[states, *event]` to values `[states]`, attached to the logits if it depends on them.
+        logits: As for `arms.expectation`, without batch axes.
+        target: What is to be enumerated.
+
+    >>> from arms import Expectation
+    >>> exact_value(lambda b: b.sum(-1), torch.zeros(2), Expectation())
+    tensor(1.)
+    """
+    latent = as_latent(logits)
+    states = latent.states()
+    log_probs = latent.log_prob(states)
+    multisets = list(combinations_with_replacement(range(len(states)), target.size))
+    orders = torch.tensor([_orders(multiset) for multiset in multisets]).to(log_probs)
+    chosen = torch.tensor(multisets, device=states.device).T  # [size, multisets]
+    seen = target.value(objective(states)[chosen])
+    return (orders * log_probs[chosen].sum(0).exp() * seen).sum()
+
+
+def exact_bound(log_weight: TensorObjective, logits: Logits, bound_samples: int) -> Tensor:
+    """Return E[log(1/K sum_k w(b_k))] over K independent samples of logits `[d]`, attached to them.
 
     >>> exact_bound(lambda b: torch.zeros(len(b)), torch.zeros(2), bound_samples=3)
     tensor(0.)
     """
-    states = binary_states(len(logits), logits)
-    log_probs = torch.nn.functional.logsigmoid(torch.where(states > 0, logits, -logits)).sum(-1)
-    multisets = list(combinations_with_replacement(range(len(states)), bound_samples))
-    orders = torch.tensor([_orders(multiset) for multiset in multisets], dtype=logits.dtype, device=logits.device)
-    chosen = torch.tensor(multisets, device=logits.device)
-    bounds = log_weight(states)[chosen].logsumexp(-1) - math.log(bound_samples)
-    return (orders * log_probs[chosen].sum(-1).exp() * bounds).sum()
+    return exact_value(log_weight, logits, MultiSampleBound(bound_samples))
+
+
+def exact_target_gradient(objective: TensorObjective, latent: Latent, target: Target) -> Tensor:
+    """Return the gradient of any target with respect to logits `[*event]`, by enumeration.
+
+    Where the target has a direct term, the objective is log p(x, b), and the log-weight that minus log q(b).
+    """
+    if target.size == 1 and not target.direct:
+        return exact_gradient(objective, latent)
+    with torch.enable_grad():
+        own = type(latent)(latent.logits.detach().clone().requires_grad_())
+        (grad,) = torch.autograd.grad(exact_value(as_seen(objective, own, target), own, target), own.logits)
+    return grad
+
+
+def as_seen(objective: TensorObjective, latent: Latent, target: Target) -> TensorObjective:
+    """Return the objective, or where the target has a direct term the log-weight objective(b) - log q(b)."""
+    return (lambda b: objective(b) - latent.log_prob(b)) if target.direct else objective
 
 
 def _orders(multiset: tuple[int, ...]) -> int:
     return math.factorial(len(multiset)) // math.prod(map(math.factorial, Counter(multiset).values()))
 
 
-def random_table(d: int, generator: Generator | None = None) -> Tensor:
-    """Return a random objective value for each of the 2^d states, in float64."""
-    return torch.randn(2**d, generator=generator, dtype=torch.float64) + 1
+def random_table(states: int, generator: Generator | None = None) -> Tensor:
+    """Return a random objective value for each of this many states, in float64."""
+    return torch.randn(states, generator=generator, dtype=torch.float64) + 1
 
 
-def table_objective(table: Tensor) -> TensorObjective:
-    """Return the objective whose value at state b is table[b], extended multilinearly so that b may also be relaxed.
+def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObjective:
+    """Return a smooth objective whose value at state b is table[b], and which is curved between the states.
+
+    A multilinear extension of the table would not do: on it E[df/db] p (1 - p) is the very gradient, and a plain
+    straight-through estimator looks unbiased. What is added here is zero at every state, and its slope is not.
+
+    Args:
+        table: One value per joint state, in the order of `latent.states()`.
+        latent: Whose states they are; bits unless given.
 
     >>> table_objective(torch.tensor([1.0, 2.0, 3.0, 4.0]))(torch.tensor([1.0, 0.0]))
     tensor(3.)
     """
-    states = binary_states(table.numel().bit_length() - 1, table)
+    kind = Bernoulli(torch.zeros(table.numel().bit_length() - 1)) if latent is None else latent
+    states = kind.states().to(table)
+    is_binary = kind.event_dims == 1
 
     def objective(b: Tensor) -> Tensor:
-        bits = b.unsqueeze(-2).to(table.dtype)
-        return (table * (states * bits + (1 - states) * (1 - bits)).prod(-1)).sum(-1)
+        bits = b.to(table.dtype)
+        at = bits.unsqueeze(-1 - kind.event_dims)  # [..., 1, *event] against [states, *event]
+        agree = states * at + (1 - states) * (1 - at) if is_binary else (states * at).sum(-1)
+        return (table * agree.prod(-1)).sum(-1) + _bend(bits, kind)
 
     return objective
+
+
+def _bend(bits: Tensor, latent: Latent) -> Tensor:
+    """Zero at 0 and 1, curved in between, another slope at each latent, and not the same at both ends."""
+    event = latent.logits.shape[-latent.event_dims :]
+    weights = torch.linspace(1.0, 2.0, event.numel(), dtype=bits.dtype, device=bits.device).view(event)
+    return latent.sum_event(weights * bits * (1 - bits) * (1 + bits.roll(1, -1)))

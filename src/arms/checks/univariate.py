@@ -8,9 +8,8 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
-from arms.couplings import Coupling, Independent
+from arms.couplings import BinaryCoupling, CorrelatedPair, Independent
 from arms.estimators import ARM, ARMS, ARTS, LOORF, DisARM, Estimator, Exact, Reinforce
-from arms.estimators.arts import CorrelatedPair
 
 
 @singledispatch
@@ -31,6 +30,8 @@ def _(estimator: LOORF, logits: Tensor, f0: float, f1: float) -> Tensor | None:
 
 @univariate_variance.register
 def _(estimator: ARMS, logits: Tensor, f0: float, f1: float) -> Tensor | None:
+    if not isinstance(estimator.coupling, BinaryCoupling):
+        return None
     return _leave_one_out(estimator.coupling, estimator.num_samples, logits, f1 - f0)
 
 
@@ -63,7 +64,7 @@ def _(estimator: Exact, logits: Tensor, f0: float, f1: float) -> Tensor:
     return torch.zeros_like(logits, dtype=torch.float64)
 
 
-def _leave_one_out(coupling: Coupling, n: int, logits: Tensor, difference: float) -> Tensor | None:
+def _leave_one_out(coupling: BinaryCoupling, n: int, logits: Tensor, difference: float) -> Tensor | None:
     law = coupling.count_law(logits, n)
     if law is None:
         return None

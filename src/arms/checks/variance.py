@@ -8,12 +8,11 @@ from time import perf_counter
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import Logits, as_count, as_logits
+from arms.arguments import as_count
 from arms.checks.oracle import exact_gradient
 from arms.checks.verdicts import score_limit
-from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
-from arms.estimators import estimator as as_estimator
-from arms.estimators.base import Objective
+from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator, Objective, as_estimator
+from arms.latents import Logits, as_latent
 
 ENUMERABLE = 10
 ENOUGH = 100
@@ -21,7 +20,7 @@ ENOUGH = 100
 COMPARED = tuple(
     name
     for name, factory in ESTIMATORS.items()
-    if (one := factory(DEFAULT_NUM_SAMPLES)).objective == "expectation" and not one.relaxes and name != "exact"
+    if not (one := factory(DEFAULT_NUM_SAMPLES)).target.direct and one.slopes == "none" and one.evaluations is not None
 )
 """Those that need nothing of the objective but its values."""
 
@@ -95,14 +94,14 @@ def variance(
         estimators = [name for name in COMPARED if accepts(name, num_samples)]
     if not estimators:
         raise ValueError("estimators must name at least one estimator, got none")
-    phi = as_logits(logits).detach()
+    phi = as_latent(logits).logits.detach()
     chosen = [
         (_name(entry), as_estimator(entry, None if isinstance(entry, Estimator) else num_samples))
         for entry in estimators
     ]
     for name, one in chosen:
-        if one.objective != "expectation":
-            raise ValueError(f"variance compares gradients of the expectation; {name} estimates the {one.objective}'s")
+        if one.target.direct:
+            raise ValueError(f"variance compares gradients of the expectation; {name} estimates the {one.target}'s")
     fewest = min(num_samples, *(one.num_samples for _, one in chosen))
     scored = (repeats * fewest * torch.sigmoid(-phi.double().abs())).clamp(max=repeats) >= ENOUGH
     with torch.no_grad():

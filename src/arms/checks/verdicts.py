@@ -15,6 +15,13 @@ class Finding:
     passed: bool
     figure: str
     """What was measured and what it was held against, in words."""
+    label: str = ""
+    """What to say instead of "pass", where passing is no praise: "biased"."""
+
+    @property
+    def verdict(self) -> str:
+        """The finding in one word."""
+        return (self.label or "pass") if self.passed else "FAIL"
 
 
 @dataclass(frozen=True)
@@ -29,17 +36,19 @@ class Report:
         """Whether every finding passed."""
         return all(finding.passed for finding in self.findings)
 
+    @property
+    def verdict(self) -> str:
+        """All findings in one word: a failure if there is one, else a label such as "biased" if there is one."""
+        return next((f.verdict for f in sorted(self.findings, key=lambda f: (f.passed, not f.label))), "pass")
+
     def __str__(self) -> str:
         width = max((len(finding.name) for finding in self.findings), default=0)
-        lines = [
-            f"{finding.name:<{width}}  {'pass' if finding.passed else 'FAIL'}  {finding.figure}"
-            for finding in self.findings
-        ]
-        return "\n".join([f"{self.subject}: {'pass' if self.passed else 'FAIL'}", *lines])
+        lines = [f"{finding.name:<{width}}  {finding.verdict:<6}  {finding.figure}" for finding in self.findings]
+        return "\n".join([f"{self.subject}: {self.verdict}", *lines])
 
 
 def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
-    """Return the |z| that the largest of so many normal scores exceeds with probability at most `failure_rate`.
+    """Return the |z| that the largest of this many normal scores exceeds with probability at most `failure_rate`.
 
     >>> round(score_limit(1, 0.05), 2)
     1.96
@@ -48,6 +57,6 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
 
 
 def judge_score(name: str, largest: float, comparisons: int, failure_rate: float = FAILURE_RATE) -> Finding:
-    """Hold the largest of so many |z| against its limit; NaN fails."""
+    """Hold the largest of this many |z| against its limit; NaN fails."""
     limit = score_limit(comparisons, failure_rate)
     return Finding(name, largest <= limit, f"largest |z| of {comparisons} is {largest:.2f}, limit {limit:.2f}")

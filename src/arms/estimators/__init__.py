@@ -14,12 +14,13 @@ from arms.estimators.disarm_ms import MultiSampleDisARM
 from arms.estimators.exact import Exact
 from arms.estimators.loorf import LOORF
 from arms.estimators.loorf_ms import MultiSampleLOORF
-from arms.estimators.multi_sample import MultiSample
+from arms.estimators.pipeline import Options, estimate
 from arms.estimators.rebar import REBAR, Relaxation
 from arms.estimators.reinforce import Reinforce
 from arms.estimators.reinforce_ms import MultiSampleReinforce
 from arms.estimators.relax import RELAX, relax_control
 from arms.estimators.vimco import VIMCO
+from arms.estimators.wrappers import ExtraSample, Stacked
 
 __all__ = [
     "ARM",
@@ -36,15 +37,18 @@ __all__ = [
     "Estimate",
     "Estimator",
     "Exact",
-    "MultiSample",
+    "ExtraSample",
     "MultiSampleARMS",
     "MultiSampleDisARM",
     "MultiSampleLOORF",
     "MultiSampleReinforce",
     "Objective",
+    "Options",
     "Reinforce",
     "Relaxation",
-    "estimator",
+    "Stacked",
+    "as_estimator",
+    "estimate",
     "relax_control",
     "variance_loss",
 ]
@@ -73,10 +77,14 @@ ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
 }
 
 
-def estimator(name: str | Estimator, num_samples: int | None = None) -> Estimator:
+def as_estimator(name: str | Estimator, num_samples: int | None = None) -> Estimator:
     """Return the estimator of that name with that budget; an estimator object is returned as it is.
 
-    >>> estimator("arms-s", num_samples=4)
+    Args:
+        name: A name in `arms.ESTIMATORS`, or an estimator.
+        num_samples: The budget; 8 unless given.
+
+    >>> as_estimator("arms-s", num_samples=4)
     ARMS(num_samples=4, coupling=Systematic())
     """
     if isinstance(name, Estimator):

@@ -13,9 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import widen
-from arms.couplings import step, uniform
+from arms.arguments import at_least_float32
 from arms.estimators.base import Draw, Estimator
+from arms.latents import Latent
+from arms.noise import indicator, uniform
 
 
 @dataclass(frozen=True)
@@ -26,26 +27,25 @@ class ARM(Estimator):
     torch.Size([5, 3])
     """
 
-    least: ClassVar[int] = 2
-    pairs: ClassVar[bool] = True
-    alone: ClassVar[bool] = True
+    min_samples: ClassVar[int] = 2
+    even_samples: ClassVar[bool] = True
     formula: ClassVar[str] = "mean over pairs of (f(b') - f(b)) (u - 1/2)"
     reference: ClassVar[str] = "Yin & Zhou 2019"
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        phi = widen(logits.detach())
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        phi = at_least_float32(latent.logits.detach())
         noise = uniform(self.num_samples // 2, phi, generator)
-        samples = torch.cat([step(torch.sigmoid(phi) - noise), 1 - step(torch.sigmoid(-phi) - noise)])
-        return Draw(self, logits, samples.to(logits.dtype), noise)
+        samples = torch.cat([indicator(torch.sigmoid(phi) - noise), 1 - indicator(torch.sigmoid(-phi) - noise)])
+        return Draw(self, latent, samples.to(latent.logits.dtype), memory=(noise,))
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        assert draw.noise is not None
-        return augmented_difference(draw.noise, values, torch.sigmoid(-widen(draw.logits).abs()))
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        (noise,) = draw.memory
+        return augmented_difference(noise, values, torch.sigmoid(-at_least_float32(draw.logits).abs()))
 
 
 def augmented_difference(noise: Tensor, values: Tensor, smaller: Tensor) -> Tensor:
     """Return the mean over pairs of (f(b') - f(b)) (u - 1/2); `smaller` is min(p, 1-p)."""
-    first, second = widen(values).chunk(2)
+    first, second = at_least_float32(values).chunk(2)
     # A latent that cannot change has no gradient; without this its noise would still be multiplied with the others' f.
     free = torch.where(smaller > 0, noise - 0.5, 0.0)
     return ((second - first).unsqueeze(-1) * free).mean(0)

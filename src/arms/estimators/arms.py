@@ -11,13 +11,13 @@ Reference: Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient f
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
 from torch import Generator, Tensor
 
-from arms.arguments import widen
 from arms.couplings import Coupling, Systematic
+from arms.couplings.base import check_coupling_object, coupled_samples
 from arms.estimators.base import Draw, Estimator
 from arms.estimators.loorf import leave_one_out
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
@@ -30,47 +30,20 @@ class ARMS(Estimator):
 
     coupling: Coupling = field(default_factory=Systematic)
 
-    least: ClassVar[int] = 2
+    min_samples: ClassVar[int] = 2
     formula: ClassVar[str] = "sum_i (f(b_i) - mean f) (b_i - p) / ((n - 1) (1 - rho)), coupled b_i"
     reference: ClassVar[str] = "Dimitriev & Zhou 2021"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_coupling(self.coupling)
+        check_coupling_object(self.coupling)
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        return Draw(self, logits, coupled_samples(self.coupling, logits, self.num_samples, generator))
+    @property
+    def latents(self) -> tuple[type[Latent], ...]:  # type: ignore[override]
+        return self.coupling.latents
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        logits = widen(draw.logits)
-        debias = debias_factor(self.coupling, logits, self.num_samples)
-        return leave_one_out(draw.samples, values, torch.sigmoid(logits)) * debias
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return Draw(self, latent, coupled_samples(self.coupling, latent, self.num_samples, generator))
 
-
-def require_coupling(coupling: object) -> None:
-    """Refuse what cannot be a coupling."""
-    if not all(callable(getattr(coupling, name, None)) for name in ("sample", "debias")):
-        raise ValueError(
-            f"coupling must be an object with methods sample and debias, got {coupling!r}: "
-            "for example arms.Systematic()"
-        )
-
-
-def coupled_samples(coupling: Coupling, logits: Tensor, n: int, generator: Generator | None) -> Tensor:
-    """Draw n samples of a coupling that may be the user's own."""
-    samples = coupling.sample(logits, n, generator)
-    expected = (n, *logits.shape)
-    if samples.shape != expected:
-        raise ValueError(f"{coupling!r} must return samples of shape {list(expected)}, got {list(samples.shape)}")
-    return samples
-
-
-def debias_factor(coupling: Coupling, logits: Tensor, n: int) -> Tensor:
-    """Return 1/(1 - rho) of a coupling that may be the user's own."""
-    debias = coupling.debias(logits, n)
-    if debias.shape != logits.shape:
-        raise ValueError(
-            f"{coupling!r} must return a debias factor for every latent, shape {list(logits.shape)}, "
-            f"got {list(debias.shape)}"
-        )
-    return debias
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return self.coupling.undo(draw.latent, self.num_samples, leave_one_out(draw.latent, draw.points, values))

@@ -15,16 +15,16 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import widen
-from arms.couplings import Coupling, Dirichlet, Independent
-from arms.estimators.arms import coupled_samples, debias_factor, require_coupling
+from arms.couplings import Coupling, Dirichlet
+from arms.couplings.base import check_coupling_object, coupled_samples
 from arms.estimators.base import Draw
 from arms.estimators.loorf_ms import MultiSampleLOORF
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
 class MultiSampleARMS(MultiSampleLOORF):
-    """ARMS of the K-sample bound, K = n/2 unless said; with `bound_samples=1` its score part is ARMS of n - 1 samples.
+    """ARMS of the K-sample bound, K = n/2 unless given; with `bound_samples=1` its score part is ARMS of n - 1 samples.
 
     >>> MultiSampleARMS(10)
     MultiSampleARMS(num_samples=10, bound_samples=5, coupling=Dirichlet())
@@ -38,13 +38,17 @@ class MultiSampleARMS(MultiSampleLOORF):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_coupling(self.coupling)
+        check_coupling_object(self.coupling)
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        bound = Independent().sample(logits, self.bound_samples, generator)
-        tried = coupled_samples(self.coupling, logits, self.num_samples - self.bound_samples, generator)
-        return Draw(self, logits, torch.cat([bound, tried]))
+    @property
+    def latents(self) -> tuple[type[Latent], ...]:  # type: ignore[override]
+        return self.coupling.latents
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        bound = latent.sample(self.bound_samples, generator)
+        tried = coupled_samples(self.coupling, latent, self.num_samples - self.bound_samples, generator)
+        return Draw(self, latent, torch.cat([bound, tried]))
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
         tried = self.num_samples - self.bound_samples
-        return super().combine(draw, values) * debias_factor(self.coupling, widen(draw.logits), tried)
+        return self.coupling.undo(draw.latent, tried, super().combine(draw, values))

@@ -11,52 +11,12 @@ Reference: Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient f
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Generator, Tensor
 
-from arms.arguments import widen
-from arms.couplings import Coupling, flip, step, uniform
+from arms.arguments import at_least_float32
+from arms.couplings.pair import CorrelatedPair, sample_pairs
 from arms.estimators.base import Draw, Estimator
-
-
-@dataclass(frozen=True)
-class CorrelatedPair(Coupling):
-    """Two Bernoulli(p) of a given correlation, or of the most negative one that p allows."""
-
-    target: float = -1.0
-
-    def __post_init__(self) -> None:
-        if not -1 <= self.target < 1:
-            raise ValueError(f"correlation must lie in [-1, 1), got {self.target}: at 1 both samples are the same")
-
-    def sample(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
-        self._check(n)
-        return self.sample_many(logits, 1, generator)[:, 0]
-
-    def sample_many(self, logits: Tensor, count: int, generator: Generator | None = None) -> Tensor:
-        """Draw that many independent pairs, `[2, count, *logits.shape]`."""
-        phi = widen(logits.detach())
-        smaller, larger = torch.sigmoid(-phi.abs()), torch.sigmoid(phi.abs())
-        differ = smaller * (larger / self.debias(phi, 2))  # P(1, 0) = P(0, 1)
-        noise = uniform(count, phi, generator)
-        # The first is one on [0, q), the second on [P(1, 0), q + P(1, 0)): both are where these overlap.
-        ones = [step(smaller - noise), step(smaller + differ - noise) - step(differ - noise)]
-        return flip(torch.stack(ones), logits)
-
-    def debias(self, logits: Tensor, n: int) -> Tensor:
-        self._check(n)
-        phi = widen(logits.detach())
-        return torch.sigmoid(phi.abs()).clamp(min=1 / (1 - self.target)).to(logits.dtype)
-
-    def count_law(self, logits: Tensor, n: int) -> Tensor:
-        phi = logits.double()
-        one, zero = torch.sigmoid(phi), torch.sigmoid(-phi)
-        differ = one * zero / self.debias(phi, n)
-        return torch.stack([zero - differ, 2 * differ, one - differ])
-
-    def _check(self, n: int) -> None:
-        if n != 2:
-            raise ValueError(f"a correlated pair has n = 2, got {n}")
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
@@ -69,8 +29,8 @@ class ARTS(Estimator):
 
     correlation: float = -1.0
 
-    least: ClassVar[int] = 2
-    pairs: ClassVar[bool] = True
+    min_samples: ClassVar[int] = 2
+    even_samples: ClassVar[bool] = True
     formula: ClassVar[str] = "mean over pairs of (f(b) - f(b')) (b - b') / (2 (1 - rho))"
     reference: ClassVar[str] = "Dimitriev & Zhou 2021, theorem 1"
 
@@ -78,21 +38,18 @@ class ARTS(Estimator):
         super().__post_init__()
         CorrelatedPair(self.correlation)
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        return Draw(self, logits, sample_pairs(CorrelatedPair(self.correlation), logits, self.num_samples, generator))
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return Draw(
+            self, latent, sample_pairs(CorrelatedPair(self.correlation), latent.logits, self.num_samples, generator)
+        )
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        debias = CorrelatedPair(self.correlation).debias(widen(draw.logits), 2)
-        return half_difference(draw.samples, values) * debias
-
-
-def sample_pairs(coupling: CorrelatedPair, logits: Tensor, n: int, generator: Generator | None) -> Tensor:
-    """Draw n/2 independent pairs `[n, *batch, d]`; sample i and sample i + n/2 belong together."""
-    return coupling.sample_many(logits, n // 2, generator).flatten(0, 1)
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        debias = CorrelatedPair(self.correlation).debias(at_least_float32(draw.logits), 2)
+        return half_difference(draw.points, values) * debias
 
 
 def half_difference(samples: Tensor, values: Tensor) -> Tensor:
     """Return the mean over pairs of (f(b) - f(b')) (b - b') / 2."""
-    first, second = widen(values).chunk(2)
+    first, second = at_least_float32(values).chunk(2)
     one, other = samples.chunk(2)
     return ((first - second).unsqueeze(-1) * (one - other)).mean(0) / 2

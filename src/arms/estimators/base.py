@@ -1,97 +1,170 @@
-"""The contract of an estimator: `draw` samples, then `combine` samples and objective values into a gradient."""
+"""The contract of an estimator: `draw` points, then `combine` what the objective says of them into a gradient.
+
+Nothing here runs anything: the one way from an objective to a gradient is `arms.estimators.pipeline.estimate`.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Generator, Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from arms.arguments import Logits, as_count, as_logits, holds, widen
+from arms.arguments import as_count
+from arms.latents import Bernoulli, Latent, Logits
+from arms.targets import Expectation, Target
 
 Values: TypeAlias = "Tensor | ArrayLike"
 Objective: TypeAlias = Callable[[Tensor], Values]
 TensorObjective: TypeAlias = Callable[[Tensor], Tensor]
+Slopes: TypeAlias = Literal["none", "extra", "all", "twice"]
 
 
 class Estimate(NamedTuple):
     """What calling an estimator returns."""
 
     grad: Tensor
-    """`[*batch, d]`: the estimate of the gradient with respect to the logits, detached.
+    """`[*batch, *event]`: the estimate of the gradient with respect to the logits, ascent direction, detached.
 
     An estimator with parameters of its own leaves it attached to those and to nothing else, so that they can learn.
     For the multi-sample bound it is the score part; autograd adds the rest through the value.
     """
+    value: Tensor
+    """`[*batch]`: the target as seen by the samples, attached to the graph of whatever the objective depends on."""
     values: Tensor
-    """`[n, *batch]`: the objective at the samples, attached to the graph of whatever the objective depends on."""
+    """`[n, *batch]`: the objective at the samples, attached likewise."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Samples of an estimator, and what it must remember to turn objective values into a gradient."""
+    """Points at which the objective is to be evaluated, and what the estimator must remember about them."""
 
     estimator: "Estimator"
-    logits: Tensor
-    """`[*batch, d]`, as given: still attached to the graph that made them."""
-    samples: Tensor
-    """`[n, *batch, d]` of 0 and 1 in the dtype of the logits, detached: evaluate the objective here."""
-    noise: Tensor | None = None
-    """The noise behind the samples, for the estimators whose gradient depends on it."""
+    latent: Latent
+    points: Tensor
+    """`[m, *batch, *event]`: the samples, then `extra` other points (midpoints, relaxed samples). Detached, unless
+    the estimator's own parameters have a part in where the extra points lie."""
+    extra: int = 0
+    """How many of the points, the last ones, are not samples."""
+    memory: tuple[Any, ...] = ()
+    """What `combine` needs beside the points: the noise behind them, say."""
+    given: Latent | None = None
+    """The latent as the user gave it, with its graph, where the draw is to be attached to it later."""
+
+    @property
+    def samples(self) -> Tensor:
+        """The samples `[n, *batch, *event]`, as a copy: a simulator may change it as it likes."""
+        return self.points[: len(self.points) - self.extra].detach().clone()
+
+    @property
+    def logits(self) -> Tensor:
+        """The logits `[*batch, *event]`."""
+        return self.latent.logits
 
 
 @dataclass(frozen=True)
 class Estimator(ABC):
-    """An estimator of the gradient of E[f(b)], b ~ Bernoulli(sigmoid(logits)), from `num_samples` evaluations of f."""
+    """An estimator of the gradient of a target with respect to the logits of a latent.
+
+    A subclass is one file with a formula, a reason for being unbiased and a reference in its docstring. It must define
+    `draw` and `combine`; all else has defaults.
+
+    Args:
+        num_samples: How many samples are drawn; the evaluations of the objective, for most.
+    """
 
     num_samples: int
 
     unbiased: ClassVar[bool] = True
-    """Whether the expectation of the estimate is the gradient, for every objective."""
-    objective: ClassVar[Literal["expectation", "multi-sample bound"]] = "expectation"
-    """What is differentiated: the mean of the objective, or the multi-sample bound of log-weights."""
-    least: ClassVar[int] = 1
+    """Whether the expectation of the estimate is the gradient, for every objective. Checked both ways."""
+    latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli,)
+    """Which latents it takes."""
+    min_samples: ClassVar[int] = 1
     """The smallest `num_samples`."""
-    pairs: ClassVar[bool] = False
+    even_samples: ClassVar[bool] = False
     """Whether samples come in pairs, so that `num_samples` must be even."""
-    relaxes: ClassVar[bool] = False
-    """Whether the objective is differentiated between 0 and 1 too: no black boxes then, and no two-step form."""
-    alone: ClassVar[bool] = False
-    """Whether it needs more than its samples, or another number of them: others cannot share its replica axis then."""
     formula: ClassVar[str] = ""
     """The estimate of one latent's gradient, in plain text."""
     reference: ClassVar[str] = ""
     """Where the estimator was first published."""
 
     def __post_init__(self) -> None:
-        count = as_count(self.num_samples, self.least, f"num_samples of {type(self).__name__}", even=self.pairs)
+        what = f"num_samples of {type(self).__name__}"
+        count = as_count(self.num_samples, self.min_samples, what, even=self.even_samples)
         object.__setattr__(self, "num_samples", count)
 
-    @abstractmethod
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        """Draw the samples at which the objective is to be evaluated."""
+    @property
+    def target(self) -> Target:
+        """What is differentiated."""
+        return Expectation()
+
+    @property
+    def slopes(self) -> Slopes:
+        """What is asked of the objective's derivative df/db: `none`; at the points after the samples (`extra`); at
+        `all` points; or after the samples and differentiable once more (`twice`)."""
+        return "none"
+
+    @property
+    def evaluations(self) -> int | None:
+        """Evaluations of the objective per call; None where that depends on the number of latents."""
+        return self.num_samples
+
+    @property
+    def derivatives(self) -> int:
+        """How many of the evaluations are differentiated with respect to their point."""
+        return 0
 
     @abstractmethod
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        """Return the estimate `[*batch, d]` from the objective's values `[n, *batch]`: pure, no randomness."""
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        """Draw the points at which the objective is to be evaluated.
+
+        Args:
+            latent: What is drawn; its logits are to be treated as constants.
+            generator: Source of all randomness; the global one unless given.
+
+        Returns:
+            The points, samples first, and whatever `combine` needs beside them.
+        """
+
+    @abstractmethod
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        """Return the estimate `[*batch, *event]`: pure, no randomness, no state.
+
+        Args:
+            draw: What `draw` returned.
+            values: `[m, *batch]`, the objective at all points.
+            slopes: `[extra or m, *batch, *event]`, its derivative there, if the estimator asks for it.
+
+        Returns:
+            The gradient with respect to the logits, attached to `parameters()` and to nothing else.
+        """
 
     def value(self, draw: Draw, values: Tensor) -> Tensor:
-        """Return the value `[*batch]` whose gradient is estimated, as seen by these samples."""
-        return values.mean(0)
+        """Return the target `[*batch]` as seen by the samples, of the objective's values at all points."""
+        return self.target.value(self.sample_values(draw, values))
+
+    def sample_values(self, draw: Draw, values: Tensor) -> Tensor:
+        """Return the objective's values at the samples, of those at all points."""
+        return values[: len(values) - draw.extra] if draw.extra else values
+
+    def attached(self) -> int:
+        """Return how many of the points, the leading ones, `value` is made of and needs the graph of."""
+        return self.target.attached(self.num_samples)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield what the estimator itself may learn, to be trained on `variance_loss`: nothing, for most."""
         return iter(())
 
-    def for_replicas(self, replicas: int, d: int, context: int, generator: Generator) -> Self:
-        """Return the estimator with parameters of its own for each replica of logits `[R, B, d]`, freshly drawn."""
-        return self
+    def prepare(self, logits: torch.Size, context: torch.Size, generator: Generator) -> Self:
+        """Return the estimator with fresh parameters, if it has any, for one kind of latent.
 
-    def with_context(self, context: Tensor) -> Self:
-        """Return the estimator, sharing all parameters, with a view of what made the logits, `[*batch, c]`."""
+        Args:
+            logits: Shape of the logits, `[R, B, *event]`: R replicas that must not share parameters.
+            context: Shape of the context, `[R, B, c]`.
+            generator: Source of the initial parameters, on the device where they are to live.
+        """
         return self
 
     def __call__(
@@ -103,10 +176,20 @@ class Estimator(ABC):
         chunk: int | None = None,
         validate: bool = True,
     ) -> Estimate:
-        """Draw, evaluate the objective once at all samples, and combine."""
-        draw = draw_from(self, logits, generator, validate=validate)
-        values = evaluate(objective, draw, chunk=chunk, validate=validate)
-        return Estimate(gradient(draw, values), values)
+        """Draw, evaluate the objective once at all points, and combine.
+
+        Args:
+            objective: Maps points `[m, *batch, *event]` to values `[m, *batch]`.
+            logits: Logits of Bernoullis `[*batch, d]`, a latent, or a distribution of torch.
+            generator: Source of all randomness; the global one unless given.
+            chunk: Evaluate this many points at a time, and again in backward; all at once unless given.
+            validate: Look for NaN and infinity in logits, values and slopes, which on a GPU waits for the device.
+        """
+        from arms.estimators.pipeline import Options, estimate  # the machinery knows the contract, not the reverse
+        from arms.latents import as_latent
+
+        options = Options(chunk, "all" if validate else "cheap")
+        return estimate(self, objective, as_latent(logits, validate=validate), generator, options)
 
 
 def variance_loss(estimate: Estimate) -> Tensor:
@@ -120,91 +203,5 @@ def variance_loss(estimate: Estimate) -> Tensor:
     >>> [parameter.grad.shape for parameter in estimator.parameters()]
     [torch.Size([]), torch.Size([])]
     """
-    return estimate.grad.square().sum(-1).mean()
-
-
-def checked_logits(logits: Logits, *, validate: bool = True) -> Tensor:
-    """Return the logits as a tensor `[*batch, d]` without NaN."""
-    tensor = as_logits(logits)
-    if validate and not holds(~tensor.isnan().any()):
-        raise ValueError("logits must not be NaN: look for the step that made them so (infinite logits are fine)")
-    return tensor
-
-
-def draw_from(
-    estimator: Estimator, logits: Logits, generator: Generator | None = None, *, validate: bool = True
-) -> Draw:
-    """Draw from checked logits."""
-    tensor = checked_logits(logits, validate=validate)
-    draw = estimator.draw(tensor, generator)
-    if draw.samples.shape[1:] != tensor.shape:
-        raise ValueError(
-            f"samples must have shape [n, {', '.join(map(str, tensor.shape))}], got {list(draw.samples.shape)}: "
-            f"look at the sample method of {estimator}"
-        )
-    return draw
-
-
-def evaluate(objective: Objective, draw: Draw, *, chunk: int | None = None, validate: bool = True) -> Tensor:
-    """Evaluate the objective at the samples: all at once, or `chunk` at a time, recomputed in backward."""
-    if chunk is None:
-        values = objective(draw.samples)
-    else:
-        slices = torch.split(draw.samples, as_count(chunk, 1, "chunk"))
-        parts = [
-            checkpoint(lambda part: _as_tensor(draw, objective(part)), part, use_reentrant=False) for part in slices
-        ]
-        if any(part.ndim == 0 for part in parts):
-            raise ValueError(f"the objective must return {_shape_of_values(draw)}, got a scalar for each chunk")
-        values = torch.cat(parts)
-    return as_values(draw, values, validate=validate)
-
-
-def as_values(draw: Draw, values: Values, *, validate: bool = True) -> Tensor:
-    """Return objective values, of whatever array type, as a checked tensor `[n, *batch]`."""
-    tensor = _as_tensor(draw, values)
-    if tensor.shape != draw.samples.shape[:-1]:
-        raise ValueError(
-            f"the objective must return one value a sample, shape {_shape_of_values(draw)}, got {list(tensor.shape)}: "
-            "reduce the latent axis and nothing else"
-        )
-    if not tensor.is_floating_point():
-        tensor = tensor.to(torch.promote_types(draw.samples.dtype, torch.float32))
-    if validate and not holds(tensor.isfinite().all()):
-        raise ValueError(
-            "the objective returned NaN or infinity: one such sample spoils the whole gradient "
-            "(validate=False lets it through)"
-        )
-    return tensor.to(draw.samples.device)
-
-
-def gradient(draw: Draw, values: Tensor) -> Tensor:
-    """Return the estimate of a draw, detached, in the dtype of the logits."""
-    with torch.no_grad():
-        return draw.estimator.combine(draw, values.detach()).to(draw.logits.dtype)
-
-
-def score(draw: Draw) -> Tensor:
-    """Return b - p, the gradient of log p(b), `[n, *batch, d]`: 1 - p of the ones is not left to a difference.
-
-    >>> from arms import Reinforce
-    >>> score(Draw(Reinforce(2), torch.tensor([20.0]), torch.tensor([[0.0], [1.0]]))).flatten()
-    tensor([-1.0000e+00,  2.0612e-09])
-    """
-    logits = widen(draw.logits)
-    # Between two ends, lerp takes either exactly, in one pass: torch.where costs twice the time.
-    return torch.lerp(-torch.sigmoid(logits), torch.sigmoid(-logits), draw.samples.to(logits.dtype))
-
-
-def _as_tensor(draw: Draw, values: Values) -> Tensor:
-    try:
-        return values if isinstance(values, Tensor) else torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(
-            f"the objective must return a tensor or an array of shape {_shape_of_values(draw)}, "
-            f"got {type(values).__name__}"
-        ) from None
-
-
-def _shape_of_values(draw: Draw) -> list[int]:
-    return list(draw.samples.shape[:-1])
+    event = estimate.grad.shape[estimate.value.ndim :]
+    return estimate.grad.square().mean() * event.numel()

@@ -14,9 +14,11 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import widen
-from arms.estimators.arts import CorrelatedPair, half_difference, sample_pairs
+from arms.arguments import at_least_float32
+from arms.couplings.pair import CorrelatedPair, sample_pairs
+from arms.estimators.arts import half_difference
 from arms.estimators.base import Draw, Estimator
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,13 @@ class DisARM(Estimator):
     tensor([0.2500])
     """
 
-    least: ClassVar[int] = 2
-    pairs: ClassVar[bool] = True
+    min_samples: ClassVar[int] = 2
+    even_samples: ClassVar[bool] = True
     formula: ClassVar[str] = "mean over pairs of (f(b) - f(b')) (b - b') max(p, 1 - p) / 2"
     reference: ClassVar[str] = "Dong, Mnih & Tucker 2020; Yin et al. 2020"
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        return Draw(self, logits, sample_pairs(CorrelatedPair(), logits, self.num_samples, generator))
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return Draw(self, latent, sample_pairs(CorrelatedPair(), latent.logits, self.num_samples, generator))
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        return half_difference(draw.samples, values) * torch.sigmoid(widen(draw.logits).abs())
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return half_difference(draw.points, values) * torch.sigmoid(at_least_float32(draw.logits).abs())

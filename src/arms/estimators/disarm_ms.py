@@ -13,10 +13,11 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import widen
-from arms.estimators.arts import CorrelatedPair, sample_pairs
+from arms.arguments import at_least_float32
+from arms.couplings.pair import CorrelatedPair, sample_pairs
 from arms.estimators.base import Draw
-from arms.estimators.multi_sample import MultiSample, replace_slots, without_each
+from arms.estimators.multi_sample import MultiSample, others_of_each, replace_slots
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class MultiSampleDisARM(MultiSample):
     2
     """
 
-    least: ClassVar[int] = 2
-    pairs: ClassVar[bool] = True
+    min_samples: ClassVar[int] = 2
+    even_samples: ClassVar[bool] = True
     formula: ClassVar[str] = "sum_k (L with b_k - L with b'_k) (b_k - b'_k) max(p, 1 - p) / 2, L = log mean w"
     reference: ClassVar[str] = "Dong, Mnih & Tucker 2020"
 
@@ -36,18 +37,18 @@ class MultiSampleDisARM(MultiSample):
     def bound_samples(self) -> int:
         return self.num_samples // 2
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        return Draw(self, logits, sample_pairs(CorrelatedPair(), logits, self.num_samples, generator))
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return Draw(self, latent, sample_pairs(CorrelatedPair(), latent.logits, self.num_samples, generator))
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        first, second = draw.samples.chunk(2)
-        halves = pair_differences(widen(values)).unsqueeze(-1) * (first - second)
-        return halves.sum(0) * torch.sigmoid(widen(draw.logits).abs())
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        first, second = draw.points.chunk(2)
+        halves = pair_differences(at_least_float32(values)).unsqueeze(-1) * (first - second)
+        return halves.sum(0) * torch.sigmoid(at_least_float32(draw.logits).abs())
 
 
 def pair_differences(values: Tensor) -> Tensor:
     """Return half of f_{-k}(b_k) - f_{-k}(b'_k) for every slot, `[n/2, *batch]`, from values `[n, *batch]`."""
     pairs = torch.stack(values.chunk(2))
-    top, others = without_each(pairs[0])
+    top, others = others_of_each(pairs[0])
     bounds = replace_slots(others, pairs - top)
     return (bounds[0] - bounds[1]) / 2

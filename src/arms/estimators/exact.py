@@ -1,8 +1,10 @@
-r"""The exact gradient, by enumerating all 2^d states: the oracle that every other estimator is held against.
+r"""The exact gradient, by enumerating all joint states: the oracle that every other estimator is held against.
 
-$$ g = \sum_{b \in \{0,1\}^d} f(b)\,p(b)\,(b - \sigma(\phi)) $$
+$$ g = \sum_b \big(f(b) - \textstyle\sum_{b'} p(b')\,f(b')\big)\,p(b)\,\nabla_\phi \log p(b) $$
 
-Unbiased because there is no randomness in it. It costs 2^d evaluations, whatever `num_samples` was asked for.
+over all 2^d states of d bits, or K^d of d categorical latents. Unbiased because there is no randomness in it; the mean
+that is taken off f has no part in the sum, and keeps a large constant in f from costing digits. It makes as many
+evaluations as there are states, whatever `num_samples` is.
 Reference: the definition of the expectation.
 """
 
@@ -12,15 +14,16 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import widen
-from arms.estimators.base import Draw, Estimator, score
+from arms.estimators.base import Draw, Estimator
+from arms.latents import Latent
 
 MOST_LATENTS = 16
+"""Bits that can be enumerated."""
 
 
 @dataclass(frozen=True)
 class Exact(Estimator):
-    """Enumeration of all 2^d states, d <= 16; `num_samples` has no meaning here.
+    """Enumeration of all joint states, at most 2^16; `num_samples` has no meaning here.
 
     >>> Exact()(lambda b: b.prod(-1), torch.zeros(2)).grad
     tensor([0.1250, 0.1250])
@@ -28,35 +31,39 @@ class Exact(Estimator):
 
     num_samples: int = 1
 
-    alone: ClassVar[bool] = True
-    formula: ClassVar[str] = "sum over all b of f(b) p(b) (b - p)"
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
+    formula: ClassVar[str] = "sum over all b of (f(b) - E f) p(b) (b - p)"
     reference: ClassVar[str] = "the definition"
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        d = logits.shape[-1]
-        if d > MOST_LATENTS:
-            raise ValueError(
-                f"exact enumeration takes at most {MOST_LATENTS} latents ({2**MOST_LATENTS} states), got {d}: "
-                "use an unbiased estimator such as arms-s instead"
-            )
-        states = binary_states(d, logits)
-        return Draw(self, logits, states.view(-1, *[1] * (logits.ndim - 1), d).expand(-1, *logits.shape))
+    @property
+    def evaluations(self) -> None:
+        return None
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        weighted = widen(values) * state_probabilities(draw)
-        return (weighted.unsqueeze(-1) * score(draw)).sum(0)
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        count, event = latent.count_states(), latent.logits.shape[-latent.event_dims :]
+        if count > 2**MOST_LATENTS:
+            raise ValueError(
+                f"exact enumeration takes at most {MOST_LATENTS} latents ({2**MOST_LATENTS} states), got "
+                f"{count} states of logits [..., {', '.join(map(str, event))}]: use an estimator such as arms-s"
+            )
+        states = latent.states().view(-1, *[1] * len(latent.batch_shape), *event)
+        return Draw(self, latent, states.expand(-1, *latent.logits.shape))
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        # In float64: what is left of f after its mean may be far smaller than the mean.
+        probs, values = state_probabilities(draw), values.double()
+        centred = values - (probs * values).sum(0)
+        return (draw.latent.with_event_axes(probs * centred) * draw.latent.score(draw.points)).sum(0)
 
     def value(self, draw: Draw, values: Tensor) -> Tensor:
         return (values * state_probabilities(draw).to(values.dtype)).sum(0)
 
-
-def binary_states(d: int, like: Tensor) -> Tensor:
-    """Return all states of d bits `[2^d, d]`, the first bit being the highest."""
-    shifts = torch.arange(d - 1, -1, -1, device=like.device)
-    return (torch.arange(2**d, device=like.device).unsqueeze(-1) >> shifts & 1).to(like.dtype)
+    def attached(self) -> int:
+        return int(2**MOST_LATENTS)  # all of them, however many there are
 
 
 def state_probabilities(draw: Draw) -> Tensor:
-    """Return the probability of every enumerated state, detached: p where the bit is one, 1 - p where it is zero."""
-    logits = widen(draw.logits.detach())
-    return torch.sigmoid(torch.where(draw.samples > 0, logits, -logits)).prod(-1)
+    """Return the probability of every enumerated state in float64, detached."""
+    with torch.no_grad():
+        latent = draw.latent
+        return type(latent)(latent.logits.detach().double()).log_prob(draw.points).exp()

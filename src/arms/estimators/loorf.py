@@ -10,36 +10,36 @@ Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline fo
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Generator, Tensor
 
-from arms.arguments import widen
-from arms.couplings import Independent
+from arms.arguments import at_least_float32
 from arms.estimators.base import Draw, Estimator
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
 class LOORF(Estimator):
     """Leave-one-out REINFORCE (RLOO), n independent samples.
 
-    >>> grad, _ = LOORF(4)(lambda b: torch.full(b.shape[:-1], 7.0), torch.zeros(3))
+    >>> grad, *_ = LOORF(4)(lambda b: torch.full(b.shape[:-1], 7.0), torch.zeros(3))
     >>> grad  # a constant objective has gradient zero, in every draw
     tensor([0., 0., 0.])
     """
 
-    least: ClassVar[int] = 2
+    min_samples: ClassVar[int] = 2
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
     formula: ClassVar[str] = "sum_i (f(b_i) - mean f) (b_i - p) / (n - 1)"
     reference: ClassVar[str] = "Kool, van Hoof & Welling 2019"
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        return Draw(self, logits, Independent().sample(logits, self.num_samples, generator))
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return Draw(self, latent, latent.sample(self.num_samples, generator))
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        return leave_one_out(draw.samples, values, torch.sigmoid(widen(draw.logits)))
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return leave_one_out(draw.latent, draw.points, values)
 
 
-def leave_one_out(samples: Tensor, values: Tensor, probs: Tensor) -> Tensor:
-    """Return the leave-one-out REINFORCE estimate `[*batch, d]`."""
-    values = widen(values)
+def leave_one_out(latent: Latent, samples: Tensor, values: Tensor) -> Tensor:
+    """Return the leave-one-out REINFORCE estimate `[*batch, *event]`."""
+    values = at_least_float32(values)
     centred = (values - values.mean(0)) / (len(values) - 1)
-    return (samples - probs).mul_(centred.unsqueeze(-1)).sum(0)
+    return (samples - latent.mean()).mul_(latent.with_event_axes(centred)).sum(0)

@@ -12,19 +12,18 @@ Reference: the independent case of multi-sample ARMS, Dimitriev & Zhou 2021, sec
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Generator, Tensor
 
-from arms.arguments import as_count, widen
-from arms.couplings import Independent
+from arms.arguments import as_count, at_least_float32
 from arms.estimators.base import Draw
 from arms.estimators.loorf import leave_one_out
-from arms.estimators.multi_sample import MultiSample, replace_slots, without_each
+from arms.estimators.multi_sample import MultiSample, others_of_each, replace_slots
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
 class MultiSampleLOORF(MultiSample):
-    """LOORF of the K-sample bound, K = n/2 unless said; the other n - K samples, at least two, are tried in its slots.
+    """LOORF of the K-sample bound, K = n/2 unless given; the other n - K samples, at least two, are tried in its slots.
 
     >>> MultiSampleLOORF(10)
     MultiSampleLOORF(num_samples=10, bound_samples=5)
@@ -34,8 +33,9 @@ class MultiSampleLOORF(MultiSample):
 
     bound_samples: int = None  # type: ignore[assignment]  # None, n/2, becomes a number at once
 
-    least: ClassVar[int] = 4
-    pairs: ClassVar[bool] = True
+    min_samples: ClassVar[int] = 4
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
+    even_samples: ClassVar[bool] = True
     formula: ClassVar[str] = "sum_i (F(b'_i) - mean F) (b'_i - p) / (n/2 - 1), F(b) = sum_k (L with b as b_k)"
     reference: ClassVar[str] = "Dimitriev & Zhou 2021, section 3.3"
 
@@ -46,15 +46,15 @@ class MultiSampleLOORF(MultiSample):
         object.__setattr__(self, "num_samples", as_count(self.num_samples, bound + 2, what))
         object.__setattr__(self, "bound_samples", bound)
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        return Draw(self, logits, Independent().sample(logits, self.num_samples, generator))
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return Draw(self, latent, latent.sample(self.num_samples, generator))
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        tried = draw.samples[self.bound_samples :]
-        return leave_one_out(tried, slot_sums(widen(values), self.bound_samples), torch.sigmoid(widen(draw.logits)))
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        tried = draw.points[self.bound_samples :]
+        return leave_one_out(draw.latent, tried, slot_sums(at_least_float32(values), self.bound_samples))
 
     def _half(self) -> int:
-        count = as_count(self.num_samples, self.least, f"num_samples of {type(self).__name__}")
+        count = as_count(self.num_samples, self.min_samples, f"num_samples of {type(self).__name__}")
         if count % 2:
             raise ValueError(
                 f"num_samples of {type(self).__name__} must be even, half for the bound and half to try in its slots, "
@@ -65,5 +65,5 @@ class MultiSampleLOORF(MultiSample):
 
 def slot_sums(values: Tensor, bound_samples: int) -> Tensor:
     """Return the sum over slots k of f_{-k} at every tried sample, `[n - K, *batch]`, up to a constant."""
-    top, others = without_each(values[:bound_samples])
+    top, others = others_of_each(values[:bound_samples])
     return replace_slots(others, values[bound_samples:].unsqueeze(1) - top).sum(1)

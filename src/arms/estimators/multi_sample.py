@@ -13,59 +13,46 @@ everything where w_k dominates.
 Reference: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016.
 """
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from arms.arguments import widen
-from arms.estimators.base import Draw, Estimator
+from arms.estimators.base import Estimator
+from arms.targets import MultiSampleBound, Target
 
 
 @dataclass(frozen=True)
 class MultiSample(Estimator):
     """An estimator of the gradient of the K-sample bound; its objective is the log-weight, log p(x, b) - log q(b)."""
 
-    objective: ClassVar[Literal["expectation", "multi-sample bound"]] = "multi-sample bound"
-
     @property
     @abstractmethod
     def bound_samples(self) -> int:
         """K: the bound is over the first K of the `num_samples` samples, which are independent."""
 
-    def value(self, draw: Draw, values: Tensor) -> Tensor:
-        return log_mean_exp(values[: self.bound_samples])
+    @property
+    def target(self) -> Target:
+        return MultiSampleBound(self.bound_samples)
 
 
-def log_mean_exp(log_weights: Tensor) -> Tensor:
-    """Return log mean exp over the first axis.
-
-    >>> log_mean_exp(torch.tensor([0.0, 10_000.0]))
-    tensor(9999.3066)
-    """
-    total = widen(log_weights).logsumexp(0) - math.log(len(log_weights))
-    return total.to(log_weights.dtype)
-
-
-def without_each(values: Tensor) -> tuple[Tensor, Tensor]:
+def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return what each slot sees of the others: the largest, `[K, *batch]`, and all relative to it, `[K, K, *batch]`.
 
     A slot does not see itself: -inf. Kept apart, neither loses digits to the other. Where there are no others, or none
     that is possible, the largest is 0.
 
-    >>> without_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
+    >>> others_of_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
     tensor([1.0000e+00, 1.0000e+04, 1.0000e+04])
     """
-    table = torch.where(own(values), -torch.inf, values.unsqueeze(0))
+    table = torch.where(diagonal_mask(values), -torch.inf, values.unsqueeze(0))
     top = table.amax(1)
     top = torch.where(top > -torch.inf, top, 0.0)
     return top, table - top.unsqueeze(1)
 
 
-def own(values: Tensor) -> Tensor:
+def diagonal_mask(values: Tensor) -> Tensor:
     """Return the diagonal `[K, K, 1, ...]` of the table of all slots against all samples."""
     count = len(values)
     return torch.eye(count, dtype=torch.bool, device=values.device).view(count, count, *[1] * (values.ndim - 1))

@@ -18,14 +18,15 @@ NeurIPS 2017.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NoReturn, Protocol, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from arms.arguments import Logits, widen
-from arms.couplings import Independent, uniform
-from arms.estimators.base import Draw, Estimate, Estimator, Objective, checked_logits, evaluate
+from arms.arguments import at_least_float32
+from arms.estimators.base import Draw, Estimator, Slopes
+from arms.latents import Latent
+from arms.noise import uniform
 
 FURTHEST = 1000.0  # Bits are certain long before; beyond, infinity would meet itself.
 
@@ -62,71 +63,66 @@ class REBAR(Estimator):
 
     The values of the estimate are the f(b), `[n/2, *batch]`; only they pass gradients to what the objective is made of.
 
+    Args:
+        num_samples: n, twice the samples of b.
+        relaxation: The temperature and scale of the control variate, which may learn.
+
     >>> REBAR(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """
 
     relaxation: Relaxation = field(default_factory=Relaxation)
 
-    least: ClassVar[int] = 2
-    pairs: ClassVar[bool] = True
-    relaxes: ClassVar[bool] = True
+    min_samples: ClassVar[int] = 2
+    even_samples: ClassVar[bool] = True
     formula: ClassVar[str] = "mean of (f(b) - c(z')) (b - p) + dc(z) - dc(z'), c(z) = eta f(sigmoid(z / tau))"
     reference: ClassVar[str] = "Tucker et al. 2017"
+
+    @property
+    def slopes(self) -> Slopes:
+        return "twice"
+
+    @property
+    def evaluations(self) -> int:
+        return 3 * self.num_samples // 2
+
+    @property
+    def derivatives(self) -> int:
+        return self.num_samples
+
+    def attached(self) -> int:
+        return self.num_samples // 2
 
     def parameters(self) -> Iterator[nn.Parameter]:
         yield from self.relaxation.parameters()
 
-    def for_replicas(self, replicas: int, d: int, context: int, generator: Generator) -> Self:
-        return replace(self, relaxation=Relaxation(shape=(replicas, 1)).to(generator.device))
+    def prepare(self, logits: torch.Size, context: torch.Size, generator: Generator) -> Self:
+        return replace(self, relaxation=Relaxation(shape=(logits[0], 1)).to(generator.device))
 
-    def __call__(
-        self,
-        objective: Objective,
-        logits: Logits,
-        generator: Generator | None = None,
-        *,
-        chunk: int | None = None,
-        validate: bool = True,
-    ) -> Estimate:
-        phi = checked_logits(logits, validate=validate).detach()
-        bits = Draw(self, phi, Independent().sample(phi, self.num_samples // 2, generator))
-        values = evaluate(objective, bits, chunk=chunk, validate=validate)
-        z, path = latent_points(phi, bits.samples, _logistic(bits.samples, generator))
-        learnt = tuple(parameter for parameter in self.parameters() if parameter.requires_grad)
-        learning = torch.is_grad_enabled() and bool(learnt)
-        with torch.enable_grad():
-            z.requires_grad_()
-            control, through = self.control_variate(objective, z, phi, chunk=chunk, validate=validate)
-            slope, passed = torch.autograd.grad(control.sum(), (z, through), create_graph=learning, allow_unused=True)
-        if passed is None:
-            _refuse(self)
-        grad = combine_relaxed(phi, bits.samples, values.detach(), control, slope, path)
-        return Estimate(_attach_only(grad, learnt) if learning else grad.detach(), values)
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        samples, *memory = self._latent_draw(latent, generator)
+        relaxed = self.relaxation(memory[0]).to(samples.dtype)
+        return Draw(self, latent, torch.cat([samples, relaxed]), len(relaxed), tuple(memory))
 
-    def control_variate(
-        self, objective: Objective, z: Tensor, phi: Tensor, *, chunk: int | None, validate: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Return c(z) `[2m, *batch]` for z `[2m, *batch, d]`, and the points that its gradient must pass through."""
-        relaxed = Draw(self, phi, self.relaxation(z).to(phi.dtype))
-        try:
-            values = evaluate(objective, relaxed, chunk=chunk, validate=validate)
-        except RuntimeError as error:
-            if "requires grad" in str(error):  # numpy() and its like
-                _refuse(self, error)
-            raise
-        if not values.requires_grad:
-            _refuse(self)
-        return self.relaxation.scale.to(z) * widen(values), relaxed.samples
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        path = draw.memory[1]
+        count = self.num_samples // 2
+        control, slope = self.control_variate(draw, values[count:], slopes)
+        return combine_relaxed(draw.latent.logits, draw.points[:count], values[:count].detach(), control, slope, path)
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        raise ValueError(
-            f"{type(self).__name__} has no two-step form, since it evaluates the objective between 0 and 1 too: "
-            "call arms.expectation(objective, logits, estimator)"
-        )
+    def control_variate(self, draw: Draw, values: Tensor, slopes: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return c(z) `[2m, *batch]` and dc/dz `[2m, *batch, d]`, from f and df/db at the relaxed points."""
+        assert slopes is not None
+        z = draw.memory[0]
+        relaxed, scale = self.relaxation(z), self.relaxation.scale.to(z)
+        inner = relaxed * (1 - relaxed) / self.relaxation.temperature.to(z).unsqueeze(-1)  # d sigma(z / tau) / dz
+        return scale * at_least_float32(values), scale.unsqueeze(-1) * at_least_float32(slopes) * inner
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        raise ValueError(f"{type(self).__name__} needs more than values at its samples: call arms.expectation")
+    def _latent_draw(self, latent: Latent, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return bits `[m, ...]`, z and z~ given them `[2m, ...]`, and d z~/d phi `[m, ...]`."""
+        samples = latent.sample(self.num_samples // 2, generator)
+        noise = uniform(2, at_least_float32(samples), generator).logit()
+        return samples, *latent_points(latent.logits, samples, noise)
 
 
 def latent_points(phi: Tensor, samples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,15 +130,11 @@ def latent_points(phi: Tensor, samples: Tensor, noise: Tensor) -> tuple[Tensor, 
 
     `noise` `[2, m, ...]` is logistic; -inf, the logit of a uniform 0, is fine: z is 0 there and its path flat.
     """
-    phi = widen(phi).clamp(-FURTHEST, FURTHEST)
+    phi = at_least_float32(phi).clamp(-FURTHEST, FURTHEST)
     sign = 2 * samples.to(phi.dtype) - 1
     depth = noise + nn.functional.softplus(sign * phi)
     z = sign * nn.functional.softplus(depth)
     return z.flatten(0, 1), torch.sigmoid(depth[1]) * torch.sigmoid(sign * phi)
-
-
-def _logistic(samples: Tensor, generator: Generator | None) -> Tensor:
-    return uniform(2, widen(samples), generator).logit()
 
 
 def combine_relaxed(
@@ -152,40 +144,9 @@ def combine_relaxed(
 
     `control` and `slope` hold z in their first half and z~ in their second; `path` is d z~/d phi.
     """
-    wide = widen(phi)
+    wide = at_least_float32(phi)
     free, conditional = slope.chunk(2)
-    difference = widen(values) - control.chunk(2)[1]
+    difference = at_least_float32(values) - control.chunk(2)[1]
     grad = (difference.unsqueeze(-1) * (samples - torch.sigmoid(wide)) + free - conditional * path).mean(0)
     # A latent that cannot change has no gradient; the slopes at its z and z~ would only cancel on average.
     return torch.where(torch.sigmoid(-wide.abs()) > 0, grad, 0.0).to(phi.dtype)
-
-
-def _refuse(estimator: REBAR, cause: Exception | None = None) -> NoReturn:
-    raise ValueError(
-        f"{type(estimator).__name__} differentiates the objective between 0 and 1, and this one passes no gradient to "
-        "its samples: write it in differentiable torch operations, or use an estimator for black boxes such as arms-s"
-    ) from cause
-
-
-class _Context(Protocol):
-    value: Tensor
-    parameters: tuple[Tensor, ...]
-
-
-class _AttachOnly(torch.autograd.Function):
-    """The identity, whose backward reaches the parameters and nothing else the value was made of."""
-
-    @staticmethod
-    def forward(ctx: _Context, value: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.value, ctx.parameters = value, parameters
-        return value.detach()
-
-    @staticmethod
-    def backward(ctx: _Context, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        grads = torch.autograd.grad(ctx.value, ctx.parameters, upstream, retain_graph=True, allow_unused=True)
-        return None, *grads
-
-
-def _attach_only(value: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
-    attached: Tensor = _AttachOnly.apply(value, *parameters)  # type: ignore[no-untyped-call]
-    return attached

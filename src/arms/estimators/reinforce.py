@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from arms.arguments import widen
-from arms.couplings import Independent
-from arms.estimators.base import Draw, Estimator, score
+from arms.arguments import at_least_float32
+from arms.estimators.base import Draw, Estimator
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,18 @@ class Reinforce(Estimator):
     """REINFORCE without a baseline, n independent samples.
 
     >>> import torch
-    >>> grad, values = Reinforce(4)(lambda b: b.sum(-1), torch.zeros(3))
+    >>> grad, value, values = Reinforce(4)(lambda b: b.sum(-1), torch.zeros(3))
     >>> grad.shape, values.shape
     (torch.Size([3]), torch.Size([4]))
     """
 
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
     formula: ClassVar[str] = "mean_i f(b_i) (b_i - p)"
     reference: ClassVar[str] = "Williams 1992"
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        return Draw(self, logits, Independent().sample(logits, self.num_samples, generator))
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return Draw(self, latent, latent.sample(self.num_samples, generator))
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        return (widen(values).unsqueeze(-1) * score(draw)).mean(0)
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        latent = draw.latent
+        return (latent.with_event_axes(at_least_float32(values)) * latent.score(draw.points)).mean(0)

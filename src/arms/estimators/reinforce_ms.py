@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from arms.arguments import widen
-from arms.couplings import Independent
-from arms.estimators.base import Draw, score
-from arms.estimators.multi_sample import MultiSample, log_mean_exp
+from arms.arguments import at_least_float32
+from arms.estimators.base import Draw
+from arms.estimators.multi_sample import MultiSample
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class MultiSampleReinforce(MultiSample):
     torch.Size([5, 3])
     """
 
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
     formula: ClassVar[str] = "log mean_j w(b_j) * sum_k (b_k - p)"
     reference: ClassVar[str] = "Williams 1992; Mnih & Rezende 2016"
 
@@ -35,8 +36,9 @@ class MultiSampleReinforce(MultiSample):
     def bound_samples(self) -> int:
         return self.num_samples
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        return Draw(self, logits, Independent().sample(logits, self.num_samples, generator))
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return Draw(self, latent, latent.sample(self.num_samples, generator))
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        return log_mean_exp(widen(values)).unsqueeze(-1) * score(draw).sum(0)
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        bound = self.target.value(at_least_float32(values))
+        return draw.latent.with_event_axes(bound) * draw.latent.score(draw.points).sum(0)

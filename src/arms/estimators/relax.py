@@ -17,8 +17,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from arms.estimators.base import Objective
+from arms.estimators.base import Draw, Slopes
 from arms.estimators.rebar import REBAR, Relaxation
+from arms.latents import Latent
 
 HIDDEN = 137
 
@@ -56,7 +57,8 @@ class HiddenControl(nn.Module):
         """Map `[n, *batch, d]`, and a context `[*batch, c]` where there is one, to `[n, *batch]`."""
         if (self.context is None) != (context is None):
             raise ValueError(
-                "a control made by relax_control(..., context=c) needs RELAX.with_context(x), and one without, none"
+                "a control made by relax_control(..., context=c) needs a latent with a context, "
+                "arms.Bernoulli(logits, x), and one without needs a latent without"
             )
         hidden = self.latent(z)
         if self.context is not None:
@@ -101,48 +103,71 @@ def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
 class RELAX(REBAR):
     """RELAX, n/2 samples, each with f(b) and c at two relaxed points: 3n/2 evaluations, n of them differentiated.
 
-    `control` is any module that maps `[n, *batch, d]` to `[n, *batch]`; one that also looks at a context, such as the
-    image behind the logits, gets it as second argument after `with_context`. Keep one RELAX and train it:
+    Args:
+        num_samples: n, twice the samples of b.
+        relaxation: Temperature and scale of the relaxed objective; None leaves it out, for black boxes.
+        control: Any module that maps `[n, *batch, d]` to `[n, *batch]`. Where the latent has a context, such as the
+            image behind the logits, it is called as control(z, context): `arms.Bernoulli(logits, context)`.
+
+    Keep one RELAX and train it on `arms.variance_loss`:
 
     >>> estimator = RELAX(4, control=relax_control(3))
     >>> optimizer = torch.optim.Adam(estimator.parameters())
     >>> logits, weights = torch.zeros(5, 3, requires_grad=True), torch.ones(3, requires_grad=True)
     >>> estimate = estimator(lambda b: (b @ weights).square(), logits)
     >>> logits.backward(estimate.grad.detach())  # what arms.expectation(...).sum().backward() does
-    >>> estimate.values.mean(0).sum().backward()
+    >>> estimate.value.sum().backward()
     >>> estimate.grad.square().sum(-1).mean().backward()  # arms.variance_loss(estimate): reaches the estimator only
     >>> optimizer.step()
     """
 
     relaxation: Relaxation | None = field(default_factory=Relaxation)  # type: ignore[assignment]
     control: nn.Module = field(default_factory=AdditiveControl)
-    context: Tensor | None = field(default=None, repr=False, compare=False)
 
     formula: ClassVar[str] = "mean of (f(b) - c(z')) (b - p) + dc(z) - dc(z'), c(z) = eta f(sigmoid(z / tau)) + r(z)"
     reference: ClassVar[str] = "Grathwohl et al. 2018"
+
+    @property
+    def slopes(self) -> Slopes:
+        return "none" if self.relaxation is None else "twice"
+
+    @property
+    def evaluations(self) -> int:
+        return self.num_samples // 2 if self.relaxation is None else super().evaluations
+
+    @property
+    def derivatives(self) -> int:
+        return 0 if self.relaxation is None else super().derivatives
 
     def parameters(self) -> Iterator[nn.Parameter]:
         if self.relaxation is not None:
             yield from super().parameters()
         yield from self.control.parameters()
 
-    def for_replicas(self, replicas: int, d: int, context: int, generator: Generator) -> Self:
-        prepared = super().for_replicas(replicas, d, context, generator)
-        return replace(prepared, control=ReplicaControl(replicas, d, context, generator))
+    def prepare(self, logits: torch.Size, context: torch.Size, generator: Generator) -> Self:
+        prepared = super().prepare(logits, context, generator)
+        return replace(prepared, control=ReplicaControl(logits[0], logits[-1], context[-1], generator))
 
-    def with_context(self, context: Tensor) -> Self:
-        """Return the same estimator, sharing all parameters, whose control is called as control(z, context)."""
-        return replace(self, context=context)
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        if self.relaxation is not None:
+            return super().draw(latent, generator)
+        samples, *memory = self._latent_draw(latent, generator)
+        return Draw(self, latent, samples, memory=tuple(memory))
 
-    def control_variate(
-        self, objective: Objective, z: Tensor, phi: Tensor, *, chunk: int | None, validate: bool
-    ) -> tuple[Tensor, Tensor]:
-        values: Tensor = self.control(z) if self.context is None else self.control(z, self.context)
-        if values.shape != z.shape[:-1]:
-            raise ValueError(
-                f"the control must return one value a sample, shape {list(z.shape[:-1])}, got {list(values.shape)}"
+    def control_variate(self, draw: Draw, values: Tensor, slopes: Tensor | None) -> tuple[Tensor, Tensor]:
+        learning = torch.is_grad_enabled()
+        with torch.enable_grad():
+            z = draw.memory[0].detach().requires_grad_()
+            context = draw.latent.context
+            free: Tensor = self.control(z) if context is None else self.control(z, context)
+            if free.shape != z.shape[:-1]:
+                raise ValueError(
+                    f"the control must return one value per sample, shape {list(z.shape[:-1])}, got {list(free.shape)}"
+                )
+            (slope,) = torch.autograd.grad(
+                free.sum(), z, create_graph=learning, allow_unused=True, materialize_grads=True
             )
         if self.relaxation is None:
-            return values, z
-        relaxed, through = super().control_variate(objective, z, phi, chunk=chunk, validate=validate)
-        return values + relaxed, through
+            return free, slope
+        control, relaxed_slope = super().control_variate(draw, values, slopes)
+        return free + control, slope + relaxed_slope

@@ -15,23 +15,24 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import widen
-from arms.couplings import Independent
-from arms.estimators.base import Draw, score
-from arms.estimators.multi_sample import MultiSample, own, replace_slots, without_each
+from arms.arguments import at_least_float32
+from arms.estimators.base import Draw
+from arms.estimators.multi_sample import MultiSample, diagonal_mask, others_of_each, replace_slots
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
 class VIMCO(MultiSample):
     """VIMCO, n independent samples, n-sample bound.
 
-    >>> grad, _ = VIMCO(4)(lambda b: torch.full(b.shape[:-1], 7.0), torch.zeros(3))
+    >>> grad, *_ = VIMCO(4)(lambda b: torch.full(b.shape[:-1], 7.0), torch.zeros(3))
     >>> grad  # equal weights carry no signal
     tensor([0., 0., 0.])
     """
 
     baseline: Literal["geometric", "arithmetic"] = "geometric"
 
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
     formula: ClassVar[str] = "sum_k (L - L with w_k guessed from the others) (b_k - p), L = log mean w"
     reference: ClassVar[str] = "Mnih & Rezende 2016"
 
@@ -44,22 +45,22 @@ class VIMCO(MultiSample):
     def bound_samples(self) -> int:
         return self.num_samples
 
-    def draw(self, logits: Tensor, generator: Generator | None = None) -> Draw:
-        return Draw(self, logits, Independent().sample(logits, self.num_samples, generator))
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return Draw(self, latent, latent.sample(self.num_samples, generator))
 
-    def combine(self, draw: Draw, values: Tensor) -> Tensor:
-        signals = local_signals(widen(values), self.baseline)
-        return (signals.unsqueeze(-1) * score(draw)).sum(0)
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        signals = local_signals(at_least_float32(values), self.baseline)
+        return (draw.latent.with_event_axes(signals) * draw.latent.score(draw.points)).sum(0)
 
 
 def local_signals(values: Tensor, baseline: Literal["geometric", "arithmetic"]) -> Tensor:
     """Return every slot's learning signal `[n, *batch]`: the bound minus the bound with that slot guessed."""
     if len(values) == 1:
         return values
-    top, others = without_each(values)
+    top, others = others_of_each(values)
     if baseline == "arithmetic":
         guess = others.logsumexp(1) - math.log(len(values) - 1)
     else:
-        guess = torch.where(own(values), 0.0, others).sum(1) / (len(values) - 1)
+        guess = torch.where(diagonal_mask(values), 0.0, others).sum(1) / (len(values) - 1)
     bounds = replace_slots(others, torch.stack([values - top, guess]))
     return bounds[0] - bounds[1]

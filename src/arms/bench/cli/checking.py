@@ -14,10 +14,11 @@ from rich.table import Table
 
 from arms import checks
 from arms.arguments import as_count
-from arms.checks.contract import COUNTS
-from arms.couplings import COUPLINGS, Coupling
+from arms.checks.estimator import COUNTS
+from arms.couplings import COUPLINGS, BinaryCoupling
 from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 
+COLOURS = {"pass": "[green]", "FAIL": "[bold red]"}
 LEAST_DRAWS = 1000
 """With fewer, a mean of draws is too far from normal for its score to mean anything."""
 
@@ -39,13 +40,15 @@ def check(
     if not 0 < failure_rate < 1:
         raise ValueError(f"--failure-rate must lie between 0 and 1, got {failure_rate}")
     found = _find(subject)
-    if isinstance(found, Coupling):
+    if isinstance(found, BinaryCoupling):
         report = checks.check_coupling(found, draws=draws, failure_rate=failure_rate)
     else:
         report = checks.check_estimator(found, draws=draws, failure_rate=failure_rate)
     table = Table("check", "verdict", "figure", title=f"{subject}: {report.subject}")
     for finding in report.findings:
-        table.add_row(finding.name, "[green]pass" if finding.passed else "[bold red]FAIL", escape(finding.figure))
+        table.add_row(
+            finding.name, f"{COLOURS.get(finding.verdict, '[yellow]')}{finding.verdict}", escape(finding.figure)
+        )
     rich.print(table)
     if not report.passed:
         raise SystemExit(1)
@@ -57,11 +60,13 @@ def estimators() -> None:
     for name, factory in ESTIMATORS.items():
         one = factory(DEFAULT_NUM_SAMPLES)
         reference = getattr(one, "coupling", one).reference  # what tells one ARMS from another
-        table.add_row(name, one.objective, one.formula, f"{one.least}{', even' if one.pairs else ''}", reference)
+        table.add_row(
+            name, str(one.target), one.formula, f"{one.min_samples}{', even' if one.even_samples else ''}", reference
+        )
     rich.print(table)
 
 
-def _find(subject: str) -> Coupling | Callable[[int], Estimator]:
+def _find(subject: str) -> BinaryCoupling | Callable[[int], Estimator]:
     if subject in ESTIMATORS:
         return ESTIMATORS[subject]
     if subject in COUPLINGS:
@@ -75,9 +80,9 @@ def _find(subject: str) -> Coupling | Callable[[int], Estimator]:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, SyntaxError, TypeError) as error:
         raise ValueError(f"cannot find {subject!r}: {error}") from None
-    if isinstance(found, Coupling):
+    if isinstance(found, BinaryCoupling):
         return found
-    if inspect.isclass(found) and issubclass(found, Coupling):
+    if inspect.isclass(found) and issubclass(found, BinaryCoupling):
         try:
             return found()
         except TypeError as error:

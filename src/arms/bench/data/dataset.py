@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count
-from arms.couplings import step
+from arms.noise import indicator
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,4 +107,4 @@ def binarize(images: Tensor, levels: int, generator: Generator | None = None) ->
     if images.dtype != torch.uint8:
         raise ValueError(f"images must be uint8 values from 0 to {levels}, got {images.dtype}: pass them unscaled")
     probs = images / as_count(levels, 1, "levels")
-    return step(probs - torch.rand(images.shape, generator=generator, device=images.device))
+    return indicator(probs - torch.rand(images.shape, generator=generator, device=images.device))

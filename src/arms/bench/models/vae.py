@@ -49,27 +49,53 @@ class BinaryVAE(nn.Module):
         """Return the logits of p(x|b) `[*lead, R, B, pixels]`."""
         return _of_width(self.decoder(signs(b)), self.pixel_mean.shape[-1], "decoder")
 
-    def log_weights(self, b: Tensor, x: Tensor, logits: Tensor, attached: int | None = None) -> Tensor:
+    def log_weights(
+        self,
+        b: Tensor,
+        x: Tensor,
+        logits: Tensor,
+        attached: int | None = None,
+        differentiated: int = 0,
+        twice: bool = False,
+    ) -> Tensor:
         """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]`.
 
-        Only the first `attached` samples, by default all, are part of autograd's graph: one pass evaluates samples to
-        learn from and samples that are only looked at.
+        Args:
+            b: `[n, R, B, latents]`, bits or points between them.
+            x: `[R, B, pixels]` of 0 and 1.
+            logits: `[R, B, latents]` of q(b|x).
+            attached: How many points, the first ones, are in the graph of the model's parameters and the logits: one
+                pass evaluates samples to learn from and samples that are only looked at. All unless given.
+            differentiated: How many points, the last ones, pass gradients to themselves. Where these are not attached
+                ones, all else is constant there.
+            twice: Whether that gradient is to be differentiated once more, which takes a slower likelihood.
         """
+        split = len(b) - differentiated
+        if differentiated and attached is not None and attached <= split:
+            last = torch.func.functional_call(
+                self,
+                {name: parameter.detach() for name, parameter in self.named_parameters()},
+                (b[split:], x, logits.detach()),
+                {"twice": twice},
+            )
+            return torch.cat([self.log_weights(b[:split].detach(), x, logits, attached), last])
         # log p(b) - log q(b) in one pass over the samples: b (prior - logits) - softplus(prior) + softplus(logits)
         softplus = nn.functional.softplus
         # With a zero more the sum is a kernel of its own; compiled, all else of the latents' shape would wait for it.
         constant = nn.functional.pad(softplus(logits) - softplus(self.prior), (0, 1)).sum(-1)
         slope = self.prior - logits
         if attached is None or attached == len(b):
-            return self.log_likelihood(b, x) + ((b * slope).sum(-1) + constant)
+            return self.log_likelihood(b, x, twice=twice) + ((b * slope).sum(-1) + constant)
         first, rest = b[:attached], b[attached:]
         ratio = torch.cat([(first * slope).sum(-1) + constant, (rest * slope.detach()).sum(-1) + constant.detach()])
         return self.log_likelihood(b, x, attached) + ratio
 
-    def log_likelihood(self, b: Tensor, x: Tensor, attached: int | None = None) -> Tensor:
+    forward = log_weights
+
+    def log_likelihood(self, b: Tensor, x: Tensor, attached: int | None = None, twice: bool = False) -> Tensor:
         """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only, by default for all."""
         decoder = self.decoder
-        if b.requires_grad:  # relaxed bits will be differentiated twice
+        if twice:
             a = self.decode(b)
             return (x * a - nn.functional.softplus(a)).sum(-1)
         if isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):

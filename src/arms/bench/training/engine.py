@@ -115,11 +115,11 @@ class Engine:
 def compiled_update(trainer: Trainer, compiler: Compiler) -> Callable[[], None]:
     """Return `trainer.update` with its parts compiled; making it may do a step, but for the parameters' move."""
     apply = compiler(trainer.apply)
-    if not trainer.estimator.relaxes:
+    if trainer.estimator.slopes == "none" and not trainer.learnt:
         estimate = compiler(trainer.estimate)
         return lambda: trainer.update(estimate, apply)
-    # What a relaxing estimator learns from is a second derivative, which compilers do not take: written out as plain
-    # operations first, it is a function like any other.
+    # Slopes, and what an estimator's own parameters learn from, are derivatives inside of the step, which compilers do
+    # not take: written out as plain operations first, it is a function like any other.
     traced = make_fx(lambda: list(trainer.gradients()))()
     draws = _take_out_noise(traced)
     gradients = compiler(traced)

@@ -10,13 +10,14 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.models import BinaryVAE, ReplicaLinear, build_vae, seeded_generator
 from arms.bench.training.optimizer import SECOND_DECAY, Adam
-from arms.couplings import Independent
-from arms.estimators import Estimator, MultiSample
-from arms.estimators import estimator as as_estimator
-from arms.estimators.base import gradient
+from arms.estimators import Estimator, ExtraSample, Options, as_estimator, estimate, variance_loss
+from arms.latents import Bernoulli
 
-Estimated: TypeAlias = tuple[Tensor, Tensor, Tensor]
-"""Logits and their gradient, and what decoder and prior learn from."""
+Estimated: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+"""What autograd starts from, and the gradients to start with: logits, the value, and the loss of the estimator's own
+parameters where it has any."""
+UNCHECKED = Options(checks="none")
+"""Shapes are the model's, and what is not finite shows in the parameters."""
 Apply: TypeAlias = Callable[[Sequence[Tensor]], None]
 
 
@@ -44,10 +45,10 @@ class Trainer:
         self.model = model.to(device)
         _check_replicas(model, config.replicas)
         self.generator = run_generator(config.seed, device)
-        self.estimator = for_run(config, model.latents, self.data.images.shape[1], device, estimator)
+        self.estimator = prepared_estimator(config, model.latents, self.data.images.shape[1], device, estimator)
         for layer in model.modules():
-            if isinstance(layer, ReplicaLinear):  # a relaxing estimator differentiates a gradient
-                layer.rough_gradients = config.precision == "medium" and not self.estimator.relaxes
+            if isinstance(layer, ReplicaLinear):  # a rough gradient can be taken only once
+                layer.rough_gradients = config.precision == "medium" and self.estimator.slopes != "twice"
         encoder = list(model.encoder.parameters()) if isinstance(model.encoder, nn.Module) else []
         known = {id(p) for p in (*encoder, model.prior)}
         self.encoder_weights = [p for p in encoder if p.requires_grad]
@@ -56,8 +57,6 @@ class Trainer:
         others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
         if not (self.encoder_weights or others or self.prior):
             raise ValueError("the model must have parameters to train, got none with requires_grad=True")
-        if self.learnt and not self.encoder_weights:
-            raise ValueError(f"{config.estimator} learns from an encoder's gradient, and this one has no parameters")
         self.encoder_adam = Adam(self.encoder_weights, config.learning_rate)
         self.other_adam = Adam([*others, *self.learnt], config.learning_rate)
         self.weights = [*self.encoder_adam.parameters, *self.other_adam.parameters]
@@ -86,10 +85,8 @@ class Trainer:
 
     def gradients(self, estimate: Callable[[], Estimated] | None = None) -> Sequence[Tensor]:
         """Draw a batch and return the loss's gradients: encoder's, decoder's, estimator's own, prior's."""
-        if self.estimator.relaxes:
-            return self._relaxed_gradients(self._batch())
-        logits, grad, value = (estimate or self.estimate)()
-        return _gradients([(logits, grad), (value, self._weight)], [*self.weights, *self.prior])
+        outputs, starts = (estimate or self.estimate)()
+        return _gradients(list(zip(outputs, starts, strict=True)), [*self.weights, *self.prior])
 
     def count(self, steps: int) -> None:
         """Note that so many updates were done."""
@@ -97,25 +94,31 @@ class Trainer:
         self.elbo_count += steps
 
     def estimate(self) -> Estimated:
-        """Draw a batch; return logits and their gradient, and what decoder and prior learn from `[R, B]`."""
+        """Draw a batch and estimate: return what is to be differentiated, and with which weights."""
         x = self._batch()
         logits = self.model.encode(x)
-        constant = logits.detach()
-        draw = self.estimator.draw(constant, self._noise)
-        if isinstance(self.estimator, MultiSample):
-            # The bound's own gradient through log q belongs to it; samples that are only tried need none.
-            values = self.model.log_weights(draw.samples, x, logits, self.estimator.bound_samples)
-            value = self.estimator.value(draw, values)
-        elif self.config.decoder_samples == "all":
-            # The ELBO's gradient through log q is zero on average, and only noise.
-            values = self.model.log_weights(draw.samples, x, constant)
-            value = self.estimator.value(draw, values)
-        else:
-            samples = torch.cat([self._extra_sample(constant), draw.samples])
-            everything = self.model.log_weights(samples, x, constant, attached=1)
-            value, values = everything[0], everything[1:]
-        self.elbo_sum.add_(values.detach().mean((0, 2)))
-        return logits, self._scale * gradient(draw, values), value
+        # The bound's own gradient through log q belongs to it; the ELBO's is zero on average, and only noise.
+        seen = logits if self.estimator.target.direct else logits.detach()
+        found = estimate(
+            self.estimator,
+            lambda b: self.model.log_weights(
+                b,
+                x,
+                seen,
+                attached=min(len(b), self.estimator.attached()),
+                differentiated=self.estimator.derivatives,
+                twice=self.estimator.slopes == "twice",
+            ),
+            Bernoulli(logits.detach(), context=x),
+            self._noise,
+            UNCHECKED,
+        )
+        self.elbo_sum.add_(found.values.detach().mean((0, 2)))
+        outputs, starts = (logits, found.value), (self._scale * found.grad.detach(), self._weight)
+        if found.grad.requires_grad:  # a mean over images for each replica: what one learns depends on no neighbour
+            loss = self.config.replicas * variance_loss(found)
+            return (*outputs, loss), (*starts, torch.ones_like(loss))
+        return outputs, starts
 
     def apply(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against their gradients, and note the encoder's."""
@@ -190,41 +193,17 @@ class Trainer:
     def _batch(self) -> Tensor:
         return self.data.batch(self.config.replicas, self.config.batch_size, self._noise)
 
-    def _relaxed_gradients(self, x: Tensor) -> list[Tensor]:
-        logits = self.model.encode(x)
-        constant = logits.detach()
-        estimator = self.estimator.with_context(x)
-        grad, values = estimator(
-            lambda b: self.model.log_weights(b, x, constant), constant, self._noise, validate=False
-        )
-        if self.config.decoder_samples == "all":
-            value = values.mean(0)
-        else:
-            value = self.model.log_weights(self._extra_sample(constant), x, constant)[0]
-        from_value = _gradients([(value, self._weight)], [*self.weights, *self.prior])
-        encoder_grads = torch.autograd.grad(
-            logits, self.encoder_weights, self._scale * grad, create_graph=True, materialize_grads=True
-        )
-        # What the estimator learns: to make the encoder's gradient small, that is, less noisy around its mean.
-        norm = sum((g.square().sum() for g in encoder_grads), torch.zeros((), device=logits.device))
-        learnt_grads = torch.autograd.grad(norm, self.learnt)
-        self.elbo_sum.add_(values.detach().mean((0, 2)))
-        inner, outer = len(self.encoder_weights), len(self.weights)
-        shared = [g.detach() + extra for g, extra in zip(encoder_grads, from_value, strict=False)]
-        return [*shared, *from_value[inner : outer - len(self.learnt)], *learnt_grads, *from_value[outer:]]
 
-    def _extra_sample(self, logits: Tensor) -> Tensor:
-        """What decoder and prior learn from by the paper's rule: one more sample, independent, `[1, R, B, latents]`."""
-        return Independent().sample(logits, 1, self._noise)
-
-
-def for_run(
+def prepared_estimator(
     config: TrainConfig, latents: int, pixels: int, device: str, estimator: Estimator | None = None
 ) -> Estimator:
     """Return the estimator of a run, by default the one its configuration names, with fresh parameters of its own."""
     generator = seeded_generator(config.seed, "estimator", device=device)
-    unprepared = estimator or as_estimator(config.estimator, config.num_samples)
-    return unprepared.for_replicas(config.replicas, latents, pixels, generator)
+    batch = (config.replicas, config.batch_size)
+    chosen = estimator or as_estimator(config.estimator, config.num_samples)
+    prepared = chosen.prepare(torch.Size([*batch, latents]), torch.Size([*batch, pixels]), generator)
+    # The bound always trains its decoder on its own samples.
+    return ExtraSample(prepared) if config.decoder_samples == "extra" and not prepared.target.direct else prepared
 
 
 def _check_replicas(model: BinaryVAE, replicas: int) -> None:

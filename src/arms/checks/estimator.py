@@ -33,9 +33,8 @@ def check_estimator(
         _extremes(checked[2], torch.float32),
         _extremes(checked[3], torch.bfloat16),
     ]
-    if first.unbiased:
-        rate = failure_rate / len(accepted)
-        findings += [check_bias(estimator, draws, rate, seed) for seed, estimator in enumerate(accepted)]
+    rate = failure_rate / len(accepted)
+    findings += [check_bias(estimator, draws, rate, seed) for seed, estimator in enumerate(accepted)]
     return Report(
         f"{type(first).__name__}, num_samples {', '.join(str(e.num_samples) for e in accepted)}", tuple(findings)
     )
@@ -55,14 +54,15 @@ def _objective(b: Tensor) -> Tensor:
 def _shapes(estimator: Estimator) -> Finding:
     for batch in ((), (5,), (2, 3)):
         logits = torch.linspace(-2, 2, 4).expand(*batch, 4)
-        grad, values = estimator(_objective, logits, torch.Generator().manual_seed(0))
+        grad, value, values = estimator(_objective, logits, torch.Generator().manual_seed(0))
         attached = grad.requires_grad and not any(True for _ in estimator.parameters())
         if grad.shape != logits.shape or grad.dtype != logits.dtype or attached:
             figure = f"logits {list(logits.shape)} gave a gradient {list(grad.shape)}, {grad.dtype}, expected the same"
             figure += ", detached" if attached else ""
             return Finding("shapes", False, figure)
-        if values.shape[1:] != batch:
-            return Finding("shapes", False, f"values must have shape [n, *batch], got {list(values.shape)}")
+        if values.shape[1:] != batch or value.shape != batch:
+            figure = f"value must have shape {list(batch)} and values [n, ...] of it, got {list(value.shape)} and "
+            return Finding("shapes", False, figure + f"{list(values.shape)}")
     return Finding("shapes", True, "grad [*batch, d], values [n, *batch], for batch (), (5,), (2, 3)")
 
 

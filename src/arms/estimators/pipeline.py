@@ -1,0 +1,367 @@
+"""The one way from an objective to a gradient: draw, evaluate (values, and slopes where asked), combine, attach.
+
+`arms.expectation`, `arms.multi_sample_bound`, `arms.attach`, calling an estimator, the trainer and the bias check all
+go through `estimate` or its parts.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import torch
+from torch import Generator, Tensor
+from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
+
+from arms.arguments import as_count, is_readable, true_or_unreadable
+from arms.estimators.base import Draw, Estimate, Estimator, Objective, Values
+from arms.latents import Latent
+
+
+@dataclass(frozen=True)
+class Options:
+    """How `estimate` runs; nothing here changes what is estimated.
+
+    Args:
+        chunk: Evaluate this many points at a time, and again in backward; all at once if None.
+        checks: `all` looks at values, which on a GPU waits for the device; `cheap` looks at shapes, and lets NaN
+            through; `none` is for a caller that has made sure of everything, such as the trainer.
+        gradient: Whether the estimate is wanted, or only the value.
+    """
+
+    chunk: int | None = None
+    checks: Literal["all", "cheap", "none"] = "all"
+    gradient: bool = True
+
+
+DEFAULT = Options()
+
+
+def estimate(
+    estimator: Estimator,
+    objective: Objective,
+    latent: Latent,
+    generator: Generator | None = None,
+    options: Options = DEFAULT,
+) -> Estimate:
+    """Return an estimator's gradient, and the target's value, for one objective.
+
+    Args:
+        estimator: Which estimator.
+        objective: Maps points `[m, *batch, *event]` to values `[m, *batch]`, in one call.
+        latent: What is drawn.
+        generator: Source of all randomness; the global one unless given.
+        options: Chunks and checks.
+
+    Returns:
+        The gradient with respect to the logits (detached), the value and the samples' values (attached to whatever the
+        objective depends on). Points that are not samples have no part in the latter two.
+    """
+    draw = draw_points(estimator, latent, generator)
+    found = evaluate(objective, draw, options)
+    value = through_nan(estimator.value(draw, found.values), latent, options)
+    grad = gradient(draw, found, options) if options.gradient else torch.zeros_like(latent.logits)
+    return Estimate(grad, value, estimator.sample_values(draw, found.values))
+
+
+def draw_points(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
+    """Draw an estimator's points for a latent it can take."""
+    if not isinstance(latent, estimator.latents):
+        kinds = ", ".join(kind.__name__ for kind in estimator.latents)
+        raise ValueError(
+            f"{type(estimator).__name__} takes {kinds} latents, got {type(latent).__name__}: "
+            "for categories use loorf, reinforce or exact"
+        )
+    draw = estimator.draw(latent.detach(), generator)
+    if draw.points.shape[1:] != latent.logits.shape:
+        raise ValueError(
+            f"samples must have shape [n, {', '.join(map(str, latent.logits.shape))}], got "
+            f"{list(draw.points.shape)}: look at the draw method of {estimator}"
+        )
+    return draw
+
+
+class Evaluation(NamedTuple):
+    """What the objective says of a draw's points."""
+
+    values: Tensor
+    """`[m, *batch]`."""
+    slopes: Tensor | None = None
+    """`[extra or m, *batch, *event]`, where they are asked for."""
+    points: Tensor | None = None
+    """The leaf that slopes were taken at: a stand-in for the draw's points, so that no graph leads from the objective
+    to the estimator's own parameters."""
+
+
+def evaluate(objective: Objective, draw: Draw, options: Options) -> Evaluation:
+    """Evaluate the objective at all points in one call, with its slopes where they are asked for."""
+    if draw.estimator.slopes == "none" or not options.gradient:
+        points = draw.points.detach() if draw.points.requires_grad else draw.points
+        return Evaluation(_values(objective, draw, points, options))
+    with torch.enable_grad():
+        points = draw.points.detach().requires_grad_()
+        try:
+            values = _values(objective, draw, points, options)
+        except RuntimeError as error:
+            if "requires grad" in str(error):  # numpy() and its like
+                _refuse_black_box(draw.estimator, error)
+            raise
+        return Evaluation(values, slopes_of(draw, points, values, options), points)
+
+
+def slopes_of(draw: Draw, points: Tensor, values: Tensor, options: Options) -> Tensor:
+    """Return the derivative of values at the points the estimator asks for, by the graph that leads there."""
+    estimator = draw.estimator
+    first = 0 if estimator.slopes == "all" else len(points) - draw.extra
+    if not values.requires_grad:
+        _refuse_black_box(estimator)
+    twice = estimator.slopes == "twice" and learns(estimator)
+    # By autograd.grad, never .backward(): nothing else may receive a gradient here. The graph is kept for the value's.
+    (slopes,) = torch.autograd.grad(
+        values[first:].sum(), points, create_graph=twice, retain_graph=True, allow_unused=True
+    )
+    if slopes is None:
+        _refuse_black_box(estimator)
+    slopes = slopes[first:]
+    if options.checks == "all" and not true_or_unreadable(slopes.isfinite().all()):
+        raise ValueError(
+            "the objective's derivative is NaN or infinite between 0 and 1 or at the samples: smooth it there, or use "
+            "an estimator for black boxes such as arms-s (validate=False lets it through)"
+        )
+    return slopes
+
+
+def gradient(draw: Draw, found: Evaluation, options: Options = DEFAULT) -> Tensor:
+    """Return the estimate of a draw in the dtype of the logits, attached to the estimator's parameters only."""
+    estimator, logits = draw.estimator, draw.latent.logits
+    values, slopes, learning = found.values, found.slopes, learns(estimator)
+    twice = learning and estimator.slopes == "twice"
+    if not twice:
+        values, slopes = values.detach(), None if slopes is None else slopes.detach()
+    with torch.set_grad_enabled(learning):
+        grad = estimator.combine(draw, values, slopes).to(logits.dtype)
+        if twice:
+            grad = _attach_only(grad, estimator, draw, found)
+    if grad.shape != logits.shape:
+        raise ValueError(
+            f"the estimate must have the shape of the logits, {list(logits.shape)}, got {list(grad.shape)}: "
+            f"look at the combine method of {type(estimator).__name__}"
+        )
+    special = slopes is not None or any(True for _ in estimator.parameters())
+    if special and options.checks == "all" and not true_or_unreadable(grad.isfinite().all()):
+        raise ValueError(
+            f"the estimate is NaN or infinite although the objective is not: look at the parameters of "
+            f"{type(estimator).__name__} (validate=False lets it through)"
+        )
+    return through_nan(grad, draw.latent, options)
+
+
+def learns(estimator: Estimator) -> bool:
+    """Whether the estimate is to be attached to parameters of the estimator's own."""
+    return torch.is_grad_enabled() and any(parameter.requires_grad for parameter in estimator.parameters())
+
+
+def through_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
+    """Return a result with NaN wherever a logit behind it is NaN, where nobody could look at the logits before.
+
+    Bits drawn with p = NaN are bits all the same, so that nothing else would tell.
+    """
+    seen = options.checks == "none" or (options.checks == "all" and is_readable(latent.logits))
+    if seen:
+        return result
+    nan = torch.where(latent.logits.detach().isnan(), torch.nan, 0.0).to(result.dtype)
+    return result + (nan if result.shape == latent.logits.shape else latent.sum_event(nan))
+
+
+def has_tangent(tensor: Tensor) -> bool:
+    """Whether forward-mode differentiation passes through a tensor."""
+    return not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
+    """Return the value with `grad` as its derivative with respect to the logits, beside what it is attached to."""
+    logits = latent.logits
+    if torch.compiler.is_compiling():
+        # Zero in value, the estimate in slope. The clamp meets only logits that cannot move: inf - inf would be NaN.
+        # Zero before the product and the sum, which could overflow in half precision.
+        still = logits.clamp(-SATURATED_LOGIT, SATURATED_LOGIT)
+        return value + latent.sum_event((still - still.detach()) * grad)
+    attached: Tensor = _Attach.apply(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
+    return attached
+
+
+SATURATED_LOGIT = 1e4
+"""A logit whose p is 0 or 1 in every floating-point format."""
+
+
+def as_values(draw: Draw, values: Values, points: Tensor, options: Options) -> Tensor:
+    """Return objective values, of whatever array type, as a checked tensor `[m, *batch]`."""
+    expected = points.shape[: points.ndim - draw.latent.event_dims]
+    tensor = _as_tensor(values, expected)
+    if tensor.shape != expected:
+        raise ValueError(
+            f"the objective must return one value per sample, shape {list(expected)}, got {list(tensor.shape)}: "
+            "reduce the latent axis and nothing else"
+        )
+    if tensor.is_complex():
+        raise ValueError("the objective must return real values, got complex ones: take .real or .abs() yourself")
+    if not tensor.is_floating_point():
+        tensor = tensor.to(torch.promote_types(points.dtype, torch.float32))
+    if options.checks == "all" and not true_or_unreadable(tensor.isfinite().all()):
+        raise ValueError(
+            "the objective returned NaN or infinity: one such sample spoils the whole gradient "
+            "(validate=False lets it through)"
+        )
+    return tensor.to(points.device)
+
+
+def _values(objective: Objective, draw: Draw, points: Tensor, options: Options) -> Tensor:
+    watch = _Unchanged(points, options)
+    if options.chunk is None:
+        values = objective(points)
+    else:
+        parts = [_one_chunk(objective, part, draw) for part in points.split(as_count(options.chunk, 1, "chunk"))]
+        values = torch.cat(parts)
+    watch.check()
+    return as_values(draw, values, points, options)
+
+
+def _one_chunk(objective: Objective, part: Tensor, draw: Draw) -> Tensor:
+    shape = part.shape[: part.ndim - draw.latent.event_dims]
+    values: Tensor = checkpoint(lambda part: _as_tensor(objective(part), shape), part, use_reentrant=False)
+    if values.ndim == 0:
+        raise ValueError(f"the objective must return one value per sample, shape {list(shape)}, got a scalar")
+    return values
+
+
+class _Unchanged:
+    """Notices an objective that changes its points in place: the estimate would be made of the changed ones.
+
+    PyTorch's own changes show in a tensor's version. NumPy's do not, which reach CPU tensors without a graph: those are
+    compared with a copy, unless nothing is to be looked at.
+    """
+
+    def __init__(self, points: Tensor, options: Options) -> None:
+        self.points = points
+        self.watched = options.checks != "none" and is_readable(points)
+        self.version = points._version if self.watched else 0
+        by_copy = self.watched and options.checks == "all" and points.device.type == "cpu" and not points.requires_grad
+        self.copy = points.clone() if by_copy else None
+
+    def check(self) -> None:
+        if not self.watched:
+            return
+        changed = self.points._version != self.version
+        if changed or (self.copy is not None and not torch.equal(self.points, self.copy)):
+            raise ValueError(
+                "the objective changed its samples in place, and the gradient is made of them: let it work on a copy, "
+                "such as b = b.clone(), or 2 * b - 1 instead of b.mul_(2).sub_(1)"
+            )
+
+
+def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
+    try:
+        return values if isinstance(values, Tensor) else torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"the objective must return a tensor or an array of shape {list(shape)}, got {type(values).__name__}"
+        ) from None
+
+
+def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> NoReturn:
+    raise ValueError(
+        f"{type(estimator).__name__} differentiates the objective with respect to its points, and this one passes no "
+        "gradient to them: write it in differentiable torch operations, or use an estimator for black boxes such as "
+        "arms-s"
+    ) from cause
+
+
+class _Attach(torch.autograd.Function):
+    """The identity on the value, with the estimate as its derivative with respect to the logits."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, logits: Tensor, grad: Tensor, event_dims: int) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
+        _, logits, grad, ctx.event_dims = inputs
+        ctx.save_for_backward(logits, grad)
+        ctx.save_for_forward(grad)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        logits, grad = ctx.saved_tensors
+        # Made here, so that it stands in the graph of a derivative of this derivative, and only there.
+        grad = _OnlyOnce.apply(grad, logits)  # type: ignore[no-untyped-call]
+        scale = upstream[0][(..., *[None] * ctx.event_dims)]
+        return upstream[0], scale * grad, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        (grad,) = ctx.saved_tensors
+        of_value, of_logits = tangents[:2]
+        moved: Tensor = (of_logits * grad).sum(tuple(range(-ctx.event_dims, 0)))
+        return moved if of_value is None else of_value + moved
+
+
+class _OnlyOnce(torch.autograd.Function):
+    """The estimate, as a function of the logits that nobody knows how to differentiate."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, logits: Tensor) -> Tensor:
+        return grad.view_as(grad)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor]:
+        _refuse_second_derivatives()
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        _refuse_second_derivatives()
+
+
+def _refuse_second_derivatives() -> NoReturn:
+    raise ValueError(
+        "a gradient estimate is random and has no derivative of its own: second derivatives with respect to the logits "
+        "are not available; for few latents, differentiate arms.checks.exact_value instead"
+    )
+
+
+class _AttachOnly(torch.autograd.Function):
+    """The identity, whose backward reaches the estimator's parameters and nothing else the value was made of."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, draw: Draw, leaf: Tensor | None, *parameters: Tensor) -> Tensor:
+        ctx.value, ctx.draw, ctx.leaf, ctx.parameters = value, draw, leaf, parameters
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = [*ctx.parameters, *([] if ctx.leaf is None else [ctx.leaf])]
+        grads = torch.autograd.grad(ctx.value, inputs, upstream[0], retain_graph=True, allow_unused=True)
+        own, at_points = grads[: len(ctx.parameters)], grads[len(ctx.parameters) :]
+        if at_points and at_points[0] is not None and ctx.draw.points.requires_grad:
+            # Where the points lie depends on the parameters too.
+            moved = torch.autograd.grad(
+                ctx.draw.points, ctx.parameters, at_points[0], retain_graph=True, allow_unused=True
+            )
+            own = tuple(_sum_of(a, b) for a, b in zip(own, moved, strict=True))  # type: ignore[misc]
+        return None, None, None, *own
+
+
+def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    return second if first is None else first if second is None else first + second
+
+
+def _attach_only(value: Tensor, estimator: Estimator, draw: Draw, found: Evaluation) -> Tensor:
+    parameters = [parameter for parameter in estimator.parameters() if parameter.requires_grad]
+    attached: Tensor = _AttachOnly.apply(value, draw, found.points, *parameters)  # type: ignore[no-untyped-call]
+    return attached

@@ -1,0 +1,182 @@
+r"""Latents: what is random. `Bernoulli` bits, and `OneHot` choices among K categories.
+
+A latent holds its logits and knows its event axes; everything an estimator needs to know of the distribution is asked
+here. Samples have the sample axis first and the event axes last: `[n, *batch, d]` or `[n, *batch, d, K]`.
+
+The dataclasses are thin and frozen, so that compiled code passes through them.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self, TypeAlias
+
+import torch
+from torch import Generator, Tensor
+from torch.distributions import Distribution
+
+from arms.arguments import at_least_float32, check_logits, logits_of, true_or_unreadable
+from arms.noise import indicator, uniform
+
+
+@dataclass(frozen=True, eq=False)
+class Latent(ABC):
+    """Independent discrete variables given by logits.
+
+    Args:
+        logits: `[*batch, *event]`, still attached to the graph that made them.
+        context: `[*batch, c]`, what made the logits (an image, say), for estimators with a network that looks at it.
+    """
+
+    logits: Tensor
+    context: Tensor | None = None
+
+    event_dims: ClassVar[int]
+    """How many trailing axes of the logits belong to one draw."""
+    event_axes: ClassVar[str]
+    """Their names in messages."""
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The axes of the logits before the event axes."""
+        return self.logits.shape[: self.logits.ndim - self.event_dims]
+
+    def detach(self) -> Self:
+        """Return the same latent without its graph."""
+        return replace(self, logits=self.logits.detach())
+
+    def with_event_axes(self, values: Tensor) -> Tensor:
+        """Return values `[..., *batch]` with axes of length one for the event, to broadcast against samples."""
+        return values[(..., *[None] * self.event_dims)]
+
+    def sum_event(self, tensor: Tensor) -> Tensor:
+        """Sum `[..., *event]` over the event axes."""
+        return tensor.sum(tuple(range(-self.event_dims, 0)))
+
+    @abstractmethod
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        """Draw n independent samples `[n, *batch, *event]` in the dtype of the logits, detached."""
+
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """Return the expected sample `[*batch, *event]`, at least in float32."""
+
+    @abstractmethod
+    def score(self, samples: Tensor) -> Tensor:
+        """Return the gradient of log p(sample) with respect to the logits, `[n, *batch, *event]`."""
+
+    @abstractmethod
+    def log_prob(self, samples: Tensor) -> Tensor:
+        """Return log p(sample) `[n, *batch]`, attached to the logits."""
+
+    @abstractmethod
+    def states(self) -> Tensor:
+        """Return every joint state of one draw `[states, *event]`."""
+
+    @abstractmethod
+    def count_states(self) -> int:
+        """Return how many joint states there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bernoulli(Latent):
+    """Bits b ~ Bernoulli(sigmoid(logits)), logits `[*batch, d]`, samples of 0 and 1 `[n, *batch, d]`.
+
+    >>> Bernoulli(torch.zeros(5, 3)).sample(4).shape
+    torch.Size([4, 5, 3])
+    """
+
+    event_dims: ClassVar[int] = 1
+    event_axes: ClassVar[str] = "d"
+
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        probs = torch.sigmoid(at_least_float32(self.logits.detach()))
+        return indicator(probs - uniform(n, probs, generator)).to(self.logits.dtype)
+
+    def mean(self) -> Tensor:
+        return torch.sigmoid(at_least_float32(self.logits))
+
+    def score(self, samples: Tensor) -> Tensor:
+        """Return b - p; 1 - p of the ones is not left to a difference.
+
+        >>> Bernoulli(torch.tensor([20.0])).score(torch.tensor([[0.0], [1.0]])).flatten()
+        tensor([-1.0000e+00,  2.0612e-09])
+        """
+        logits = at_least_float32(self.logits)
+        # Between two ends, lerp takes either exactly, in one pass: torch.where costs twice the time.
+        return torch.lerp(-torch.sigmoid(logits), torch.sigmoid(-logits), samples.to(logits.dtype))
+
+    def log_prob(self, samples: Tensor) -> Tensor:
+        logits = at_least_float32(self.logits)
+        return torch.nn.functional.logsigmoid(torch.where(samples > 0, logits, -logits)).sum(-1)
+
+    def states(self) -> Tensor:
+        d = self.logits.shape[-1]
+        shifts = torch.arange(d - 1, -1, -1, device=self.logits.device)
+        counts = torch.arange(2**d, device=self.logits.device).unsqueeze(-1)
+        return (counts >> shifts & 1).to(self.logits.dtype)  # the first bit is the highest
+
+    def count_states(self) -> int:
+        return int(2 ** self.logits.shape[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class OneHot(Latent):
+    """Choices among K categories, logits `[*batch, d, K]` (softmax), one-hot samples `[n, *batch, d, K]`.
+
+    >>> OneHot(torch.zeros(5, 3, 4)).sample(2).sum(-1).unique()
+    tensor([1.])
+    """
+
+    event_dims: ClassVar[int] = 2
+    event_axes: ClassVar[str] = "d, K"
+
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        log_probs = torch.log_softmax(at_least_float32(self.logits.detach()), -1)
+        # The first of K exponential clocks of rates p rings: the largest of log p - log(exponential).
+        clocks = -torch.log1p(-uniform(n, log_probs, generator))
+        chosen = (log_probs - clocks.clamp(min=torch.finfo(clocks.dtype).tiny).log()).argmax(-1)
+        return torch.nn.functional.one_hot(chosen, self.logits.shape[-1]).to(self.logits.dtype)
+
+    def mean(self) -> Tensor:
+        return torch.softmax(at_least_float32(self.logits), -1)
+
+    def score(self, samples: Tensor) -> Tensor:
+        log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
+        return torch.where(samples > 0, -torch.expm1(log_probs), -log_probs.exp())
+
+    def log_prob(self, samples: Tensor) -> Tensor:
+        log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
+        return torch.where(samples > 0, log_probs, 0.0).sum((-1, -2))  # an impossible category not chosen costs nothing
+
+    def states(self) -> Tensor:
+        d, k = self.logits.shape[-2:]
+        powers = k ** torch.arange(d - 1, -1, -1, device=self.logits.device)
+        digits = torch.arange(k**d, device=self.logits.device).unsqueeze(-1) // powers % k
+        return torch.nn.functional.one_hot(digits, k).to(self.logits.dtype)
+
+    def count_states(self) -> int:
+        d, k = self.logits.shape[-2:]
+        return int(k**d)
+
+
+Logits: TypeAlias = "Tensor | Latent | Distribution"
+"""What a user may give for the latent: logits of Bernoullis, a latent, or a distribution of torch."""
+
+
+def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
+    """Return the latent behind what a user gave, its shape and, if they can be read, its values checked.
+
+    >>> as_latent(torch.zeros(3))
+    Bernoulli(logits=tensor([0., 0., 0.]), context=None)
+    """
+    if isinstance(logits, Latent):
+        latent = logits
+    elif isinstance(logits, Distribution):
+        tensor, categorical = logits_of(logits)
+        latent = OneHot(tensor) if categorical else Bernoulli(tensor)
+    else:
+        latent = Bernoulli(logits)
+    check_logits(latent.logits, latent.event_axes)
+    if validate and not true_or_unreadable(~latent.logits.isnan().any()):
+        raise ValueError("logits must not be NaN: look for the step that made them so (infinite logits are fine)")
+    return latent
