@@ -191,7 +191,7 @@ def test_data_verbs(tmp_path: Path) -> None:
         (["train", "--name", "../mine"], "--name must be the name of one folder, got '../mine': --runs says where"),
         (["train", "--name", "a/b"], "--name must be the name of one folder, got 'a/b'"),
         (["train", "--name", ".."], "--name must be the name of one folder, got '..'"),
-        (["train", "--together", "loorf", "relax"], "relax cannot be packed"),
+        (["train", "--together", "loorf", "relax"], "relax cannot share an ensemble"),
         (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
     ],
 )

@@ -19,18 +19,13 @@ from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE, blank_vae, build_vae, seeded_generator
 from arms.bench.training.state import step_of
 from arms.bench.training.trainer import Trainer, prepared_estimator
-from arms.estimators import Estimator, Stacked, as_estimator
+from arms.estimators import ESTIMATORS, Estimator, Stacked, as_estimator
 from arms.estimators.wrappers import what_is_asked
 
 OWN = ("estimator", "dataset")
 """What runs of one pack may differ in."""
 SHARED = {"generator", "counts"}
 """Tensors of a state that have no replica axis; numbers, such as Adam's step, have none either."""
-
-
-def packable(estimator: Estimator) -> bool:
-    """Whether an estimator can share the replica axis with others."""
-    return what_is_asked(estimator) is not None
 
 
 def names_of(configs: Sequence[TrainConfig]) -> list[str]:
@@ -49,6 +44,16 @@ def pack(configs: Sequence[TrainConfig]) -> Estimator:
     members = tuple(as_estimator(name, configs[0].num_samples) for name, _ in groups)
     if len(members) == 1:
         return members[0]
+    for (name, _), member in zip(groups, members, strict=True):
+        if what_is_asked(member) is None:
+            fitting = ", ".join(name for name, make in ESTIMATORS.items() if what_is_asked(make(4)) is not None)
+            raise ValueError(
+                f"{name} cannot share an ensemble with other estimators: train it separately, or choose among {fitting}"
+            )
+    if len({what_is_asked(member) for member in members}) > 1:
+        pairs = zip(groups, members, strict=True)
+        what = ", ".join(f"{name} ({one.evaluations} evaluations, {one.target})" for (name, _), one in pairs)
+        raise ValueError(f"runs of one ensemble must ask the same of the model, got {what}: train them separately")
     return Stacked(members, [count * configs[0].replicas for _, count in groups])
 
 
