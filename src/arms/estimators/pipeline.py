@@ -335,33 +335,48 @@ def _refuse_second_derivatives() -> NoReturn:
     )
 
 
+@dataclass(frozen=True)
+class _Source:
+    """What an estimate was made of.
+
+    No input of the function below: the engine would walk on into the objective's graph, and free what is still needed.
+    """
+
+    grad: Tensor
+    draw: Draw
+    leaf: Tensor | None
+
+
 class _AttachOnly(torch.autograd.Function):
-    """The identity, whose backward reaches the estimator's parameters and nothing else the value was made of."""
+    """The identity, whose backward reaches the estimator's parameters and nothing else the estimate was made of."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, draw: Draw, leaf: Tensor | None, *parameters: Tensor) -> Tensor:
-        ctx.value, ctx.draw, ctx.leaf, ctx.parameters = value, draw, leaf, parameters
-        return value.detach()
+    def forward(ctx: Any, grad: Tensor, source: _Source, *parameters: Tensor) -> Tensor:
+        ctx.source, ctx.parameters = source, parameters
+        return grad.view_as(grad)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        inputs = [*ctx.parameters, *([] if ctx.leaf is None else [ctx.leaf])]
-        grads = torch.autograd.grad(ctx.value, inputs, upstream[0], retain_graph=True, allow_unused=True)
-        own, at_points = grads[: len(ctx.parameters)], grads[len(ctx.parameters) :]
-        if at_points and at_points[0] is not None and ctx.draw.points.requires_grad:
+        source, parameters = ctx.source, ctx.parameters
+        inputs = [*parameters, *([] if source.leaf is None else [source.leaf])]
+        grads = torch.autograd.grad(source.grad, inputs, upstream[0], retain_graph=True, allow_unused=True)
+        own: tuple[Tensor | None, ...] = grads[: len(parameters)]
+        at_points = grads[len(parameters) :]
+        if at_points and at_points[0] is not None and source.draw.points.requires_grad:
             # Where the points lie depends on the parameters too.
             moved = torch.autograd.grad(
-                ctx.draw.points, ctx.parameters, at_points[0], retain_graph=True, allow_unused=True
+                source.draw.points, parameters, at_points[0], retain_graph=True, allow_unused=True
             )
             own = tuple(_sum_of(a, b) for a, b in zip(own, moved, strict=True))  # type: ignore[misc]
-        return None, None, None, *own
+        return None, None, *own
 
 
 def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return second if first is None else first if second is None else first + second
 
 
-def _attach_only(value: Tensor, estimator: Estimator, draw: Draw, found: Evaluation) -> Tensor:
+def _attach_only(grad: Tensor, estimator: Estimator, draw: Draw, found: Evaluation) -> Tensor:
     parameters = [parameter for parameter in estimator.parameters() if parameter.requires_grad]
-    attached: Tensor = _AttachOnly.apply(value, draw, found.points, *parameters)  # type: ignore[no-untyped-call]
+    source = _Source(grad, draw, found.points)
+    attached: Tensor = _AttachOnly.apply(grad.detach(), source, *parameters)  # type: ignore[no-untyped-call]
     return attached

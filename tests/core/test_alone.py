@@ -1,0 +1,98 @@
+"""The library alone: in an environment that holds torch, numpy and what those two need, and nothing else."""
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "extending.md"
+
+
+def requirements(name: str, known: set[str] | None = None) -> set[str]:
+    """The distributions that one needs, itself included; extras and other platforms' left out."""
+    known = set() if known is None else known
+    key = re.sub(r"[-_.]+", "-", name).lower()
+    try:
+        wanted = importlib.metadata.requires(key) or []
+    except importlib.metadata.PackageNotFoundError:
+        return known
+    if key not in known:
+        known.add(key)
+        for line in wanted:
+            if "extra ==" not in line:
+                requirements(re.split(r"[\s;<>=!~\[(]", line, maxsplit=1)[0], known)
+    return known
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a fresh environment, into which only the files of those distributions are linked."""
+    home = tmp_path_factory.mktemp("alone")
+    venv.create(home, with_pip=False, symlinks=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    for name in requirements("torch") | requirements("numpy"):
+        distribution = importlib.metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            source, target = Path(str(distribution.locate_file(top))), site / top
+            if source.exists() and not target.exists():
+                os.symlink(source, target)
+    (site / "arms.pth").write_text(str(ROOT / "src"))
+    return home / "bin" / "python"
+
+
+def run(python: Path, code: str) -> str:
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["scipy", "tyro", "rich", "safetensors", "matplotlib", "pytest"])
+def test_the_environment_is_bare(python: Path, name: str) -> None:
+    code = f"import importlib.util as u; print(u.find_spec({name!r}) is None)"
+    assert run(python, code).strip() == "True"
+
+
+def test_it_works_with_torch_and_numpy_alone(python: Path) -> None:
+    code = """
+import sys, torch, arms
+logits = torch.zeros(5, 3, requires_grad=True)
+f = lambda b: (b * torch.arange(3.0)).sum(-1).square()
+for name in arms.ESTIMATORS:
+    chosen = arms.as_estimator(name, 4)
+    if chosen.target.direct:
+        log_weight = lambda b: f(b) - arms.Bernoulli(logits).log_prob(b)
+        arms.multi_sample_bound(log_weight, logits, chosen).sum().backward()
+    else:
+        arms.expectation(f, logits, chosen).sum().backward()
+drawn = arms.draw(logits, "arms-s", 4)
+arms.attach(drawn, drawn.samples.numpy().sum(-1)).sum().backward()
+print(arms.variance(f, logits, repeats=3))
+assert not any(name.startswith("arms.bench") for name in sys.modules)
+"""
+    assert "arms-s" in run(python, code)
+
+
+def test_the_guides_estimator_needs_nothing_else(python: Path) -> None:
+    """The skeleton of the guide, as written: it runs, learns, and passes the check."""
+    (skeleton,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
+    code = f"""{skeleton}
+import sys, arms
+report = arms.checks.check_estimator(Scaled, draws=5000)
+assert report.passed, str(report)
+estimator = Scaled(4)
+arms.variance_loss(estimator(lambda b: b.sum(-1) + 1, torch.zeros(50, 3))).backward()
+assert estimator.factor.grad != 0
+assert not any(name.startswith("arms.bench") for name in sys.modules)
+print(report.verdict)
+"""
+    assert run(python, code).strip() == "pass"
+
+
+def test_this_interpreter_is_another_one(python: Path) -> None:
+    assert run(python, "import sys; print(sys.prefix)").strip() != sys.prefix
