@@ -48,6 +48,7 @@ class Engine:
 
     def advance_block(self) -> None:
         """Do one block of steps."""
+        # A replay reads seed and offset of the default generator as it starts: the run's own must be there by then.
         with self._fitting(), self.trainer.noise.active():
             if self.drive == "eager":
                 self.trainer.update()
@@ -59,6 +60,7 @@ class Engine:
     def _capture(self) -> torch.cuda.CUDAGraph:
         with self._rewound():  # warming up compiles, fills the optimiser's state and must leave no trace
             update = self._update()
+            # On a stream of its own, as capture is: on the default one the caches would fill with what it cannot use.
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -80,7 +82,7 @@ class Engine:
     def _rewound(self) -> Iterator[None]:
         """Run the body, then put every tensor of the trainer back in place, where the graph will find it."""
         state = self.trainer.state()
-        before = {name: tensor.clone() for name, tensor in state.items()}
+        before = {name: tensor.clone() for name, tensor in state.items()}  # `state` shows the tensors that will move
         try:
             yield
         finally:

@@ -19,7 +19,8 @@ class Noise:
     def __init__(self, own: Generator, default: Generator | None = None) -> None:
         """`default` is the generator that draws must come from, None where any will do."""
         self._own, self._default = own, default
-        self._now = own  # where the state is at the moment
+        self._state = own.get_state()  # of a run that is not active; where any generator will do, `own` holds it
+        self._is_active = False
 
     @classmethod
     def of(cls, seed: int, device: torch.device) -> "Noise":
@@ -38,25 +39,34 @@ class Noise:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Run the body with this run's random numbers wherever `generator` is given."""
-        if self._default is None or self._now is self._default:
+        if self._default is None or self._is_active:
             yield
             return
         # A CUDA generator's state is 16 bytes in main memory, and a replayed graph reads seed and offset from it: no
         # copy to the device, nothing to wait for.
         users = self._default.get_state()
-        self._default.set_state(self._own.get_state())
-        self._now = self._default
+        self._default.set_state(self._state)
+        self._is_active = True
         try:
             yield
         finally:
-            self._own.set_state(self._default.get_state())
+            self._state = self._default.get_state()
             self._default.set_state(users)
-            self._now = self._own
+            self._is_active = False
 
     def get_state(self) -> Tensor:
         """Return where the run stands in its random numbers, as bytes."""
-        return self._now.get_state()
+        holder = self._holder()
+        return self._state if holder is None else holder.get_state()
 
     def set_state(self, state: Tensor) -> None:
         """Go to where `get_state` was called."""
-        self._now.set_state(state.cpu())
+        holder = self._holder()
+        if holder is None:
+            self._state = state.cpu()
+        else:
+            holder.set_state(state.cpu())
+
+    def _holder(self) -> Generator | None:
+        """Return the generator that the run's state is in at the moment, if it is in one."""
+        return self._own if self._default is None else self._default if self._is_active else None

@@ -64,6 +64,7 @@ class LearningRates:
         """Return the rates of the next step, Adam's and the prior's; how many are done is a number on the device."""
         if not self._changes:
             return self._rate, self._prior_rate
+        # The prior's descent follows the same curve: otherwise it would be the only part still moving at the end.
         now = factor(steps_done, **self._shape)
         return self._rate * now, self._prior_rate * now
 

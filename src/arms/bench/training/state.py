@@ -51,7 +51,9 @@ def has_replica_axis(name: str) -> bool:
 
 def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
     """Return the state of one of several runs of an ensemble: one that it could be resumed from alone."""
-    return dict(state) if runs == 1 else _cut(state, lambda tensor: tensor.chunk(runs)[index])
+    if runs == 1:  # its tensors may have no replica axis
+        return dict(state)
+    return _cut(state, lambda tensor: tensor.chunk(runs)[index])
 
 
 def of_replicas(state: State, kept: Sequence[int]) -> dict[str, Tensor]:
@@ -70,6 +72,7 @@ def joined(states: Sequence[State], fresh_noise: Callable[[int], Tensor]) -> dic
     noises = [state[GENERATOR] for state in states]
     if len({len(noise) for noise in noises}) > 1:
         raise ValueError("these runs were begun on different kinds of devices: resume each where it was begun")
+    # What has no replica axis is the same in all of them, but for the noise.
     whole = {
         name: torch.cat([state[name] for state in states]) if has_replica_axis(name) else tensor
         for name, tensor in _known(states[0]).items()
@@ -98,6 +101,7 @@ def check_fits(state: State, own: State, device: torch.device) -> None:
             f"the checkpoint lacks {', '.join(sorted(lacking)[:3])}: it is of another configuration, or of another "
             "version of this library; train again from the start"
         )
+    # Generators of a CPU and a GPU have states of different lengths, and no state says which numbers come next there.
     if state[GENERATOR].shape != own[GENERATOR].shape:
         raise ValueError(f"the checkpoint was made on another kind of device than {device}: resume it there")
     if other := [name for name in own if own[name].shape != state[name].shape]:

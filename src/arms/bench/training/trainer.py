@@ -53,7 +53,7 @@ class Trainer:
             device: where to train.
             model: in place of the one the configuration names.
             estimator: likewise.
-            rates: likewise; an ensemble has some per replica.
+            rates: likewise; those of an ensemble may differ between its runs.
         """
         datasets = [dataset] if isinstance(dataset, Dataset) else dataset
         if model is None and len(datasets) > 1:
@@ -67,7 +67,7 @@ class Trainer:
         self.model = model.to(device)
         _check_replicas(model, config.replicas)
         self.noise = Noise.of(config.seed, self.device)
-        self._noise = self.noise.generator
+        self._noise = self.noise.generator  # None on a GPU: the device's default, which alone can be compiled
         self.estimator = for_run(config, model.latents, self.data.images.shape[1], device, estimator)
         for layer in model.modules():
             if isinstance(layer, ReplicaLinear):  # a relaxing estimator differentiates a gradient
@@ -165,7 +165,7 @@ class Trainer:
         # In the order of `gradients`: the encoder's come first, then those of the other optimiser, then the prior's.
         inner, outer = len(self.encoder_weights), len(self.weights)
         with torch.no_grad():
-            rate, prior_rate = self.rates.after(self.step_count)
+            rate, prior_rate = self.rates.after(self.step_count)  # counted from 0, Adam's correction from 1
             self.step_count.add_(1)
             self.encoder_optimizer.step(grads[:inner], rate, self.step_count)
             self.other_optimizer.step(grads[inner:outer], rate, self.step_count)
