@@ -12,7 +12,6 @@ import pytest
 import torch
 from marks import needs_gpu
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import arms
 from arms.bench import models
@@ -20,7 +19,7 @@ from arms.bench.config import Precision, TrainConfig
 from arms.bench.data import Dataset, load
 from arms.bench.ensemble import packed_trainer
 from arms.bench.models import Network
-from arms.bench.training.engine import Engine, _take_out_noise, compiled_update
+from arms.bench.training.engine import Engine, compiled_update
 from arms.bench.training.trainer import Trainer
 
 SMALL = TrainConfig(num_samples=4, latents=20, learning_rate=2e-3, replicas=2, steps=40, report_every=20)
@@ -94,21 +93,6 @@ def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.Mo
         assert (ours - theirs).norm() <= 1e-4 * theirs.norm()
 
 
-def test_noise_is_taken_out_in_its_order() -> None:
-    def function() -> Tensor:
-        first, second = torch.rand(3), torch.randn(2, 3)
-        return (second - first) * torch.bernoulli(first) + torch.rand(3)  # one depends on another, and one comes after
-
-    torch.manual_seed(0)
-    expected = function()
-    traced = make_fx(function)()
-    draws = _take_out_noise(traced)
-    assert [tuple(draw().shape) for draw in draws] == [(3,), (2, 3)]
-    assert [str(node.target) for node in traced.graph.nodes if "rand" in str(node.target)] == ["aten.rand.default"]
-    torch.manual_seed(0)
-    assert torch.equal(traced(*(draw() for draw in draws)), expected)
-
-
 def test_graphs_are_refused_on_a_cpu(digits: Dataset) -> None:
     with pytest.raises(ValueError, match="drive 'graph' needs a GPU, and the run is on cpu"):
         Engine(Trainer(SMALL, digits), "graph")
@@ -144,7 +128,7 @@ def test_engine_and_eager_agree(name: str, precision: Precision, network: Networ
 
 
 def recent_gradients(trainer: Trainer) -> list[Tensor]:
-    return [*trainer.encoder_adam.means, *trainer.other_adam.means]
+    return [*trainer.encoder_optimizer.state()["mean"], *trainer.other_optimizer.state()["mean"]]
 
 
 def noise_images(name: str = "noise", count: int = 100) -> Dataset:

@@ -19,7 +19,6 @@ from arms.bench.ensemble import (
     pack,
     packed_trainer,
     share_of_model,
-    share_of_state,
 )
 from arms.bench.evaluation import evaluate
 from arms.bench.metrics import Record
@@ -29,6 +28,7 @@ from arms.bench.runs.directory import CHECKPOINTS, Run
 from arms.bench.runs.memory import free_memory
 from arms.bench.runs.pipeline import train, train_packed
 from arms.bench.training.engine import Engine
+from arms.bench.training.state import of_run
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
 
@@ -162,9 +162,9 @@ def test_so_does_what_an_estimator_learns(digits: Dataset, strokes: Dataset) -> 
     configs = [replace(SMALL, estimator="relax", dataset=dataset.name) for dataset in (digits, strokes)]
     trainer = packed_trainer(configs, [digits, strokes], "cpu")
     for index, (config, dataset) in enumerate(zip(configs, (digits, strokes), strict=True)):
-        alone = Trainer(config, dataset).learnt
+        alone = Trainer(config, dataset).estimator_parameters
         assert len(alone) > 2
-        for whole, own in zip(trainer.learnt, alone, strict=True):
+        for whole, own in zip(trainer.estimator_parameters, alone, strict=True):
             assert torch.equal(whole.chunk(2)[index], own)
 
 
@@ -227,7 +227,7 @@ def test_states_come_apart_and_together_again(mixed: bool, digits: Dataset, stro
     trainer = packed_trainer(configs_of(NAMES), [digits, strokes if mixed else digits], "cpu")
     trainer.step()
     state = {name: tensor.clone() for name, tensor in trainer.state().items()}
-    parts = [share_of_state(state, index, 2) for index in range(2)]
+    parts = [of_run(state, index, 2) for index in range(2)]
     again = joined_state(parts, SMALL.seed, "cpu")
     assert all(torch.equal(again[name], tensor) for name, tensor in state.items())
     parts[1]["generator"] = torch.Generator().manual_seed(5).get_state()
@@ -279,7 +279,7 @@ def test_a_pack_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
 
 
 def test_refusals(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
-    with pytest.raises(ValueError, match="must differ in estimator or data set, got loorf, loorf"):
+    with pytest.raises(ValueError, match="must differ in estimator, data set or learning rate, got loorf, loorf"):
         packed(tmp_path, digits, ["loorf", "loorf"])
     with pytest.raises(ValueError, match="holds another run"):
         train_packed(configs_of(NAMES, replace(SMALL, seed=3)), [tmp_path / "new", whole[1].path], device="cpu")

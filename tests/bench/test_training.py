@@ -149,7 +149,7 @@ def test_gradient_variance_is_the_bias_corrected_average(digits: Dataset) -> Non
         found = trainer.gradients()
         grads.append(list(found[: len(trainer.encoder_weights)]))
         trainer.apply(found)
-        trainer.count(1)
+        trainer.note_steps(1)
     weights = torch.tensor([0.001 * 0.999 ** (14 - t) for t in range(15)])
     weights = weights / weights.sum()
     flat = torch.stack([torch.cat([g.flatten(1) for g in row], 1) for row in grads])  # [15, R, parameters]

@@ -14,6 +14,7 @@ from arms.estimators.exact import MOST_LATENTS
 
 DecoderSamples: TypeAlias = Literal["all", "extra"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
+Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,14 @@ class TrainConfig:
     """Adam's, for encoder and decoder."""
     prior_learning_rate: float = 1e-2
     """Gradient ascent's, for the prior logits."""
+    schedule: Schedule = "constant"
+    """Both rates stay, fall along half a cosine to 0 at the last step, or are cut every `decay_every` steps."""
+    warmup_steps: int = 0
+    """Steps over which both rates first rise in a straight line, whatever the schedule."""
+    decay_every: int = 0
+    """Steps between two cuts of the schedule `step`."""
+    decay_factor: float = 0.1
+    """What each cut of the schedule `step` multiplies both rates by."""
     decoder_samples: DecoderSamples = "all"
     """Where decoder and prior take their gradient from: all samples, or one extra, independent one (the paper).
     The multi-sample bound always uses its own samples."""
@@ -56,24 +65,50 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         counts = ("replicas", "steps", "batch_size", "latents", "report_every", "evaluate_images", "num_samples")
-        for name, least in (*((name, 1) for name in counts), ("seed", 0), ("evaluate_every", 0)):
+        from_zero = ("seed", "evaluate_every", "warmup_steps", "decay_every")
+        for name, least in (*((name, 1) for name in counts), *((name, 0) for name in from_zero)):
             object.__setattr__(self, name, as_count(getattr(self, name), least, name))  # NumPy's numbers become plain
         if self.evaluate_every % self.report_every:
             raise ValueError(
                 f"evaluate_every must be a multiple of report_every ({self.report_every}), got {self.evaluate_every}"
             )
-        for name, choices in (("network", Network), ("decoder_samples", DecoderSamples), ("precision", Precision)):
+        for name, choices in (
+            ("network", Network),
+            ("decoder_samples", DecoderSamples),
+            ("precision", Precision),
+            ("schedule", Schedule),
+        ):
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {getattr(self, name)!r}")
-        for name in ("learning_rate", "prior_learning_rate"):
+        for name in ("learning_rate", "prior_learning_rate", "decay_factor"):
             rate = getattr(self, name)
             if not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
                 raise ValueError(f"{name} must be a positive number, got {rate!r}")
             object.__setattr__(self, name, float(rate))
+        self._check_schedule()
         if isinstance(as_estimator(self.estimator, self.num_samples), Exact) and self.latents > MOST_LATENTS:
             raise ValueError(
                 f"exact trains at most {MOST_LATENTS} latents, got {self.latents}: choose another estimator"
             )
+
+    def _check_schedule(self) -> None:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"warmup_steps must be less than steps ({self.steps}), got {self.warmup_steps}: "
+                "the rate would never be reached"
+            )
+        if self.schedule == "step" and not self.decay_every:
+            raise ValueError(
+                "schedule 'step' needs decay_every, the steps between two cuts of the rate, got 0: "
+                f"try a third of steps, {max(1, self.steps // 3)}"
+            )
+        if self.schedule != "step" and self.decay_every:
+            raise ValueError(
+                f"decay_every is for schedule 'step' only, got {self.decay_every} with schedule {self.schedule!r}: "
+                "leave it out, or choose 'step'"
+            )
+        if self.decay_factor > 1:
+            raise ValueError(f"decay_factor must be at most 1, as rates are cut by it, got {self.decay_factor}")
 
 
 def paper_preset(config: TrainConfig) -> TrainConfig:
@@ -85,7 +120,7 @@ def run_name(config: TrainConfig) -> str:
     """Return a name that tells runs apart at a glance, and by a digest of the configuration for certain.
 
     >>> run_name(TrainConfig())
-    'digits-linear-arms-s-n4-r1-seed0-bd675a5f'
+    'digits-linear-arms-s-n4-r1-seed0-26ad3328'
     """
     digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:8]
     name = f"{config.dataset}-{config.network}-{config.estimator}-n{config.num_samples}"

@@ -6,7 +6,7 @@ states, reports and models are taken apart into those of each run, and put toget
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 
@@ -17,21 +17,25 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE, blank_vae, build_vae, seeded_generator
-from arms.bench.training.state import step_of
+from arms.bench.training.schedules import RATE_FIELDS, LearningRates
+from arms.bench.training.state import State, joined, joined_models, model_of, of_run
 from arms.bench.training.trainer import Trainer, prepared_estimator
 from arms.estimators import ESTIMATORS, Estimator, Stacked, as_estimator
 from arms.estimators.wrappers import what_is_asked
 
-OWN = ("estimator", "dataset")
+OWN = ("estimator", "dataset", *RATE_FIELDS)
 """What runs of one pack may differ in."""
-SHARED = {"generator", "counts"}
-"""Tensors of a state that have no replica axis; numbers, such as Adam's step, have none either."""
 
 
 def names_of(configs: Sequence[TrainConfig]) -> list[str]:
     """Return what tells runs of one pack apart."""
-    of_one = len({config.dataset for config in configs}) == 1
-    return [config.estimator if of_one else f"{config.estimator} on {config.dataset}" for config in configs]
+    differing = [name for name in OWN if len({getattr(config, name) for config in configs}) > 1]
+    names = []
+    for config in configs:
+        name = f"{config.estimator} on {config.dataset}" if "dataset" in differing else config.estimator
+        rates = [f"{field} {getattr(config, field)}" for field in RATE_FIELDS if field in differing]
+        names.append(", ".join([name, *rates]))
+    return names
 
 
 def pack(configs: Sequence[TrainConfig]) -> Estimator:
@@ -69,11 +73,11 @@ def packed_trainer(
         dataset: build_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas, config.seed)
         for dataset in dict.fromkeys(datasets)
     }
-    together = _filled(wide, _joined([alone[dataset].state_dict() for dataset in datasets]))
-    trainer = Trainer(wide, datasets, device, together, pack(configs))
+    together = _filled(wide, joined_models([alone[dataset].state_dict() for dataset in datasets]))
+    trainer = Trainer(wide, datasets, device, together, pack(configs), LearningRates(configs, device))
     own = prepared_estimator(config, config.latents, trainer.data.images.shape[1], device)
     with torch.no_grad():
-        for of_all, of_one in zip(trainer.learnt, own.parameters(), strict=True):
+        for of_all, of_one in zip(trainer.estimator_parameters, own.parameters(), strict=True):
             of_all.copy_(torch.cat([of_one] * len(configs)))
     return trainer
 
@@ -84,36 +88,14 @@ def share_of_record(record: Record, index: int, replicas: int) -> Record:
     return {name: value[part] if isinstance(value, list) else value for name, value in record.items()}
 
 
-def share_of_state(tensors: Mapping[str, Tensor], index: int, runs: int) -> dict[str, Tensor]:
-    """Return a run's own part of a state, which an ordinary training could go on with."""
-    return {name: t if _is_shared(name, t) else t.chunk(runs)[index] for name, t in tensors.items()}
-
-
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> BinaryVAE:
     """Return a run's own model, a copy where it is one of several: what it evaluates to depends on no neighbour."""
-    model = trainer.model
-    if runs == 1:
-        return model
-    return _filled(config, share_of_state(model.state_dict(), index, runs))
+    return trainer.model if runs == 1 else _filled(config, model_of(of_run(trainer.state(), index, runs)))
 
 
-def only_replicas(tensors: Mapping[str, Tensor], kept: Sequence[int]) -> dict[str, Tensor]:
-    """Return the part of a state that belongs to some replicas."""
-    return {name: t if _is_shared(name, t) else t[list(kept)] for name, t in tensors.items()}
-
-
-def joined_state(states: Sequence[Mapping[str, Tensor]], seed: int, device: str) -> dict[str, Tensor]:
-    """Return the states of several runs, all at one step, as one.
-
-    Runs that did not come here together have each used up other noise: they go on with noise that none has seen.
-    """
-    whole = _joined(states)
-    if len({len(state["generator"]) for state in states}) > 1:
-        raise ValueError("these runs were begun on different kinds of devices: go on with each where it was begun")
-    if not all(torch.equal(state["generator"], whole["generator"]) for state in states):
-        own = seeded_generator(seed, f"train from {step_of(whole)}", device=device)
-        whole["generator"] = own.get_state()
-    return whole
+def joined_state(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]:
+    """Return the states of several runs, all at one step, as one; runs not trained together before get fresh noise."""
+    return joined(states, lambda step: seeded_generator(seed, f"train from {step}", device=device).get_state())
 
 
 def side_by_side(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
@@ -135,14 +117,7 @@ def side_by_side(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
     return groups
 
 
-def finite_replicas(tensors: Mapping[str, Tensor], replicas: int) -> list[bool]:
-    """Return of every replica whether all its numbers in a model's state are finite."""
-    own = [t for name, t in tensors.items() if not _is_shared(name, t) and (replicas == 1 or len(t) == replicas)]
-    finite: list[bool] = torch.stack([t.reshape(replicas, -1).isfinite().all(1) for t in own]).all(0).tolist()
-    return finite
-
-
-def _filled(config: TrainConfig, weights: Mapping[str, Tensor]) -> BinaryVAE:
+def _filled(config: TrainConfig, weights: State) -> BinaryVAE:
     """Return a model with a copy of these weights, where they are."""
     mean = weights["pixel_mean"]
     model = blank_vae(config.network, config.latents, mean, config.replicas).to(mean.device)
@@ -150,28 +125,17 @@ def _filled(config: TrainConfig, weights: Mapping[str, Tensor]) -> BinaryVAE:
     return model
 
 
-def _joined(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {
-        name: first if _is_shared(name, first) else torch.cat([state[name] for state in states])
-        for name, first in states[0].items()
-    }
-
-
 def _refuse_strangers(configs: Sequence[TrainConfig]) -> None:
     first = asdict(configs[0])
     for config in configs:
         if other := [name for name, value in asdict(config).items() if name not in OWN and value != first[name]]:
             raise ValueError(
-                f"runs of one pack may differ in {' and '.join(OWN)} only, got {first[other[0]]!r} and "
+                f"runs of one pack may differ in {', '.join(OWN)} only, got {first[other[0]]!r} and "
                 f"{getattr(config, other[0])!r} for {other[0]}: train them apart"
             )
     names = names_of(configs)
     if len(set(names)) < len(names):
         raise ValueError(
-            f"runs of one pack must differ in estimator or data set, got {', '.join(names)}: name each once; "
-            "more seeds are `replicas`"
+            f"runs of one pack must differ in estimator, data set or learning rate, got {', '.join(names)}: "
+            "name each once; more seeds are `replicas`"
         )
-
-
-def _is_shared(name: str, tensor: Tensor) -> bool:
-    return name in SHARED or tensor.ndim == 0

@@ -367,7 +367,7 @@ class _AttachOnly(torch.autograd.Function):
             moved = torch.autograd.grad(
                 source.draw.points, parameters, at_points[0], retain_graph=True, allow_unused=True
             )
-            own = tuple(_sum_of(a, b) for a, b in zip(own, moved, strict=True))  # type: ignore[misc]
+            own = tuple(_sum_of(a, b) for a, b in zip(own, moved, strict=True))
         return None, None, *own
 
 

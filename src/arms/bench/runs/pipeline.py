@@ -19,15 +19,12 @@ from torch import Tensor
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load, refuse_other_forms
 from arms.bench.ensemble import (
-    finite_replicas,
     joined_state,
     names_of,
-    only_replicas,
     pack,
     packed_trainer,
     share_of_model,
     share_of_record,
-    share_of_state,
     side_by_side,
 )
 from arms.bench.evaluation import TEST_SAMPLES, evaluate, final_bounds
@@ -38,7 +35,7 @@ from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import Member, Tell, Watcher, refuse_lost
 from arms.bench.runs.memory import free_memory, is_out_of_memory, keep_freed_memory
 from arms.bench.training.engine import BLOCK, Drive, Engine, refuse_without_gpu
-from arms.bench.training.state import part_of_state
+from arms.bench.training.state import finite_replicas, model_of, of_replicas, of_run
 from arms.bench.training.trainer import Trainer
 
 CHECKPOINT_SECONDS = 15.0
@@ -74,7 +71,7 @@ def train(
         config = replace(config, latents=model.latents)
     member = Member(Run(directory), _on(dataset, config), tell, watch)
     if model is not None and member.is_finished():
-        weights = _weights(member.run)
+        weights = model_of(_newest_state(member.run))
         _refuse_other_weights(model, weights, f"the model given is not the one that {member.run.path} has trained")
         model.load_state_dict(weights)
     else:
@@ -122,7 +119,8 @@ def load_model(
     run: Run, device: str | torch.device = "auto", data_dir: Path | str | None = None
 ) -> tuple[BinaryVAE, Dataset]:
     """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set."""
-    config, weights, stopped = run.config(), _weights(run), run.stopped()
+    config, state, stopped = run.config(), _newest_state(run), run.stopped()
+    weights = model_of(state)
     dataset = load(config.dataset, data_dir)
     model = _blank(config, dataset, config.replicas)
     _refuse_other_weights(
@@ -137,17 +135,17 @@ def load_model(
         raise ValueError(f"no replica of {run.path} is left: train anew with a smaller learning_rate")
     if len(kept) < config.replicas:
         model = _blank(config, dataset, len(kept))
-    model.load_state_dict(only_replicas(weights, kept))
+    model.load_state_dict(model_of(of_replicas(state, kept)))
     return model.to(choose_device(device)), dataset
 
 
-def _weights(run: Run) -> dict[str, Tensor]:
-    """Return the model's tensors in the newest checkpoint."""
+def _newest_state(run: Run) -> dict[str, Tensor]:
+    """Return the newest checkpoint."""
     state = run.load()
     if state is None:
         done = "its checkpoints were not kept" if run.result() else "train it first"
         raise ValueError(f"{run.path} holds no intact checkpoint: {done}")
-    return part_of_state(state, "model.")
+    return state
 
 
 def _refuse_other_weights(model: BinaryVAE, weights: Mapping[str, Tensor], message: str) -> None:
@@ -339,7 +337,7 @@ def _save(trainer: Trainer, members: Sequence[Member]) -> None:
     """Save every run, also one without replicas left: the noise of the others depends on its being there."""
     state = trainer.state()
     for index, member in enumerate(members):
-        member.run.save(share_of_state(state, index, len(members)))
+        member.run.save(of_run(state, index, len(members)))
 
 
 def _report(trainer: Trainer, members: Sequence[Member], data: Mapping[str, Dataset]) -> list[tuple[Member, Record]]:

@@ -3,16 +3,14 @@
 All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a compiler may draw it in another order.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
+from arms.bench.training.torch_private import inductor_options, trace
 from arms.bench.training.trainer import Trainer
 
 Drive: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
@@ -20,14 +18,8 @@ Compiler: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 BLOCK = 10
 """Steps in one CUDA graph at the most: enough to hide the launch of the next."""
 
-SMALL = 20_000_000
+ONE_THREAD_BELOW = 20_000_000
 """Multiplications in a step for which a second thread is not worth waiting for: on a busy machine it may be long."""
-INDUCTOR: dict[str, str | int | bool | Callable[..., Any]] = {
-    "fallback_random": True,  # the noise of the eager kernels: the same numbers, and cheaper than one inlined
-    "comprehensive_padding": False,  # aligned rows are not worth the copies at an operator's border
-    "unroll_reductions_threshold": 32,  # a sum over a few samples is no reduction
-    "max_pointwise_cat_inputs": 3,  # members of a pack are computed one by one, not all of them everywhere
-}
 
 
 class Engine:
@@ -45,10 +37,10 @@ class Engine:
         self.block = block if self.drive != "eager" else 1
         self._graph: torch.cuda.CUDAGraph | None = None
         config, weights = trainer.config, sum(p.numel() for p in trainer.model.parameters())
-        self._is_small = not on_gpu and weights * config.batch_size * config.num_samples < SMALL
+        self._is_small = not on_gpu and weights * config.batch_size * config.num_samples < ONE_THREAD_BELOW
 
     def advance(self, steps: int) -> None:
-        """Do that many steps, a multiple of `block`."""
+        """Do this many steps, a multiple of `block`."""
         if steps % self.block:
             raise ValueError(f"steps must be a multiple of the block of {self.block}, got {steps}")
         for _ in range(steps // self.block):
@@ -56,17 +48,19 @@ class Engine:
 
     def advance_block(self) -> None:
         """Do one block of steps."""
-        with self._fitting():
+        # A replay reads seed and offset of the default generator as it starts: the run's own must be there by then.
+        with self._fitting(), self.trainer.noise.active():
             if self.drive == "eager":
                 self.trainer.update()
             else:
                 self._graph = self._graph or self._capture()
                 self._graph.replay()
-        self.trainer.count(self.block)
+        self.trainer.note_steps(self.block)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         with self._rewound():  # warming up compiles, fills the optimiser's state and must leave no trace
             update = self._update()
+            # On a stream of its own, as capture is: on the default one the caches would fill with what it cannot use.
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -82,13 +76,13 @@ class Engine:
     def _update(self) -> Callable[[], None]:
         if self.drive == "graph":
             return self.trainer.update
-        return compiled_update(self.trainer, partial(torch.compile, fullgraph=True, options=INDUCTOR))
+        return compiled_update(self.trainer, partial(torch.compile, fullgraph=True, options=inductor_options()))
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
         """Run the body, then put every tensor of the trainer back in place, where the graph will find it."""
         state = self.trainer.state()
-        before = {name: tensor.clone() for name, tensor in state.items()}
+        before = {name: tensor.clone() for name, tensor in state.items()}  # `state` shows the tensors that will move
         try:
             yield
         finally:
@@ -115,38 +109,22 @@ class Engine:
 def compiled_update(trainer: Trainer, compiler: Compiler) -> Callable[[], None]:
     """Return `trainer.update` with its parts compiled; making it may do a step, but for the parameters' move."""
     apply = compiler(trainer.apply)
-    if trainer.estimator.slopes == "none" and not trainer.learnt:
+    if trainer.estimator.slopes == "none" and not trainer.estimator_parameters:
         estimate = compiler(trainer.estimate)
         return lambda: trainer.update(estimate, apply)
     # Slopes, and what an estimator's own parameters learn from, are derivatives inside of the step, which compilers do
     # not take: written out as plain operations first, it is a function like any other.
-    traced = make_fx(lambda: list(trainer.gradients()))()
-    draws = _take_out_noise(traced)
-    gradients = compiler(traced)
+    traced = trace(lambda: list(trainer.gradients()))
+    if traced is None:
+        return lambda: trainer.update(apply=apply)
+    graph, draws = traced
+    gradients = compiler(graph)
 
     @torch.no_grad()
     def update() -> None:
         apply(gradients(*(draw() for draw in draws)))
 
     return update
-
-
-def _take_out_noise(traced: GraphModule) -> Sequence[Callable[[], torch.Tensor]]:
-    """Make the noise that a graph draws its inputs; return the draws in order, which PyTorch changes before 2.13.
-
-    Up to the first that depends on something, such as a dropout: what comes later must wait for it.
-    """
-    random = [
-        node for node in traced.graph.nodes if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-    ]
-    drawn = list(takewhile(lambda node: not node.all_input_nodes, random))
-    draws = [partial(node.target, *node.args, **node.kwargs) for node in drawn]
-    for index, node in reversed(list(enumerate(drawn))):
-        with traced.graph.inserting_before():  # the beginning
-            node.replace_all_uses_with(traced.graph.placeholder(f"noise_{index}"))
-        traced.graph.erase_node(node)
-    traced.recompile()
-    return draws
 
 
 def refuse_without_gpu(drive: Drive, device: str) -> None:

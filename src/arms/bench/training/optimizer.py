@@ -1,9 +1,13 @@
-"""Adam with its state in plain sight: one kernel on every device, written for it or made by the compiler."""
+"""Optimisers with their state in plain sight; another one is a class here and a line in `OPTIMIZERS`."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+from arms.bench.config import TrainConfig
+from arms.bench.training.torch_private import Moments, foreach_adam_, fused_adam_, per_parameter
 
 FIRST_DECAY = 0.9
 SECOND_DECAY = 0.999
@@ -11,51 +15,68 @@ EPSILON = 1e-7
 """TensorFlow's default, and so the paper's."""
 
 
-class Adam:
-    """Adam over a list of tensors, which it moves in place."""
+class Optimizer(ABC):
+    """Moves a list of tensors in place, against their gradients.
 
-    def __init__(self, parameters: Sequence[Tensor], learning_rate: float) -> None:
-        self.parameters, self.learning_rate = list(parameters), learning_rate
+    The rate and the number of the step come in as tensors on the parameters' device, so that a CUDA graph that holds
+    a step can be replayed while both change.
+    """
+
+    parameters: list[Tensor]
+
+    @abstractmethod
+    def step(self, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
+        """Move every parameter.
+
+        Args:
+            grads: one per parameter.
+            rate: one for all `[]`, or one per replica `[R]` where every parameter has a leading replica axis.
+            count: the steps done `[]`, this one included.
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, list[Tensor]]:
+        """Return what it remembers, by kind: one tensor per parameter, of the parameter's shape."""
+
+    @abstractmethod
+    def second_moments(self) -> list[Tensor]:
+        """Return the moving average of each squared gradient, with `SECOND_DECAY`, not bias-corrected."""
+
+
+class Adam(Optimizer):
+    """Adam, one kernel on every device: written for it, or made by the compiler."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters = list(parameters)
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
-        device = self.parameters[0].device if self.parameters else "cpu"
-        self.count = torch.zeros((), device=device)
+        self._moments = Moments(self.parameters, self.means, self.squares, (FIRST_DECAY, SECOND_DECAY), EPSILON)
 
     @torch.no_grad()
-    def step(self, grads: Sequence[Tensor]) -> None:
-        """Move every parameter against its gradient."""
+    def step(self, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
         if not self.parameters:
             return
-        self.count.add_(1)
-        # The fused kernel walks memory as it lies, and so wants every tensor in one piece.
-        if torch.compiler.is_compiling() or not all(p.is_contiguous() for p in self.parameters):
-            self._foreach(list(grads))
-            return
-        torch._fused_adam_(
-            self.parameters,
-            [grad.contiguous() for grad in grads],
-            self.means,
-            self.squares,
-            [],
-            [self.count] * len(self.parameters),
-            lr=self.learning_rate,
-            beta1=FIRST_DECAY,
-            beta2=SECOND_DECAY,
-            weight_decay=0.0,
-            eps=EPSILON,
-            amsgrad=False,
-            maximize=False,
-        )
+        # The fused kernel takes one rate, and walks memory as it lies: it wants every tensor in one piece.
+        fuses = rate.ndim == 0 and not torch.compiler.is_compiling() and all(p.is_contiguous() for p in self.parameters)
+        (fused_adam_ if fuses else foreach_adam_)(self._moments, grads, rate, count)
 
-    def _foreach(self, grads: list[Tensor]) -> None:
-        """The same in operations that the compiler makes one kernel of, for all tensors."""
-        copies = len(grads)
-        torch._foreach_lerp_(self.means, grads, 1 - FIRST_DECAY)
-        torch._foreach_mul_(self.squares, SECOND_DECAY)
-        torch._foreach_addcmul_(self.squares, grads, grads, 1 - SECOND_DECAY)
-        rate = self.learning_rate / (1 - FIRST_DECAY**self.count)
-        scale = torch.rsqrt(1 - SECOND_DECAY**self.count)
-        width = torch._foreach_mul(torch._foreach_sqrt(self.squares), [scale] * copies)
-        torch._foreach_add_(width, EPSILON)
-        steps = torch._foreach_mul(torch._foreach_div(self.means, width), [rate] * copies)
-        torch._foreach_sub_(self.parameters, steps)
+    def state(self) -> dict[str, list[Tensor]]:
+        return {"mean": self.means, "square": self.squares}
+
+    def second_moments(self) -> list[Tensor]:
+        return self.squares
+
+
+OPTIMIZERS: dict[str, Callable[[Sequence[Tensor]], Optimizer]] = {"adam": Adam}
+
+
+def build_optimizer(config: TrainConfig, parameters: Sequence[Tensor]) -> Optimizer:
+    """Return the optimiser of a run over some of its parameters: Adam, the only one there is a need for so far."""
+    return OPTIMIZERS[getattr(config, "optimizer", "adam")](parameters)
+
+
+@torch.no_grad()
+def descend(parameters: Sequence[Tensor], grads: Sequence[Tensor], rate: Tensor) -> None:
+    """Move parameters by plain gradient descent, with one rate for all, or `[R]`."""
+    for parameter, grad, own in zip(parameters, grads, per_parameter(rate, parameters), strict=True):
+        parameter.addcmul_(grad, own, value=-1)

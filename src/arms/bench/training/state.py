@@ -1,15 +1,120 @@
-"""The schema of a checkpoint."""
+"""The schema of a checkpoint: its names, which of its tensors have a replica axis, and how runs are cut out and joined.
 
-from collections.abc import Mapping
+| name | what | replica axis |
+|---|---|---|
+| `model.*` | the model's own names | yes |
+| `estimator.<i>` | the estimator's parameters | yes |
+| `adam.<part>.<kind>.<i>` | what the optimiser of a part remembers | yes |
+| `mean_grad.<i>` | moving average of the encoder's gradient | yes |
+| `elbo_sum` | since the last report | yes |
+| `generator` | state of the noise, as bytes | no |
+| `counts` | steps done, and those in `elbo_sum` | no |
 
+A user's own model of one replica need not have the axis: a run alone is never cut.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import torch
 from torch import Tensor
 
+State: TypeAlias = Mapping[str, Tensor]
 
-def step_of(state: Mapping[str, Tensor]) -> int:
+MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "adam.", "mean_grad."
+ELBO_SUM, GENERATOR, COUNTS = "elbo_sum", "generator", "counts"
+OLD_COUNTS = ("adam.encoder.count", "adam.others.count")
+"""Names in checkpoints of 0.1 that say nothing new: `counts` has the step."""
+
+
+def step_of(state: State) -> int:
     """Return the step at which a checkpoint was made."""
-    return int(state["counts"][0])
+    return int(state[COUNTS][0])
 
 
-def part_of_state(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors of a state whose name begins so, by the rest of their name."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def model_of(state: State) -> dict[str, Tensor]:
+    """Return the model's tensors, as its `state_dict` names them."""
+    return {name.removeprefix(MODEL): tensor for name, tensor in state.items() if name.startswith(MODEL)}
+
+
+def has_replica_axis(name: str) -> bool:
+    """Whether the tensor of that name has one number, row or matrix per replica, along its first axis.
+
+    Declared, not guessed: a tensor that is not listed above is refused, before it is cut into the wrong pieces.
+    """
+    if name in (GENERATOR, COUNTS):
+        return False
+    if name == ELBO_SUM or name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT)):
+        return True
+    raise ValueError(f"a checkpoint has nothing called {name!r}: it is of another version of this library")
+
+
+def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
+    """Return the state of one of several runs of an ensemble: one that it could be resumed from alone."""
+    if runs == 1:  # its tensors may have no replica axis
+        return dict(state)
+    return _cut(state, lambda tensor: tensor.chunk(runs)[index])
+
+
+def of_replicas(state: State, kept: Sequence[int]) -> dict[str, Tensor]:
+    """Return the part of a state that belongs to some replicas."""
+    return _cut(state, lambda tensor: tensor[list(kept)])
+
+
+def joined(states: Sequence[State], fresh_noise: Callable[[int], Tensor]) -> dict[str, Tensor]:
+    """Return the states of several runs, all at one step, as one.
+
+    Runs that were not trained together so far have each used other noise: they continue on noise that none has seen,
+    `fresh_noise` of their step.
+    """
+    if len(states) == 1:
+        return dict(states[0])
+    noises = [state[GENERATOR] for state in states]
+    if len({len(noise) for noise in noises}) > 1:
+        raise ValueError("these runs were begun on different kinds of devices: resume each where it was begun")
+    # What has no replica axis is the same in all of them, but for the noise.
+    whole = {
+        name: torch.cat([state[name] for state in states]) if has_replica_axis(name) else tensor
+        for name, tensor in _known(states[0]).items()
+    }
+    if not all(torch.equal(noise, noises[0]) for noise in noises):
+        whole[GENERATOR] = fresh_noise(step_of(whole))
+    return whole
+
+
+def joined_models(weights: Sequence[State]) -> dict[str, Tensor]:
+    """Return the tensors of several built-in models, which all have a replica axis, as those of one wider model."""
+    return {name: torch.cat([own[name] for own in weights]) for name in weights[0]}
+
+
+def finite_replicas(weights: State, replicas: int) -> list[bool]:
+    """Return of every replica whether all its numbers among a model's tensors are finite."""
+    finite = [tensor.reshape(replicas, -1).isfinite().all(1) for tensor in weights.values()]
+    found: list[bool] = torch.stack(finite).all(0).tolist()
+    return found
+
+
+def check_fits(state: State, own: State, device: torch.device) -> None:
+    """Raise unless a state has all the tensors of a trainer's own state, in their shapes."""
+    if lacking := own.keys() - state.keys():
+        raise ValueError(
+            f"the checkpoint lacks {', '.join(sorted(lacking)[:3])}: it is of another configuration, or of another "
+            "version of this library; train again from the start"
+        )
+    # Generators of a CPU and a GPU have states of different lengths, and no state says which numbers come next there.
+    if state[GENERATOR].shape != own[GENERATOR].shape:
+        raise ValueError(f"the checkpoint was made on another kind of device than {device}: resume it there")
+    if other := [name for name in own if own[name].shape != state[name].shape]:
+        name = other[0]
+        raise ValueError(
+            f"the checkpoint's {name} must be {list(own[name].shape)}, as the model's, got "
+            f"{list(state[name].shape)}: it is of another model; train again from the start, or give that one"
+        )
+
+
+def _cut(state: State, cut: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    return {name: cut(tensor) if has_replica_axis(name) else tensor for name, tensor in _known(state).items()}
+
+
+def _known(state: State) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state.items() if name not in OLD_COUNTS}

@@ -1,15 +1,29 @@
 """One training step and its state: on the device, with no look at a value, so that nothing waits."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.models import BinaryVAE, ReplicaLinear, build_vae, seeded_generator
-from arms.bench.training.optimizer import SECOND_DECAY, Adam
+from arms.bench.training.noise import Noise
+from arms.bench.training.optimizer import SECOND_DECAY, Optimizer, build_optimizer, descend
+from arms.bench.training.schedules import LearningRates
+from arms.bench.training.state import (
+    COUNTS,
+    ELBO_SUM,
+    ESTIMATOR,
+    GENERATOR,
+    MEAN_GRADIENT,
+    MODEL,
+    OPTIMIZER,
+    State,
+    check_fits,
+)
+from arms.bench.training.torch_private import lerp_all_
 from arms.estimators import Estimator, ExtraSample, Options, as_estimator, estimate, variance_loss
 from arms.latents import Bernoulli
 
@@ -18,7 +32,6 @@ Estimated: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 parameters where it has any."""
 UNCHECKED = Options(checks="none")
 """Shapes are the model's, and what is not finite shows in the parameters."""
-Apply: TypeAlias = Callable[[Sequence[Tensor]], None]
 
 
 class Trainer:
@@ -31,8 +44,18 @@ class Trainer:
         device: str = "cpu",
         model: BinaryVAE | None = None,
         estimator: Estimator | None = None,
+        rates: LearningRates | None = None,
     ) -> None:
-        """Several data sets serve the same number of replicas each, in order, and need a `model`."""
+        """Build all that a run needs, with fresh weights unless a `model` is given.
+
+        Args:
+            config: of the run; of an ensemble, with the replicas of all its runs.
+            dataset: one, or several, which serve the same number of replicas each, in order, and need a `model`.
+            device: where to train.
+            model: in place of the one the configuration names.
+            estimator: likewise.
+            rates: likewise; those of an ensemble may differ between its runs.
+        """
         datasets = [dataset] if isinstance(dataset, Dataset) else dataset
         if model is None and len(datasets) > 1:
             raise ValueError(f"{len(datasets)} data sets need a model that knows them: see arms.bench.ensemble")
@@ -44,42 +67,55 @@ class Trainer:
             model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
         self.model = model.to(device)
         _check_replicas(model, config.replicas)
-        self.generator = run_generator(config.seed, device)
+        self.noise = Noise.of(config.seed, self.device)
+        self._noise = self.noise.generator  # None on a GPU: the device's default, which alone can be compiled
         self.estimator = prepared_estimator(config, model.latents, self.data.images.shape[1], device, estimator)
         for layer in model.modules():
             if isinstance(layer, ReplicaLinear):  # a rough gradient can be taken only once
                 layer.rough_gradients = config.precision == "medium" and self.estimator.slopes != "twice"
-        encoder = list(model.encoder.parameters()) if isinstance(model.encoder, nn.Module) else []
-        known = {id(p) for p in (*encoder, model.prior)}
-        self.encoder_weights = [p for p in encoder if p.requires_grad]
-        self.prior = [model.prior] if model.prior.requires_grad else []
-        self.learnt = list(self.estimator.parameters())
-        others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
-        if not (self.encoder_weights or others or self.prior):
-            raise ValueError("the model must have parameters to train, got none with requires_grad=True")
-        self.encoder_adam = Adam(self.encoder_weights, config.learning_rate)
-        self.other_adam = Adam([*others, *self.learnt], config.learning_rate)
-        self.weights = [*self.encoder_adam.parameters, *self.other_adam.parameters]
+        self._sort_parameters()
+        self.rates = rates or LearningRates([config], self.device)
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
-        # None is the device's default: on a GPU the same one, and compilable.
-        self._noise = None if self.device.type == "cuda" else self.generator
         self._scale = -1 / config.batch_size  # of the loss: minus the mean over images
         self._weight = torch.full(
             (config.replicas, config.batch_size), self._scale, dtype=model.prior.dtype, device=device
         )
         self.steps_done = 0
+        # The same number on the device, moved by the step itself: a replayed CUDA graph moves along the schedule.
+        self.step_count = torch.zeros((), device=device)
         self.elbo_sum = torch.zeros(config.replicas, device=device)
         self.elbo_count = 0
 
+    def _sort_parameters(self) -> None:
+        """Tell apart what is trained: the encoder's weights, the others', the estimator's own parameters, the prior."""
+        model = self.model
+        encoder = list(model.encoder.parameters()) if isinstance(model.encoder, nn.Module) else []
+        known = {id(p) for p in (*encoder, model.prior)}
+        self.encoder_weights = [p for p in encoder if p.requires_grad]
+        self.prior = [model.prior] if model.prior.requires_grad else []
+        self.estimator_parameters = list(self.estimator.parameters())
+        others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
+        if not (self.encoder_weights or others or self.prior):
+            raise ValueError("the model must have parameters to train, got none with requires_grad=True")
+        self.encoder_optimizer = build_optimizer(self.config, self.encoder_weights)
+        self.other_optimizer = build_optimizer(self.config, [*others, *self.estimator_parameters])
+        self.weights = [*self.encoder_optimizer.parameters, *self.other_optimizer.parameters]
+
     def step(self) -> None:
         """Draw a batch, estimate, update."""
-        self.update()
-        self.count(1)
+        with self.noise.active():
+            self.update()
+        self.note_steps(1)
 
-    def update(self, estimate: Callable[[], Estimated] | None = None, apply: Apply | None = None) -> None:
+    def update(
+        self,
+        estimate: Callable[[], Estimated] | None = None,
+        apply: Callable[[Sequence[Tensor]], None] | None = None,
+    ) -> None:
         """Do what a step does on the device, and nothing else: no value is looked at, so a CUDA graph can hold it.
 
-        `estimate` and `apply` stand in for the methods of that name: compiled forms of them.
+        `estimate` and `apply` stand in for the methods of that name: compiled forms of them. On a GPU its noise is that
+        of the device's default generator: call it while `noise` is active.
         """
         (apply or self.apply)(self.gradients(estimate))
 
@@ -88,8 +124,8 @@ class Trainer:
         outputs, starts = (estimate or self.estimate)()
         return _gradients(list(zip(outputs, starts, strict=True)), [*self.weights, *self.prior])
 
-    def count(self, steps: int) -> None:
-        """Note that so many updates were done."""
+    def note_steps(self, steps: int) -> None:
+        """Note that this many updates were done."""
         self.steps_done += steps
         self.elbo_count += steps
 
@@ -122,73 +158,61 @@ class Trainer:
 
     def apply(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against their gradients, and note the encoder's."""
+        # In the order of `gradients`: the encoder's come first, then those of the other optimiser, then the prior's.
         inner, outer = len(self.encoder_weights), len(self.weights)
-        self.encoder_adam.step(grads[:inner])
-        self.other_adam.step(grads[inner:outer])
         with torch.no_grad():
-            for prior, grad in zip(self.prior, grads[outer:], strict=True):
-                prior.add_(grad, alpha=-self.config.prior_learning_rate)
+            rate, prior_rate = self.rates.after(self.step_count)  # counted from 0, Adam's correction from 1
+            self.step_count.add_(1)
+            self.encoder_optimizer.step(grads[:inner], rate, self.step_count)
+            self.other_optimizer.step(grads[inner:outer], rate, self.step_count)
+            descend(self.prior, grads[outer:], prior_rate)
             if inner:
-                torch._foreach_lerp_(self.mean_grads, list(grads[:inner]), 1 - SECOND_DECAY)
+                lerp_all_(self.mean_grads, grads[:inner], 1 - SECOND_DECAY)
 
     def gradient_variance(self) -> Tensor:
         """Return the paper's curve `[R]`: EMA(g^2) - EMA(g)^2, bias-corrected, mean over the encoder's parameters.
 
-        Adam keeps the first of the two anyway, with the same decay. It includes the noise of the minibatch.
+        The optimiser keeps the first of the two. It includes the noise of the minibatch.
         """
         correction = 1 - SECOND_DECAY ** max(1, self.steps_done)
         total = torch.zeros_like(self.elbo_sum)
-        for square, mean in zip(self.encoder_adam.squares, self.mean_grads, strict=True):
+        for square, mean in zip(self.encoder_optimizer.second_moments(), self.mean_grads, strict=True):
             total += (square / correction - (mean / correction).square()).reshape(self.config.replicas, -1).sum(1)
         return total / max(1, sum(p.numel() for p in self.encoder_weights) // self.config.replicas)
 
     def recent_elbo(self) -> Tensor:
-        """Return the mean ELBO `[R]` over the training batches since the last call, and start anew."""
+        """Return the mean ELBO `[R]` over the training batches since the last call, and start the next."""
         mean = self.elbo_sum / max(1, self.elbo_count)
         self.elbo_sum.zero_()
         self.elbo_count = 0
         return mean
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that the future of the run depends on, as named tensors."""
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        tensors |= {f"estimator.{index}": tensor for index, tensor in enumerate(self.learnt)}
-        for name, adam in self._adams().items():
-            tensors[f"adam.{name}.count"] = adam.count
-            tensors |= {f"adam.{name}.mean.{index}": tensor for index, tensor in enumerate(adam.means)}
-            tensors |= {f"adam.{name}.square.{index}": tensor for index, tensor in enumerate(adam.squares)}
-        tensors |= {f"mean_grad.{index}": tensor for index, tensor in enumerate(self.mean_grads)}
-        tensors["generator"] = self.generator.get_state()
-        tensors["elbo_sum"] = self.elbo_sum
-        tensors["counts"] = torch.tensor([self.steps_done, self.elbo_count])
+        """Return all that the future of the run depends on, as named tensors: the trainer's own, not copies."""
+        tensors = {f"{MODEL}{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"{ESTIMATOR}{index}": tensor for index, tensor in enumerate(self.estimator_parameters)}
+        for part, optimizer in self._optimizers().items():
+            for kind, kept in optimizer.state().items():
+                tensors |= {f"{OPTIMIZER}{part}.{kind}.{index}": tensor for index, tensor in enumerate(kept)}
+        tensors |= {f"{MEAN_GRADIENT}{index}": tensor for index, tensor in enumerate(self.mean_grads)}
+        tensors[GENERATOR] = self.noise.get_state()
+        tensors[ELBO_SUM] = self.elbo_sum
+        tensors[COUNTS] = torch.tensor([self.steps_done, self.elbo_count])
         return tensors
 
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_state(self, tensors: State) -> None:
         """Go back to a state that `state()` returned."""
-        if tensors["generator"].shape != self.generator.get_state().shape:
-            raise ValueError(
-                f"the checkpoint was made on another kind of device than {self.device}: go on with it there"
-            )
         own = self.state()
-        if lacking := own.keys() - tensors.keys():
-            raise ValueError(
-                f"the checkpoint lacks {', '.join(sorted(lacking)[:3])}: it is of another configuration, or of another "
-                "version of this library; train anew"
-            )
-        if other := [name for name in own if name != "generator" and own[name].shape != tensors[name].shape]:
-            name = other[0]
-            raise ValueError(
-                f"the checkpoint's {name} must be {list(own[name].shape)}, as the model's, got "
-                f"{list(tensors[name].shape)}: it is of another model; train anew, or give that one"
-            )
-        with torch.no_grad():
-            for name in own.keys() - {"generator", "counts"}:
+        check_fits(tensors, own, self.device)
+        with torch.no_grad():  # in place: a CUDA graph knows these tensors by their address
+            for name in own.keys() - {GENERATOR, COUNTS}:
                 own[name].copy_(tensors[name])
-        self.generator.set_state(tensors["generator"].cpu())
-        self.steps_done, self.elbo_count = (int(count) for count in tensors["counts"])
+        self.noise.set_state(tensors[GENERATOR])
+        self.steps_done, self.elbo_count = (int(count) for count in tensors[COUNTS])
+        self.step_count.fill_(self.steps_done)
 
-    def _adams(self) -> dict[str, Adam]:
-        return {"encoder": self.encoder_adam, "others": self.other_adam}
+    def _optimizers(self) -> dict[str, Optimizer]:
+        return {"encoder": self.encoder_optimizer, "others": self.other_optimizer}
 
     def _batch(self) -> Tensor:
         return self.data.batch(self.config.replicas, self.config.batch_size, self._noise)
@@ -228,17 +252,3 @@ def _gradients(outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Te
         values, parameters, grads, allow_unused=True, materialize_grads=True
     )
     return found
-
-
-def run_generator(seed: int, device: str) -> Generator:
-    """Return the generator of a run's noise: its own on a CPU; on a GPU the device's default one, seeded anew.
-
-    Compiled code can draw from no other. Two trainers on one GPU therefore share their noise, and train in turns only.
-    """
-    seeded = seeded_generator(seed, "train", device=device)
-    if torch.device(device).type != "cuda":
-        return seeded
-    index = torch.device(device).index
-    default = torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
-    default.set_state(seeded.get_state())
-    return default
