@@ -282,11 +282,11 @@ def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: py
     assert "(2 of 3 replicas)" in verbs._summary(run)
     assert verbs._figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
     assert verbs._figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
-    assert formatting.spread([None]) == "no replica left"
+    assert formatting.format_mean_std([None]) == "no replica left"
 
 
 def test_numbers_of_absurd_size_stay_readable() -> None:
-    assert formatting.spread([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
+    assert formatting.format_mean_std([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
     assert verbs._figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  variance 1.00e+00"
 
 

@@ -12,8 +12,9 @@ from run_directories import make_run
 
 from arms.bench.cli import reporting
 from arms.bench.config import TrainConfig
+from arms.bench.metrics import TRAIN_ELBO
 from arms.bench.reports import build_report
-from arms.bench.reports.curves import QUANTITIES, Curve, Plot
+from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.page import figure_data, script_json
 from arms.bench.reports.table_files import comma_separated, latex, markdown
 from arms.bench.reports.tables import Cell, Stat, Table
@@ -43,7 +44,7 @@ class Tags(HTMLParser):
 
 def test_broken_runs_are_listed_and_skipped(tmp_path: Path) -> None:
     make_run(tmp_path / "fine", TrainConfig(replicas=2))
-    make_run(tmp_path / "unfinished", TrainConfig(seed=1, replicas=2, steps=50), reports=3, finish=False)
+    make_run(tmp_path / "unfinished", TrainConfig(seed=1, replicas=2, steps=50), records=3, finish=False)
     make_run(tmp_path / "half-line", TrainConfig(seed=2, replicas=2))
     with (tmp_path / "half-line" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 6, "train_elbo": [1.0')
@@ -124,7 +125,7 @@ def test_embedded_json_cannot_end_its_script() -> None:
 
 def test_names_of_curves_are_escaped_for_plotly_too() -> None:
     curve = Curve(f"arms-s ({EVIL})", "arms-s", 2, [1, 2], [-2.0, -1.0], [0.1, 0.1])
-    text = json.dumps(figure_data(Plot(QUANTITIES[0], [curve])))
+    text = json.dumps(figure_data(Plot(TRAIN_ELBO, [curve])))
     assert "<" not in text
     assert "&lt;script&gt;" in text
 

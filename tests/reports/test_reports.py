@@ -213,8 +213,8 @@ def test_no_paper_table_where_nothing_is_printed(tmp_path: Path) -> None:
 
 
 def test_curves_pool_replicas_and_stay_thin(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", TrainConfig(seed=0, replicas=2), reports=3 * MOST_POINTS)
-    make_run(tmp_path / "b", TrainConfig(seed=1, replicas=1), reports=2, finish=False)
+    make_run(tmp_path / "a", TrainConfig(seed=0, replicas=2), records=3 * MOST_POINTS)
+    make_run(tmp_path / "b", TrainConfig(seed=1, replicas=1), records=2, finish=False)
     (group,) = groups_of(tmp_path)
     elbo, variance = plots(group)
     (curve,) = elbo.curves
@@ -224,11 +224,11 @@ def test_curves_pool_replicas_and_stay_thin(tmp_path: Path) -> None:
     assert curve.mean[0] == pytest.approx(-100 + 2 + 0.5)  # steps 1, 2, 3 of replicas 0 and 1
     assert curve.std is not None
     assert curve.std[0] == pytest.approx(math.sqrt(0.5))
-    assert variance.quantity.logarithmic
+    assert variance.metric.scale == "log"
 
 
 def test_a_diverged_curve_is_cut_not_fatal(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "runs" / "a", TrainConfig(), bounds_of(TrainConfig(), level=math.nan), reports=2)
+    run = make_run(tmp_path / "runs" / "a", TrainConfig(), bounds_of(TrainConfig(), level=math.nan), records=2)
     run.report({"step": 3, "train_elbo": [math.nan], "gradient_variance": [math.inf]})
     (group,) = groups_of(tmp_path)
     assert plots(group)[0].curves[0].steps == [1, 2]

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean
 from typing import Annotated, Literal
 
 import rich
@@ -20,8 +19,8 @@ from arms.bench import evaluation
 from arms.bench.cli.console import say, tell
 from arms.bench.config import DecoderSamples, TrainConfig, paper_preset, run_name
 from arms.bench.data import binarize
-from arms.bench.formatting import fewer, number, spread
-from arms.bench.metrics import Record, surviving
+from arms.bench.formatting import NO_REPLICA_LEFT, format_mean_std, format_metric, format_survivors
+from arms.bench.metrics import METRICS, TEST_BOUND_SAMPLES, Record, stopping_values, surviving
 from arms.bench.models import BinaryVAE, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.reports import build_report
@@ -133,7 +132,7 @@ def evaluate(
     found = evaluation.evaluate(model, dataset, split, list(samples), source.config().seed, images)
     table = Table("K", f"{split} bound", caption=dataset.note or None)
     for count, bound in found.items():
-        table.add_row(count, spread(bound))
+        table.add_row(count, format_mean_std(bound))
     rich.print(table)
     _say_how_far(source)
     _say_who_is_left(source, model)
@@ -268,10 +267,13 @@ def _watcher(bars: Progress, config: TrainConfig) -> Watcher:
 
 
 def _figures(record: Record) -> str:
-    elbo, noise = surviving(record["train_elbo"]), surviving(record["gradient_variance"])
-    if not elbo:
-        return "no replica left"
-    return f"ELBO {number(mean(elbo))}  variance {mean(noise):.2e}{fewer(record['train_elbo'])}"
+    """Return what a progress bar shows beside the step: the mean of each metric, and how many replicas it is of."""
+    alive = min(stopping_values(record).values(), key=lambda values: len(surviving(values)))
+    if not surviving(alive):
+        return NO_REPLICA_LEFT
+    shown = [metric for key, metric in METRICS.items() if metric.in_progress and key in record]
+    parts = [f"{metric.quantity} {format_metric(metric, record[metric.key])}" for metric in shown]
+    return "  ".join(parts) + format_survivors(alive)
 
 
 def _say_how_far(run: Run) -> None:
@@ -293,19 +295,22 @@ def _summary(run: Run) -> str:
     result = run.result()
     assert result is not None
     found = result["bounds"]["test"]
-    parts = [f"test bound K = {count}: {spread(found[count])}" for count in ("1", "100")]
+    parts = [f"test bound K = {count}: {format_mean_std(found[str(count)])}" for count in (1, TEST_BOUND_SAMPLES)]
     return ", ".join([*parts, *([result["note"]] if result["note"] else [])])
 
 
 def _comparison(finished: list[Run]) -> Table:
+    """Return the final bounds of runs, and the last values of the metrics that are no bounds."""
+    columns = [("train", 1), ("test", 1), ("test", DEMO.num_samples), ("test", TEST_BOUND_SAMPLES)]
+    metrics = [metric for metric in METRICS.values() if not metric.in_result]
     table = Table(title="digits, linear, n = 4: bounds in nats, higher is better", box=SIMPLE, padding=(0, 1, 0, 0))
-    for heading in ("estimator", "train K=1", "test K=1", "test K=4", "test K=100", "variance"):
-        table.add_column(heading, justify="left" if heading == "estimator" else "right", no_wrap=True)
+    table.add_column("estimator", no_wrap=True)
+    for heading in [*(f"{split} K={count}" for split, count in columns), *(metric.quantity for metric in metrics)]:
+        table.add_column(heading, justify="right", no_wrap=True)
     for run in finished:
-        result = run.result()
+        result, last = run.result(), run.metrics()[-1]
         assert result is not None
-        found = result["bounds"]
-        bounds = [found["train"]["1"], found["test"]["1"], found["test"]["4"], found["test"]["100"]]
-        noise = mean(surviving(run.metrics()[-1]["gradient_variance"]))
-        table.add_row(run.config().estimator, *map(spread, bounds), f"{noise:.2e}")
+        bounds = [format_mean_std(result["bounds"][split][str(count)]) for split, count in columns]
+        values = [format_metric(metric, last[metric.key]) if metric.key in last else "" for metric in metrics]
+        table.add_row(run.config().estimator, *bounds, *values)
     return table

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from arms.bench.config import TrainConfig
-from arms.bench.metrics import Record, stopped_replicas, surviving
+from arms.bench.metrics import Record, stopped_replicas, stopping_values, surviving
 from arms.bench.runs.directory import Run
 
 Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
@@ -46,7 +46,7 @@ class RunData:
     def surviving(self) -> int:
         """How many of its replicas have not stopped."""
         lists = [values for of_split in (self.bounds or {}).values() for values in of_split.values()]
-        lists += [record["train_elbo"] for record in self.metrics[-1:] if "train_elbo" in record]
+        lists += [values for record in self.metrics[-1:] for values in stopping_values(record).values()]
         return min((len(surviving(values)) for values in lists), default=self.config.replicas)
 
 

@@ -7,29 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from arms.bench.metrics import METRICS, Metric
 from arms.bench.reports.collect import RunData
 from arms.bench.reports.groups import Group, Row
 
 MOST_POINTS = 400
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """Something that run directories report while they train."""
-
-    key: str
-    """Its name in metrics.jsonl."""
-    title: str
-    short: str
-    axis: str
-    logarithmic: bool = False
-
-
-QUANTITIES = (
-    Quantity("train_elbo", "Train ELBO (K=1)", "train, K=1", "ELBO / nats"),
-    Quantity("test_bound_100", "Test bound (K=100)", "test, K=100", "bound / nats"),
-    Quantity("gradient_variance", "Gradient variance, encoder", "gradient", "variance", logarithmic=True),
-)
 
 
 @dataclass(frozen=True)
@@ -53,14 +35,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """The curves of one quantity in one comparison."""
+    """The curves of one metric in one comparison."""
 
-    quantity: Quantity
+    metric: Metric
     curves: Sequence[Curve]
 
     def frame(self) -> tuple[float, float] | None:
         """Return the range of the bands after the first fifth of the steps, which dwarfs the rest; None shows all."""
-        if self.quantity.logarithmic:
+        if self.metric.scale == "log":
             return None
         last = max(curve.steps[-1] for curve in self.curves)
         edges = [edge for curve in self.curves for edge in curve.edges(first=last / 5)]
@@ -70,12 +52,12 @@ class Plot:
 
 
 def plots(group: Group) -> list[Plot]:
-    """Return a plot for every quantity that the group's runs reported."""
+    """Return a plot for every metric that the group's runs recorded."""
     found = []
-    for quantity in QUANTITIES:
-        curves = [curve for row in group.rows if (curve := _curve(row, quantity.key)) is not None]
+    for metric in METRICS.values():
+        curves = [curve for row in group.rows if (curve := _curve(row, metric.key)) is not None]
         if curves:
-            found.append(Plot(quantity, curves))
+            found.append(Plot(metric, curves))
     return found
 
 

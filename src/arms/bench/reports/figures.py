@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from arms.bench.reports.curves import QUANTITIES, Curve, Plot
+from arms.bench.metrics import METRICS
+from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.style import DASHES, MARKERS, Style, style_of
 
 COLUMN, PAGE = 3.25, 6.75
@@ -71,25 +72,26 @@ def training_figure(plots: Sequence[Plot]) -> Figure:
     figure = Figure(figsize=(PAGE, 2.5), layout="constrained")
     for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots, strict=True):
         _draw(axes, plot)
-        axes.set_title(plot.quantity.title)
-        axes.set(xlabel="step", ylabel=plot.quantity.axis)
+        axes.set_title(plot.metric.title)
+        axes.set(xlabel="step", ylabel=plot.metric.axis_label)
     _training_legend(figure, plots)
     return figure
 
 
 def budgets_figure(columns: Mapping[int, Sequence[Plot]]) -> Figure:
-    """Draw comparisons that differ in n alone as the paper does: a column a budget, a row a quantity."""
-    quantities = [q for q in QUANTITIES if any(plot.quantity == q for plots in columns.values() for plot in plots)]
-    figure = Figure(figsize=(PAGE, 0.6 + 1.5 * len(quantities)), layout="constrained")
-    grid = figure.subplots(len(quantities), len(columns), squeeze=False, sharex="col")
+    """Draw comparisons that differ in n alone as the paper does: one column per budget, one row per metric."""
+    drawn = {plot.metric for plots in columns.values() for plot in plots}
+    metrics = [metric for metric in METRICS.values() if metric in drawn]
+    figure = Figure(figsize=(PAGE, 0.6 + 1.5 * len(metrics)), layout="constrained")
+    grid = figure.subplots(len(metrics), len(columns), squeeze=False, sharex="col")
     for column, (n, plots) in zip(grid.T, columns.items(), strict=True):
         column[0].set_title(f"n = {n}")
         column[-1].set_xlabel("step")
-        for axes, quantity in zip(column, quantities, strict=True):
-            for plot in (plot for plot in plots if plot.quantity == quantity):
+        for axes, metric in zip(column, metrics, strict=True):
+            for plot in (plot for plot in plots if plot.metric == metric):
                 _draw(axes, plot)
-    for axes, quantity in zip(grid[:, 0], quantities, strict=True):
-        axes.set_ylabel(f"{quantity.short}\n{quantity.axis}")
+    for axes, metric in zip(grid[:, 0], metrics, strict=True):
+        axes.set_ylabel(f"{metric.short_title}\n{metric.axis_label}")
     _training_legend(figure, [plot for plots in columns.values() for plot in plots])
     return figure
 
@@ -102,8 +104,8 @@ def _training_legend(figure: Figure, plots: Sequence[Plot]) -> None:
 
 def _draw(axes: Axes, plot: Plot) -> None:
     for curve in plot.curves:
-        _draw_curve(axes, curve, positive=plot.quantity.logarithmic)
-    if plot.quantity.logarithmic:
+        _draw_curve(axes, curve, positive=plot.metric.scale == "log")
+    if plot.metric.scale == "log":
         axes.set_yscale("log")
     if frame := plot.frame():
         axes.set_ylim(*frame)

@@ -95,13 +95,13 @@ def _data_uri(run: RunData) -> str:
 
 def figure_data(plot: Plot) -> Json:
     """Return a plot for the page's script: traces, and the little of the layout that depends on it."""
-    quantity = plot.quantity
-    traces = [trace for curve in plot.curves for trace in _traces(curve, positive=quantity.logarithmic)]
+    logarithmic = plot.metric.scale == "log"
+    traces = [trace for curve in plot.curves for trace in _traces(curve, positive=logarithmic)]
     return {
         "traces": traces,
-        "axis": quantity.axis,
-        "log": quantity.logarithmic,
-        "dtick": _decade_ticks(plot) if quantity.logarithmic else None,
+        "axis": plot.metric.axis_label,
+        "log": logarithmic,
+        "dtick": _decade_ticks(plot) if logarithmic else None,
         "range": plot.frame(),
     }
 

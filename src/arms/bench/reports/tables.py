@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from arms.bench.formatting import number
-from arms.bench.metrics import surviving
+from arms.bench.formatting import format_number
+from arms.bench.metrics import TEST_BOUND_SAMPLES, surviving
 from arms.bench.reports import paper
 from arms.bench.reports.groups import Group, Row
 
@@ -15,7 +15,6 @@ RULE = (
     "overview, of the row), and every mean closer to it than the standard error of their difference, "
     "sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no spread, and is never marked."
 )
-LARGE_K = 100
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Stat:
 
     def __str__(self) -> str:
         mean = _signed(self.mean)
-        return mean if self.std is None else f"{mean} ± {number(self.std)}"
+        return mean if self.std is None else f"{mean} ± {format_number(self.std)}"
 
 
 @dataclass(frozen=True)
@@ -87,11 +86,11 @@ def overview(groups: Sequence[Group], name: str) -> Table | None:
     titles, shared = _apart([group.setting.parts for group in groups])
     rows = []
     for title, group in zip(titles, groups, strict=True):
-        stats = {row.label: bound_stat(row, "test", LARGE_K) for row in group.rows}
+        stats = {row.label: bound_stat(row, "test", TEST_BOUND_SAMPLES) for row in group.rows}
         cells = mark_best([stats.get(label) for label in labels])
         if any(cell.stat for cell in cells):
             rows.append((title, cells))
-    title = ", ".join([f"test K={LARGE_K}", *shared])
+    title = ", ".join([f"test K={TEST_BOUND_SAMPLES}", *shared])
     return Table(title, name, labels, rows, heading="comparison") if len(rows) > 1 else None
 
 
@@ -140,7 +139,7 @@ def _standard_error(stat: Stat) -> float:
 
 def _columns(group: Group) -> list[tuple[str, int]]:
     counts = sorted({1, group.setting.num_samples})
-    tested = sorted({*counts, LARGE_K})
+    tested = sorted({*counts, TEST_BOUND_SAMPLES})
     return [("train", count) for count in counts] + [("test", count) for count in tested]
 
 
@@ -184,4 +183,4 @@ def _apart(lists: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
 
 
 def _signed(value: float) -> str:
-    return number(value).replace("-", "\u2212") if math.isfinite(value) else "not finite"
+    return format_number(value).replace("-", "\u2212") if math.isfinite(value) else "not finite"

@@ -30,8 +30,8 @@ from arms.bench.ensemble import (
     share_of_state,
     side_by_side,
 )
-from arms.bench.evaluation import TEST_SAMPLES, evaluate, final_bounds
-from arms.bench.metrics import Record
+from arms.bench.evaluation import evaluate, final_bounds
+from arms.bench.metrics import GRADIENT_VARIANCE, TEST_BOUND, TEST_BOUND_SAMPLES, TRAIN_ELBO, Record
 from arms.bench.models import BinaryVAE, blank_vae
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run
@@ -346,8 +346,8 @@ def _report(trainer: Trainer, members: Sequence[Member], data: Mapping[str, Data
     """Let every run that has replicas left report where it stands."""
     whole: Record = {
         "step": trainer.steps_done,
-        "train_elbo": trainer.recent_elbo().tolist(),
-        "gradient_variance": trainer.gradient_variance().tolist(),
+        TRAIN_ELBO.key: trainer.recent_elbo().tolist(),
+        GRADIENT_VARIANCE.key: trainer.gradient_variance().tolist(),
     }
     finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
     written = []
@@ -359,8 +359,8 @@ def _report(trainer: Trainer, members: Sequence[Member], data: Mapping[str, Data
         if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
             own = share_of_model(trainer, config, index, len(members))
             dataset = data[config.dataset]
-            found = evaluate(own, dataset, "test", [TEST_SAMPLES], config.seed, config.evaluate_images)
-            record["test_bound_100"] = found[str(TEST_SAMPLES)]
+            found = evaluate(own, dataset, "test", [TEST_BOUND_SAMPLES], config.seed, config.evaluate_images)
+            record[TEST_BOUND.key] = found[str(TEST_BOUND_SAMPLES)]
         first = index * config.replicas
         written.append((member, member.report(record, finite[first : first + config.replicas])))
     return written
