@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 import arms
 from arms.bench import formatting
-from arms.bench.cli import training as verbs
+from arms.bench.cli import runs as verbs
+from arms.bench.cli import train as train_verbs
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
 from arms.bench.experiments import run_experiment
@@ -279,15 +280,15 @@ def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: py
     said = capsys.readouterr().out
     assert said.count("2 of 3 replicas are left: stopped replica 1 at step 10") == 3
     assert "nan" not in said
-    assert "(2 of 3 replicas)" in verbs._summary(run)
-    assert verbs._figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
-    assert verbs._figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
+    assert "(2 of 3 replicas)" in train_verbs._summary(run)
+    assert train_verbs._figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
+    assert train_verbs._figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
     assert formatting.format_mean_std([None]) == "no replica left"
 
 
 def test_numbers_of_absurd_size_stay_readable() -> None:
     assert formatting.format_mean_std([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
-    assert verbs._figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  variance 1.00e+00"
+    assert train_verbs._figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  variance 1.00e+00"
 
 
 def test_events_leave_out_what_is_no_number(lost_one: tuple[Run, list[str]]) -> None:

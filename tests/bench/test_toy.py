@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from arms.bench import toy
-from arms.bench.cli import reporting
+from arms.bench.cli import report as verbs
 from arms.bench.reports.correlations import correlation_curves, smallest_correlation, write_correlations
 from arms.bench.reports.toy import write_toy
 from arms.checks import score_limit
@@ -92,11 +92,11 @@ def test_correlation_files(tmp_path: Path) -> None:
 
 
 def test_verbs_write_and_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reporting.toy_problem(num_samples=(2, 4), replicas=20, output=tmp_path / "toy")
-    reporting.correlations(num_samples=3, output=tmp_path / "correlations")
+    verbs.toy(num_samples=(2, 4), replicas=20, output=tmp_path / "toy")
+    verbs.correlations(num_samples=3, output=tmp_path / "correlations")
     said = capsys.readouterr().out
     assert "closed form" in said
     assert len(list((tmp_path / "toy").iterdir())) == 8
     assert len(list((tmp_path / "correlations").iterdir())) == 4
-    with pytest.raises(ValueError, match="name at least one budget"):
-        reporting.toy_problem(num_samples=())
+    with pytest.raises(ValueError, match="give at least one budget"):
+        verbs.toy(num_samples=())

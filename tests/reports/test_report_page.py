@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from run_directories import make_run
 
-from arms.bench.cli import reporting
+from arms.bench.cli import report as verbs
 from arms.bench.config import TrainConfig
 from arms.bench.metrics import TRAIN_ELBO
 from arms.bench.reports import build_report
@@ -163,13 +163,13 @@ def test_files_beside_the_page_are_linked_and_there(tmp_path: Path) -> None:
 
 def test_verb_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "runs" / "a", TrainConfig(replicas=2))
-    reporting.report((tmp_path / "runs", tmp_path / "[bold]none"), output=tmp_path / "page.html", files=False)
+    verbs.report((tmp_path / "runs", tmp_path / "[bold]none"), output=tmp_path / "page.html", files=False)
     said = " ".join(capsys.readouterr().out.split())
     assert "1 run · 2 replicas · data: digits" in said
     assert "[bold]none" in said
     assert (tmp_path / "page.html").exists()
-    with pytest.raises(ValueError, match="name at least one run directory"):
-        reporting.report(())
+    with pytest.raises(ValueError, match="give at least one run directory"):
+        verbs.report(())
 
 
 def test_budgets_are_drawn_together_only_where_nothing_else_differs(tmp_path: Path) -> None:

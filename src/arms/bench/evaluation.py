@@ -24,7 +24,7 @@ SAMPLES_AT_ONCE = 4
 
 
 def final_bounds(model: BinaryVAE, dataset: Dataset, config: TrainConfig) -> dict[str, Any]:
-    """Return the content of result.json: bounds per replica, for K = 1, n/2 and n on all splits, and K = 100 on test."""
+    """Return the content of result.json: bounds per replica, K = 1, n/2 and n on all splits, and K = 100 on test."""
     counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
     of_split = {"train": counts, "valid": counts, "test": [*counts, TEST_BOUND_SAMPLES]}
     bounds = {split: evaluate(model, dataset, split, counts, config.seed) for split, counts in of_split.items()}

@@ -1,4 +1,4 @@
-"""Verbs that look at estimators: check, estimators."""
+"""Verbs for estimators and couplings: check, estimators."""
 
 import importlib
 import inspect
@@ -18,8 +18,8 @@ from arms.checks.contract import COUNTS
 from arms.couplings import COUPLINGS, Coupling
 from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 
-LEAST_DRAWS = 1000
-"""With fewer, a mean of draws is too far from normal for its score to mean anything."""
+MIN_DRAWS = 1000
+"""With fewer, a mean of draws is too far from normal for its z-score to mean anything."""
 
 
 def check(
@@ -31,23 +31,23 @@ def check(
     """Check an estimator or a coupling: bias against enumeration, correlation, extreme logits, repeatability.
 
     Args:
-        subject: A name (see `arms estimators`), or module:attribute of your own class, found from this folder too.
-        draws: Draws per statistical test, at least 1,000; more draws see smaller errors.
+        subject: A name (see `arms estimators`), or module:attribute of your own class, imported from this folder too.
+        draws: Draws per statistical test, at least 1,000; more draws detect smaller errors.
         failure_rate: How often a correct subject may fail by chance.
     """
-    as_count(draws, LEAST_DRAWS, "--draws")
+    as_count(draws, MIN_DRAWS, "--draws")
     if not 0 < failure_rate < 1:
         raise ValueError(f"--failure-rate must lie between 0 and 1, got {failure_rate}")
-    found = _find(subject)
-    if isinstance(found, Coupling):
-        report = checks.check_coupling(found, draws=draws, failure_rate=failure_rate)
+    checked = _find(subject)
+    if isinstance(checked, Coupling):
+        verdict = checks.check_coupling(checked, draws=draws, failure_rate=failure_rate)
     else:
-        report = checks.check_estimator(found, draws=draws, failure_rate=failure_rate)
-    table = Table("check", "verdict", "figure", title=f"{subject}: {report.subject}")
-    for finding in report.findings:
+        verdict = checks.check_estimator(checked, draws=draws, failure_rate=failure_rate)
+    table = Table("check", "verdict", "figure", title=f"{subject}: {verdict.subject}")
+    for finding in verdict.findings:
         table.add_row(finding.name, "[green]pass" if finding.passed else "[bold red]FAIL", escape(finding.figure))
     rich.print(table)
-    if not report.passed:
+    if not verdict.passed:
         raise SystemExit(1)
 
 
@@ -56,12 +56,13 @@ def estimators() -> None:
     table = Table("name", "gradient of the", "estimate", "smallest n", "reference")
     for name, factory in ESTIMATORS.items():
         one = factory(DEFAULT_NUM_SAMPLES)
-        reference = getattr(one, "coupling", one).reference  # what tells one ARMS from another
+        reference = getattr(one, "coupling", one).reference  # the coupling is what tells one ARMS from another
         table.add_row(name, one.objective, one.formula, f"{one.least}{', even' if one.pairs else ''}", reference)
     rich.print(table)
 
 
 def _find(subject: str) -> Coupling | Callable[[int], Estimator]:
+    """Return the coupling, or the function from num_samples to an estimator, that a user has named."""
     if subject in ESTIMATORS:
         return ESTIMATORS[subject]
     if subject in COUPLINGS:
@@ -81,23 +82,25 @@ def _find(subject: str) -> Coupling | Callable[[int], Estimator]:
         try:
             return found()
         except TypeError as error:
-            raise ValueError(f"cannot make {subject!r}: {error}; name a coupling object instead of its class") from None
-    _refuse_what_makes_no_estimator(subject, found)
+            raise ValueError(f"cannot make {subject!r}: {error}; give a coupling object instead of its class") from None
+    _check_makes_estimators(subject, found)
     return found  # type: ignore[no-any-return]
 
 
-def _refuse_what_makes_no_estimator(subject: str, found: object) -> None:
+def _check_makes_estimators(subject: str, found: object) -> None:
     if isinstance(found, Estimator):
-        raise ValueError(f"{subject!r} is one estimator, and every budget is checked: name its class, or a function")
-    wanted = "name a coupling, or a function of num_samples that makes an estimator"
+        raise ValueError(
+            f"{subject!r} is one estimator, but several budgets are checked: give its class, or a function"
+        )
+    remedy = "give a coupling, or a function of num_samples that returns an estimator"
     if not callable(found):
-        raise ValueError(f"{subject!r} is neither a coupling nor a function, got {type(found).__name__}: {wanted}")
+        raise ValueError(f"{subject!r} must be a coupling or a function, got {type(found).__name__}: {remedy}")
     for n in COUNTS:
         try:
             made = found(n)
-        except ValueError:  # a budget that it does not take
+        except ValueError:  # this estimator does not take such a budget
             continue
         except TypeError as error:
-            raise ValueError(f"{subject!r} cannot be called with num_samples alone: {error}; {wanted}") from None
+            raise ValueError(f"{subject!r} cannot be called with num_samples alone: {error}; {remedy}") from None
         if not isinstance(made, Estimator):
-            raise ValueError(f"{subject!r} must make an estimator, got {type(made).__name__}: {wanted}")
+            raise ValueError(f"{subject!r} must return an estimator, got {type(made).__name__}: {remedy}")
