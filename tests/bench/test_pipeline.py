@@ -130,7 +130,10 @@ def test_data_sets_of_a_pack_are_one_for_each_run(tmp_path: Path, digits: Datase
         (digits, "datasets must be a list with one for each run, got one for 2 runs"),
         ([digits], "datasets must be a list with one for each run, got 1 for 2 runs"),
         ([digits, replace(digits)], "different data sets need different names, got digits, digits"),
-        ([digits, wide], "must be of one form, got digits 64 pixels of 16 levels, wide 128 pixels of 16 levels"),
+        (
+            [digits, wide],
+            "must have the same image shape and levels, got digits with 64 pixels of 16 levels, wide",
+        ),
     ):
         paths = [tmp_path / "a", tmp_path / "b"]
         with pytest.raises(ValueError, match=message):
@@ -376,9 +379,9 @@ def test_several_data_sets_need_a_model_and_an_even_share(digits: Dataset) -> No
     other = replace(digits, name="other")
     with pytest.raises(ValueError, match="2 data sets need a model that knows them"):
         Trainer(CONFIG, [digits, other])
-    with pytest.raises(ValueError, match="2 replicas must be shared evenly by the data sets, got 0"):
+    with pytest.raises(ValueError, match="replicas must be a multiple of the data sets, got 2 for 0"):
         Trainer(CONFIG, [])
-    with pytest.raises(ValueError, match="3 replicas must be shared evenly by the data sets, got 2"):
+    with pytest.raises(ValueError, match="replicas must be a multiple of the data sets, got 3 for 2"):
         TrainingImages.of([digits, other], 3, "cpu")
 
 

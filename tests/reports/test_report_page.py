@@ -16,7 +16,7 @@ from arms.bench.metrics import TRAIN_ELBO
 from arms.bench.reports import build_report
 from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.page import figure_data, script_json
-from arms.bench.reports.table_files import comma_separated, latex, markdown
+from arms.bench.reports.table_files import csv_text, latex, markdown
 from arms.bench.reports.tables import Cell, Stat, Table
 
 EVIL = "<script>alert(1)</script>"
@@ -144,7 +144,7 @@ def test_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     pictures = [attributes["src"] for tag, attributes in parsed.tags if tag == "img"]
     assert len(pictures) == 1
     assert str(pictures[0]).startswith("data:image/png;base64,")
-    assert [problem.what for problem in found.problems] == ["samples.png is no PNG file; left out"]
+    assert [problem.what for problem in found.problems] == ["samples.png is not a PNG file; omitted"]
     text = " ".join(parsed.shown)
     assert "2 runs · 3 replicas · data: digits" in text
     assert "a note on the data" in text
@@ -195,7 +195,7 @@ def test_written_tables() -> None:
     assert r"arms|s & \textbf{$-$1.25 $\pm$ 0.50} &  \\" in tex
     assert r"a\_b" in tex
     assert r"\toprule" in tex
-    (row,) = list(csv.DictReader(comma_separated(table).splitlines()))
+    (row,) = list(csv.DictReader(csv_text(table).splitlines()))
     assert float(row["train K=1 mean"]) == -1.25
     assert (row["train K=1 std"], row["train K=1 replicas"], row["train K=1 best"]) == ("0.5", "3", "1")
     assert row["a_b mean"] == ""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, load, refuse_other_forms
+from arms.bench.data import Dataset, check_same_shape_and_levels, load
 from arms.bench.ensemble import (
     finite_replicas,
     joined_state,
@@ -234,7 +234,7 @@ def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None
         means.tell(f"a CPU computes in float32 all the same: precision {precision!r} says something on a GPU only")
     names = dict.fromkeys(member.config.dataset for member in rest)
     data = {name: given.get(name) or load(name, data_dir) for name in names}
-    refuse_other_forms([*data.values()])
+    check_same_shape_and_levels([*data.values()])
     for name, dataset in data.items():
         if means.model is not None and (width := means.model.pixel_mean.shape[-1]) != dataset.train.shape[1]:
             raise ValueError(f"the model is for images of {width} pixels, and {name} has {dataset.train.shape[1]}")
