@@ -15,7 +15,7 @@ from torch import nn
 
 from arms.bench.cli import main
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, TrainingImages, load
+from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE
 from arms.bench.runs.devices import choose_device
@@ -30,12 +30,6 @@ CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=2, steps
 
 def configs_of(*names: str) -> list[TrainConfig]:
     return [replace(CONFIG, estimator=name) for name in names]
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    whole = load("digits")
-    return Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20], 8, 8, whole.levels)
 
 
 @pytest.mark.parametrize("name", ["meta", "gpu", "tpu", "mps", "cuda:", "cuda:x", "", "CPU"])

@@ -15,7 +15,7 @@ from arms.bench import formatting
 from arms.bench.cli import runs as verbs
 from arms.bench.cli import train as train_verbs
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, load
+from arms.bench.data import Dataset
 from arms.bench.experiments import run_experiment
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE, build_vae
@@ -31,12 +31,6 @@ from arms.bench.training.trainer import Trainer
 
 CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=3, steps=40, report_every=10, evaluate_every=20)
 NAMES = ["loorf", "arms-s"]
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    whole = load("digits")
-    return Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20], 8, 8, whole.levels)
 
 
 def fresh(digits: Dataset) -> BinaryVAE:
