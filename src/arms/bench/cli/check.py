@@ -73,31 +73,31 @@ def _find(subject: str) -> Coupling | Callable[[int], Estimator]:
         raise ValueError(f"nothing is called {subject!r}: give one of {names}, or module:Class of your own")
     sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        loaded = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, SyntaxError, TypeError) as error:
         raise ValueError(f"cannot find {subject!r}: {error}") from None
-    if isinstance(found, Coupling):
-        return found
-    if inspect.isclass(found) and issubclass(found, Coupling):
+    if isinstance(loaded, Coupling):
+        return loaded
+    if inspect.isclass(loaded) and issubclass(loaded, Coupling):
         try:
-            return found()
+            return loaded()
         except TypeError as error:
             raise ValueError(f"cannot make {subject!r}: {error}; give a coupling object instead of its class") from None
-    _check_makes_estimators(subject, found)
-    return found  # type: ignore[no-any-return]
+    _check_makes_estimators(subject, loaded)
+    return loaded  # type: ignore[no-any-return]
 
 
-def _check_makes_estimators(subject: str, found: object) -> None:
-    if isinstance(found, Estimator):
+def _check_makes_estimators(subject: str, loaded: object) -> None:
+    if isinstance(loaded, Estimator):
         raise ValueError(
             f"{subject!r} is one estimator, but several budgets are checked: give its class, or a function"
         )
     remedy = "give a coupling, or a function of num_samples that returns an estimator"
-    if not callable(found):
-        raise ValueError(f"{subject!r} must be a coupling or a function, got {type(found).__name__}: {remedy}")
+    if not callable(loaded):
+        raise ValueError(f"{subject!r} must be a coupling or a function, got {type(loaded).__name__}: {remedy}")
     for n in COUNTS:
         try:
-            made = found(n)
+            made = loaded(n)
         except ValueError:  # this estimator does not take such a budget
             continue
         except TypeError as error:
