@@ -10,7 +10,7 @@ from statistics import mean
 from time import perf_counter
 
 from arms.bench.config import TrainConfig, run_name
-from arms.bench.formatting import spread
+from arms.bench.formatting import format_mean_std
 from arms.bench.metrics import Record, surviving
 from arms.bench.runs.pipeline import train_packed
 
@@ -51,7 +51,7 @@ def main() -> None:
         result = run.result()
         assert result is not None
         cells = [
-            f"{split} K={count} {spread(values)}"
+            f"{split} K={count} {format_mean_std(values)}"
             for split in ("train", "test")
             for count, values in result["bounds"][split].items()
         ]

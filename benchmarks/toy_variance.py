@@ -15,7 +15,7 @@ from arms.checks import univariate_variance
 
 
 def ratios(n: int) -> dict[str, float]:
-    logits = torch.logit(torch.linspace(0.1, 0.9, toy.POINTS, dtype=torch.float64))
+    logits = torch.logit(torch.linspace(0.1, 0.9, toy.GRID_POINTS, dtype=torch.float64))
     variances = {
         name: univariate_variance(arms.as_estimator(name, n), logits, toy.P0**2, (1 - toy.P0) ** 2)
         for name in toy.ESTIMATORS

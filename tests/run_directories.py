@@ -19,10 +19,10 @@ def bounds_of(config: TrainConfig, level: float = -100.0, spread: float = 1.0) -
 
 
 def make_run(
-    path: Path, config: TrainConfig, bounds: Bounds | None = None, reports: int = 5, note: str = "", finish: bool = True
+    path: Path, config: TrainConfig, bounds: Bounds | None = None, records: int = 5, note: str = "", finish: bool = True
 ) -> Run:
     run = Run.create(path, config)
-    for step in range(1, reports + 1):
+    for step in range(1, records + 1):
         values = [-100.0 + step + r for r in range(config.replicas)]
         run.report({"step": step, "train_elbo": values, "gradient_variance": [10.0**-step] * config.replicas})
     if finish:

@@ -609,7 +609,10 @@ def test_static_mnist_is_the_published_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"levels": 1}, r"train images of digits must be uint8 \[images, 64\] from 0 to levels = 1, got 16: is it 16"),
+        (
+            {"levels": 1},
+            r"train images of digits must be uint8 \[images, 64\] from 0 to levels = 1, got 16: try levels=16$",
+        ),
         ({"levels": 0}, "levels must be an integer >= 1, got 0"),
         ({"height": 28, "width": 28}, r"\[images, 784\], height 28 times width 28, got torch.uint8 \["),
         ({"test": torch.zeros(5, 30, dtype=torch.uint8)}, r"test images .*, got torch.uint8 \[5, 30\]"),

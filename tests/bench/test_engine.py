@@ -16,7 +16,7 @@ from torch import Tensor
 import arms
 from arms.bench import models
 from arms.bench.config import Precision, TrainConfig
-from arms.bench.data import Dataset, load
+from arms.bench.data import Dataset
 from arms.bench.ensemble import packed_trainer
 from arms.bench.models import Network
 from arms.bench.training.engine import Engine, compiled_update
@@ -27,11 +27,6 @@ SMALL = TrainConfig(num_samples=4, latents=20, learning_rate=2e-3, replicas=2, s
 stands_in_for_a_gpu = pytest.mark.skipif(
     torch.cuda.is_available(), reason="a GPU runs it itself, in the test of the engine below"
 )
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    return load("digits")
 
 
 def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:

@@ -13,7 +13,7 @@ from marks import needs_gpu
 
 import arms
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, TrainingImages, load
+from arms.bench.data import Dataset, TrainingImages
 from arms.bench.ensemble import (
     joined_state,
     pack,
@@ -34,13 +34,6 @@ from arms.checks import score_limit
 
 SMALL = TrainConfig(num_samples=4, latents=10, batch_size=10, learning_rate=2e-3, replicas=2, steps=30, report_every=10)
 NAMES = ["loorf", "arms-s"]
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    """Few images: what is tested here is not what is learnt."""
-    whole = load("digits")
-    return Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20], 8, 8, whole.levels)
 
 
 @pytest.fixture(scope="module")

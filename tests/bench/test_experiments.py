@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from arms.bench import experiments
-from arms.bench.cli import reporting
+from arms.bench.cli import experiments as verbs
 from arms.bench.config import run_name
 from arms.bench.data import DATASETS
 from arms.bench.experiments import EXPERIMENTS, SCALES, Drawing, Scale, Sweep, configs, packs, run_experiment
@@ -101,10 +101,10 @@ def test_drawings_need_no_runs(tmp_path: Path) -> None:
 
 
 def test_verbs_list_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reporting.experiments_list()
+    verbs.experiments_list()
     listed = capsys.readouterr().out
     assert all(name in listed for name in EXPERIMENTS)
-    reporting.experiments_run("figure1", output=tmp_path)
+    verbs.experiments_run("figure1", output=tmp_path)
     assert "correlations.csv" in "".join(capsys.readouterr().out.split())
     with pytest.raises(ValueError, match="no experiment is called"):
-        reporting.experiments_run("figure99", output=tmp_path)
+        verbs.experiments_run("figure99", output=tmp_path)

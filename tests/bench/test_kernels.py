@@ -33,7 +33,7 @@ def close(one: Tensor, other: Tensor, tolerance: float) -> bool:
 def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thirty rows are few, and no multiple of a tile's."""
     if request.param == "many rows at a time":
-        monkeypatch.setattr(kernels, "FEW_ROWS", 0)
+        monkeypatch.setattr(kernels, "ONE_ROW_PER_BLOCK_UP_TO", 0)
 
 
 @pytest.mark.usefixtures("tiles")

@@ -15,7 +15,7 @@ from torch import nn
 
 from arms.bench.cli import main
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, TrainingImages, load
+from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE
 from arms.bench.runs.devices import choose_device
@@ -30,12 +30,6 @@ CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=2, steps
 
 def configs_of(*names: str) -> list[TrainConfig]:
     return [replace(CONFIG, estimator=name) for name in names]
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    whole = load("digits")
-    return Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20], 8, 8, whole.levels)
 
 
 @pytest.mark.parametrize("name", ["meta", "gpu", "tpu", "mps", "cuda:", "cuda:x", "", "CPU"])
@@ -130,7 +124,10 @@ def test_data_sets_of_a_pack_are_one_for_each_run(tmp_path: Path, digits: Datase
         (digits, "datasets must be a list with one for each run, got one for 2 runs"),
         ([digits], "datasets must be a list with one for each run, got 1 for 2 runs"),
         ([digits, replace(digits)], "different data sets need different names, got digits, digits"),
-        ([digits, wide], "must be of one form, got digits 64 pixels of 16 levels, wide 128 pixels of 16 levels"),
+        (
+            [digits, wide],
+            "must have the same image shape and levels, got digits with 64 pixels of 16 levels, wide",
+        ),
     ):
         paths = [tmp_path / "a", tmp_path / "b"]
         with pytest.raises(ValueError, match=message):
@@ -376,9 +373,9 @@ def test_several_data_sets_need_a_model_and_an_even_share(digits: Dataset) -> No
     other = replace(digits, name="other")
     with pytest.raises(ValueError, match="2 data sets need a model that knows them"):
         Trainer(CONFIG, [digits, other])
-    with pytest.raises(ValueError, match="2 replicas must be shared evenly by the data sets, got 0"):
+    with pytest.raises(ValueError, match="replicas must be a multiple of the data sets, got 2 for 0"):
         Trainer(CONFIG, [])
-    with pytest.raises(ValueError, match="3 replicas must be shared evenly by the data sets, got 2"):
+    with pytest.raises(ValueError, match="replicas must be a multiple of the data sets, got 3 for 2"):
         TrainingImages.of([digits, other], 3, "cpu")
 
 

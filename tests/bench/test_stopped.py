@@ -12,9 +12,10 @@ from safetensors.torch import save_file
 
 import arms
 from arms.bench import formatting
-from arms.bench.cli import training as verbs
+from arms.bench.cli import runs as verbs
+from arms.bench.cli import train as train_verbs
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, load
+from arms.bench.data import Dataset
 from arms.bench.experiments import run_experiment
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE, build_vae
@@ -30,12 +31,6 @@ from arms.bench.training.trainer import Trainer
 
 CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=3, steps=40, report_every=10, evaluate_every=20)
 NAMES = ["loorf", "arms-s"]
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    whole = load("digits")
-    return Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20], 8, 8, whole.levels)
 
 
 def fresh(digits: Dataset) -> BinaryVAE:
@@ -279,15 +274,15 @@ def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: py
     said = capsys.readouterr().out
     assert said.count("2 of 3 replicas are left: stopped replica 1 at step 10") == 3
     assert "nan" not in said
-    assert "(2 of 3 replicas)" in verbs._summary(run)
-    assert verbs._figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
-    assert verbs._figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
-    assert formatting.spread([None]) == "no replica left"
+    assert "(2 of 3 replicas)" in train_verbs._summary(run)
+    assert train_verbs._figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
+    assert train_verbs._figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
+    assert formatting.format_mean_std([None]) == "no replica left"
 
 
 def test_numbers_of_absurd_size_stay_readable() -> None:
-    assert formatting.spread([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
-    assert verbs._figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  variance 1.00e+00"
+    assert formatting.format_mean_std([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
+    assert train_verbs._figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  variance 1.00e+00"
 
 
 def test_events_leave_out_what_is_no_number(lost_one: tuple[Run, list[str]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from arms.bench import toy
-from arms.bench.cli import reporting
+from arms.bench.cli import report as verbs
 from arms.bench.reports.correlations import correlation_curves, smallest_correlation, write_correlations
 from arms.bench.reports.toy import write_toy
 from arms.checks import score_limit
@@ -42,9 +42,9 @@ def test_no_closed_form_is_an_error_that_helps() -> None:
 
 def test_ascents_reach_the_top_and_spread_as_their_variance_says() -> None:
     paths = toy.ascents(10, [*toy.ESTIMATORS, "exact"], replicas=500, generator=torch.Generator().manual_seed(0))
-    spread = {path.estimator: path.spread().mean().item() for path in paths}
-    assert spread["arms-s"] < spread["arms-d"] < spread["loorf"] < spread["arm"]
-    assert spread["exact"] < 1e-12
+    std = {path.estimator: path.std().mean().item() for path in paths}
+    assert std["arms-s"] < std["arms-d"] < std["loorf"] < std["arm"]
+    assert std["exact"] < 1e-12
     for path in paths:
         assert path.logits.shape == (151, 500)
         assert torch.sigmoid(path.logits[-1]).median() > 0.9
@@ -92,11 +92,11 @@ def test_correlation_files(tmp_path: Path) -> None:
 
 
 def test_verbs_write_and_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reporting.toy_problem(num_samples=(2, 4), replicas=20, output=tmp_path / "toy")
-    reporting.correlations(num_samples=3, output=tmp_path / "correlations")
+    verbs.toy(num_samples=(2, 4), replicas=20, output=tmp_path / "toy")
+    verbs.correlations(num_samples=3, output=tmp_path / "correlations")
     said = capsys.readouterr().out
     assert "closed form" in said
     assert len(list((tmp_path / "toy").iterdir())) == 8
     assert len(list((tmp_path / "correlations").iterdir())) == 4
-    with pytest.raises(ValueError, match="name at least one budget"):
-        reporting.toy_problem(num_samples=())
+    with pytest.raises(ValueError, match="give at least one budget"):
+        verbs.toy(num_samples=())

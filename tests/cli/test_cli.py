@@ -4,11 +4,13 @@ import errno
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from arms.bench.cli import main
+from arms.bench.cli.parsing import parse
 from arms.bench.config import TrainConfig
 from arms.bench.runs.directory import Run
 from arms.bench.training.state import step_of
@@ -70,11 +72,14 @@ def test_check_passes_and_fails_by_exit_code(folder: Path) -> None:
         (["check", "loorff"], "nothing is called 'loorff': give one of reinforce"),
         (["check", "nowhere:Thing"], "cannot find 'nowhere:Thing'"),
         (["check", "own:Missing"], "cannot find 'own:Missing'"),
-        (["check", "own:number"], "neither a coupling nor a function, got int: name a coupling, or a function"),
-        (["check", "own:instance"], "'own:instance' is one estimator, and every budget is checked: name its class"),
-        (["check", "own:NeedyCoupling"], "argument: 'strength'; name a coupling object instead of its class"),
+        (
+            ["check", "own:number"],
+            "must be a coupling or a function, got int: give a coupling, or a function",
+        ),
+        (["check", "own:instance"], "'own:instance' is one estimator, but several budgets are checked: give its class"),
+        (["check", "own:NeedyCoupling"], "argument: 'strength'; give a coupling object instead of its class"),
         (["check", "own:NeedyEstimator"], "'own:NeedyEstimator' cannot be called with num_samples alone"),
-        (["check", "math:sqrt"], "'math:sqrt' must make an estimator, got float"),
+        (["check", "math:sqrt"], "'math:sqrt' must return an estimator, got float"),
         (["toy", "--num-samples", "3"], "num_samples of ARM must be even"),
     ],
 )
@@ -188,7 +193,10 @@ def test_data_verbs(tmp_path: Path) -> None:
             "give --estimator arm or --together loorf disarm",
         ),
         (["train", "--together", "loorf", "disarm", "--estimator", "arms-s"], "give --estimator arms-s or --together"),
-        (["train", "--name", "../mine"], "--name must be the name of one folder, got '../mine': --runs says where"),
+        (
+            ["train", "--name", "../mine"],
+            "--name must be the name of one folder, got '../mine': give its place",
+        ),
         (["train", "--name", "a/b"], "--name must be the name of one folder, got 'a/b'"),
         (["train", "--name", ".."], "--name must be the name of one folder, got '..'"),
         (["train", "--together", "loorf", "relax"], "relax cannot share an ensemble"),
@@ -252,6 +260,21 @@ def test_borders_are_one_line(
     assert said.out == ""
 
 
+def test_a_new_verb_of_two_words_needs_no_more_than_its_entry(capsys: pytest.CaptureFixture[str]) -> None:
+    def add(a: int, b: int = 1) -> None:
+        """Print a sum."""
+        sys.stdout.write(f"{a + b}\n")
+
+    verbs: dict[str, Callable[..., None]] = {"train": lambda: None, "sums add": add}
+    parse(verbs, ["sums", "add", "--a", "2"])()
+    parse(verbs, ["sums"])()
+    assert capsys.readouterr().out == "3\narms sums add --help\n"
+    with pytest.raises(ValueError, match=r"^--a must be INT, got 'x'; see arms sums add --help$"):
+        parse(verbs, ["sums", "add", "--a", "x"])
+    with pytest.raises(ValueError, match=r"choose one of train, sums add; see arms --help$"):
+        parse(verbs, ["sum"])
+
+
 def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fill(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -289,9 +312,9 @@ def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
     state = Run(tmp_path / "runs/long").load()
     assert state is not None
     step = step_of(state)
-    assert errors == f"arms: stopped; saved at step {step}: the same command goes on from there\n"
+    assert errors == f"arms: stopped; saved at step {step}: the same command resumes from there\n"
     evaluated = run("evaluate", "runs/long", "--images", "20", cwd=tmp_path)
-    assert f"runs/long is unfinished: its newest checkpoint is of step {step:,} of 10,000" in evaluated.stdout
+    assert f"runs/long is unfinished: its newest checkpoint is from step {step:,} of 10,000" in evaluated.stdout
 
 
 def test_interrupting_claims_nothing_that_is_not_so(
@@ -327,7 +350,7 @@ def test_help_says_what_holds() -> None:
     said = " ".join(re.sub(r"[^\x20-\x7e]", " ", run("train", "--help").stdout).split())
     assert "the same command again does nothing once it is finished" in said
     assert "they must differ, share an objective, and need no more than their samples" in said
-    assert "written at reports only" in said
+    assert "written after a record of metrics only" in said
     assert "--steps INT Optimisation steps. (default: 10000)" in said
     assert "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms-s)" in said
     assert "--decoder-samples {all,extra} Where decoder and prior take" in said

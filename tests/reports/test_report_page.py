@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from run_directories import make_run
 
-from arms.bench.cli import reporting
+from arms.bench.cli import report as verbs
 from arms.bench.config import TrainConfig
+from arms.bench.metrics import TRAIN_ELBO
 from arms.bench.reports import build_report
-from arms.bench.reports.curves import QUANTITIES, Curve, Plot
+from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.page import figure_data, script_json
-from arms.bench.reports.table_files import comma_separated, latex, markdown
+from arms.bench.reports.table_files import csv_text, latex, markdown
 from arms.bench.reports.tables import Cell, Stat, Table
 
 EVIL = "<script>alert(1)</script>"
@@ -43,7 +44,7 @@ class Tags(HTMLParser):
 
 def test_broken_runs_are_listed_and_skipped(tmp_path: Path) -> None:
     make_run(tmp_path / "fine", TrainConfig(replicas=2))
-    make_run(tmp_path / "unfinished", TrainConfig(seed=1, replicas=2, steps=50), reports=3, finish=False)
+    make_run(tmp_path / "unfinished", TrainConfig(seed=1, replicas=2, steps=50), records=3, finish=False)
     make_run(tmp_path / "half-line", TrainConfig(seed=2, replicas=2))
     with (tmp_path / "half-line" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 6, "train_elbo": [1.0')
@@ -124,7 +125,7 @@ def test_embedded_json_cannot_end_its_script() -> None:
 
 def test_names_of_curves_are_escaped_for_plotly_too() -> None:
     curve = Curve(f"arms-s ({EVIL})", "arms-s", 2, [1, 2], [-2.0, -1.0], [0.1, 0.1])
-    text = json.dumps(figure_data(Plot(QUANTITIES[0], [curve])))
+    text = json.dumps(figure_data(Plot(TRAIN_ELBO, [curve])))
     assert "<" not in text
     assert "&lt;script&gt;" in text
 
@@ -143,7 +144,7 @@ def test_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     pictures = [attributes["src"] for tag, attributes in parsed.tags if tag == "img"]
     assert len(pictures) == 1
     assert str(pictures[0]).startswith("data:image/png;base64,")
-    assert [problem.what for problem in found.problems] == ["samples.png is no PNG file; left out"]
+    assert [problem.what for problem in found.problems] == ["samples.png is not a PNG file; omitted"]
     text = " ".join(parsed.shown)
     assert "2 runs · 3 replicas · data: digits" in text
     assert "a note on the data" in text
@@ -162,13 +163,13 @@ def test_files_beside_the_page_are_linked_and_there(tmp_path: Path) -> None:
 
 def test_verb_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "runs" / "a", TrainConfig(replicas=2))
-    reporting.report((tmp_path / "runs", tmp_path / "[bold]none"), output=tmp_path / "page.html", files=False)
+    verbs.report((tmp_path / "runs", tmp_path / "[bold]none"), output=tmp_path / "page.html", files=False)
     said = " ".join(capsys.readouterr().out.split())
     assert "1 run · 2 replicas · data: digits" in said
     assert "[bold]none" in said
     assert (tmp_path / "page.html").exists()
-    with pytest.raises(ValueError, match="name at least one run directory"):
-        reporting.report(())
+    with pytest.raises(ValueError, match="give at least one run directory"):
+        verbs.report(())
 
 
 def test_budgets_are_drawn_together_only_where_nothing_else_differs(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_written_tables() -> None:
     assert r"arms|s & \textbf{$-$1.25 $\pm$ 0.50} &  \\" in tex
     assert r"a\_b" in tex
     assert r"\toprule" in tex
-    (row,) = list(csv.DictReader(comma_separated(table).splitlines()))
+    (row,) = list(csv.DictReader(csv_text(table).splitlines()))
     assert float(row["train K=1 mean"]) == -1.25
     assert (row["train K=1 std"], row["train K=1 replicas"], row["train K=1 best"]) == ("0.5", "3", "1")
     assert row["a_b mean"] == ""

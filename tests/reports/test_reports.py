@@ -9,7 +9,7 @@ from run_directories import bounds_of, make_run
 
 from arms.bench.config import TrainConfig
 from arms.bench.reports import build_report, collect
-from arms.bench.reports.curves import MOST_POINTS, plots
+from arms.bench.reports.curves import MAX_POINTS, plots
 from arms.bench.reports.groups import Group, group_runs
 from arms.bench.reports.paper import printed, released_count
 from arms.bench.reports.style import DASHES, MARKERS, STYLES
@@ -213,22 +213,22 @@ def test_no_paper_table_where_nothing_is_printed(tmp_path: Path) -> None:
 
 
 def test_curves_pool_replicas_and_stay_thin(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", TrainConfig(seed=0, replicas=2), reports=3 * MOST_POINTS)
-    make_run(tmp_path / "b", TrainConfig(seed=1, replicas=1), reports=2, finish=False)
+    make_run(tmp_path / "a", TrainConfig(seed=0, replicas=2), records=3 * MAX_POINTS)
+    make_run(tmp_path / "b", TrainConfig(seed=1, replicas=1), records=2, finish=False)
     (group,) = groups_of(tmp_path)
     elbo, variance = plots(group)
     (curve,) = elbo.curves
     assert curve.replicas == 2
-    assert len(curve.steps) == MOST_POINTS
+    assert len(curve.steps) == MAX_POINTS
     assert curve.steps[:2] == [3, 6]
     assert curve.mean[0] == pytest.approx(-100 + 2 + 0.5)  # steps 1, 2, 3 of replicas 0 and 1
     assert curve.std is not None
     assert curve.std[0] == pytest.approx(math.sqrt(0.5))
-    assert variance.quantity.logarithmic
+    assert variance.metric.scale == "log"
 
 
 def test_a_diverged_curve_is_cut_not_fatal(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "runs" / "a", TrainConfig(), bounds_of(TrainConfig(), level=math.nan), reports=2)
+    run = make_run(tmp_path / "runs" / "a", TrainConfig(), bounds_of(TrainConfig(), level=math.nan), records=2)
     run.report({"step": 3, "train_elbo": [math.nan], "gradient_variance": [math.inf]})
     (group,) = groups_of(tmp_path)
     assert plots(group)[0].curves[0].steps == [1, 2]

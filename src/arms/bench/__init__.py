@@ -1,1 +1,61 @@
-"""The experiment bench: discrete VAEs, runs that survive a crash, sweeps, reports. Needs arms-grad[bench]."""
+"""The experiment bench: discrete VAEs, runs that survive a crash, sweeps, reports. Needs arms-grad[bench].
+
+What most scripts need can be imported from here. Each name is loaded when it is first used: `import arms.bench` itself
+needs torch and numpy only.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from arms.bench.config import TrainConfig
+    from arms.bench.data import Dataset, load
+    from arms.bench.evaluation import evaluate
+    from arms.bench.models import BinaryVAE, build_vae
+    from arms.bench.reports import build_report
+    from arms.bench.runs.directory import Run
+    from arms.bench.runs.pipeline import load_model, train
+    from arms.bench.runs.pipeline import train_packed as train_together
+    from arms.bench.training.trainer import Trainer
+
+__all__ = [
+    "BinaryVAE",
+    "Dataset",
+    "Run",
+    "TrainConfig",
+    "Trainer",
+    "build_report",
+    "build_vae",
+    "evaluate",
+    "load",
+    "load_model",
+    "train",
+    "train_together",
+]
+
+_MODULES = {
+    "BinaryVAE": "arms.bench.models",
+    "Dataset": "arms.bench.data",
+    "Run": "arms.bench.runs.directory",
+    "TrainConfig": "arms.bench.config",
+    "Trainer": "arms.bench.training.trainer",
+    "build_report": "arms.bench.reports",
+    "build_vae": "arms.bench.models",
+    "evaluate": "arms.bench.evaluation",
+    "load": "arms.bench.data",
+    "load_model": "arms.bench.runs.pipeline",
+    "train": "arms.bench.runs.pipeline",
+    "train_together": "arms.bench.runs.pipeline",
+}
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Bounds of a trained model, for any K, and the clean variance of estimators at its parameters."""
+"""K-sample bounds of a trained model for any K, and the gradient variance of estimators at its parameters."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, binarize
+from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import BinaryVAE, seeded_generator
 from arms.checks import VarianceTable, variance
 from arms.couplings import Coupling
@@ -17,36 +18,41 @@ from arms.estimators import Estimator
 from arms.latents import Bernoulli
 from arms.targets import log_mean_exp
 
-ROWS = {"cpu": 8192, "cuda": 262_144}
-"""Decoder rows at a time: enough to keep the matrix products busy, few enough to stay in memory."""
-SAMPLES = 4
-"""Samples at a time, whatever K is: the first K are the same, whichever other K are asked for."""
-TEST_SAMPLES = 100
-"""K of the bound that stands for the test set's log-likelihood."""
+DECODER_ROWS_AT_ONCE = {"cpu": 8192, "cuda": 262_144}
+"""Enough to keep the matrix products busy, few enough to stay in memory."""
+SAMPLES_AT_ONCE = 4
+"""Fixed, whatever K is: the first K samples are then the same, whichever other K are evaluated."""
 
 
 def final_bounds(model: BinaryVAE, dataset: Dataset, config: TrainConfig) -> dict[str, Any]:
-    """Return the bounds that papers report, per replica: K = 1, n/2 and n on all three splits, and K = 100 on test."""
+    """Return the content of result.json: bounds per replica, K = 1, n/2 and n on all splits, and K = 100 on test."""
     counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
-    return {
-        "steps": config.steps,
-        "note": dataset.note,
-        "bounds": {
-            split: evaluate(model, dataset, split, [*counts, TEST_SAMPLES] if split == "test" else counts, config.seed)
-            for split in ("train", "valid", "test")
-        },
-    }
+    of_split = {"train": counts, "valid": counts, "test": [*counts, TEST_BOUND_SAMPLES]}
+    bounds = {split: evaluate(model, dataset, split, counts, config.seed) for split, counts in of_split.items()}
+    return {"steps": config.steps, "note": dataset.note, "bounds": bounds}
 
 
 def evaluate(
     model: BinaryVAE, dataset: Dataset, split: str, sample_counts: list[int], seed: int, images: int | None = None
 ) -> dict[str, list[float]]:
-    """Return {K: bound of each replica} on a split; the same seed draws the same bits and samples."""
+    """Return the K-sample bounds of a model on one split of a data set, for every K.
+
+    Args:
+        model: The model; the images are moved to its device.
+        dataset: The data set.
+        split: "train", "valid" or "test".
+        sample_counts: Every K; 1 is the ELBO.
+        seed: The same seed draws the same bits and samples.
+        images: How many images of the split, from the first on; all unless given.
+
+    Returns:
+        {K as a string: bound of each replica, in nats}, as in result.json.
+    """
     device = model.prior.device
     rows: Tensor = getattr(dataset, split)[:images].to(device)
     generator = seeded_generator(seed, f"evaluate {split}", device=str(device))
-    found = bounds(model, rows, dataset.levels, sample_counts, generator)
-    return {str(count): bound.tolist() for count, bound in found.items()}
+    of_count = bounds(model, rows, dataset.levels, sample_counts, generator)
+    return {str(count): bound.tolist() for count, bound in of_count.items()}
 
 
 def bounds(
@@ -57,18 +63,31 @@ def bounds(
     generator: Generator,
     coupling: Coupling | None = None,
 ) -> dict[int, Tensor]:
-    """Return the K-sample bound `[R]` in nats, mean over all images, for every K in `sample_counts`.
+    """Return the K-sample bound, in nats and as the mean over all images, for every K.
 
-    K = 1 is the ELBO. Bits are drawn from the images once; all K look at the first K samples of one draw. With a
-    `coupling` the samples of every K are coupled ones instead: another lower bound, mostly a tighter one. A bound does
-    not depend on which others are asked for.
+    The bits of the images are drawn once, and every K takes the first K samples of one draw: a bound does not depend on
+    which other K are evaluated.
+
+    Args:
+        model: The model, on the device of the images.
+        images: uint8 `[images, pixels]`.
+        levels: A pixel is 1 with probability value / levels.
+        sample_counts: Every K; 1 is the ELBO.
+        generator: Draws bits and samples; on the device of the images.
+        coupling: Couples the samples of every K, which are then drawn separately for each: another lower bound,
+            mostly a tighter one. Independent samples unless given.
+
+    Returns:
+        {K: bound of each replica `[R]`, on the CPU}.
     """
     counts = sorted({as_count(count, 1, "sample_counts") for count in sample_counts})
     if not counts:
-        raise ValueError("sample_counts must name at least one K, got none")
+        raise ValueError("sample_counts must hold at least one K, got none: try [1, 100]")
     device = images.device
     totals = {count: torch.zeros(model.replicas, dtype=torch.float64, device=device) for count in counts}
-    parts = images.split(max(1, ROWS.get(device.type, ROWS["cpu"]) // (SAMPLES * model.replicas)))
+    rows_at_once = DECODER_ROWS_AT_ONCE.get(device.type, DECODER_ROWS_AT_ONCE["cpu"])
+    parts = images.split(max(1, rows_at_once // (SAMPLES_AT_ONCE * model.replicas)))
+    # Every part has a seed of its own, so that its noise does not depend on how many samples the parts before it took.
     seeds = torch.randint(2**62, (len(parts),), generator=generator, device=device).tolist()
     with torch.no_grad(), _evaluating(model):
         for rows, seed in zip(parts, seeds, strict=True):
@@ -93,7 +112,19 @@ def gradient_variances(
     repeats: int,
     generator: Generator,
 ) -> VarianceTable:
-    """Compare the estimators' variance of the logit gradient over repeated draws, at fixed parameters and bits x."""
+    """Compare estimators at a model's parameters: the variance of their gradient of the logits, over repeated draws.
+
+    Args:
+        model: The model, whose parameters stay as they are.
+        x: The bits of one minibatch, float `[R, B, pixels]`: no noise of minibatches is in these variances.
+        num_samples: Evaluations of the decoder per image and draw.
+        estimators: Names or objects; all that take a black box and this number of samples, if None.
+        repeats: How many draws.
+        generator: Draws the samples; on the device of the model.
+
+    Returns:
+        Variance, bias score and time of each estimator.
+    """
     with _evaluating(model):
         with torch.no_grad():
             logits = model.encode(x)
@@ -102,7 +133,7 @@ def gradient_variances(
 
 @contextmanager
 def _evaluating(model: BinaryVAE) -> Iterator[None]:
-    """Switch dropout and the like off while looking at a model."""
+    """Switch dropout and similar layers off, and restore the model's mode at the end."""
     training = model.training
     model.eval()
     try:
@@ -114,10 +145,11 @@ def _evaluating(model: BinaryVAE) -> Iterator[None]:
 def _log_weights(
     model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise: Generator, coupling: Coupling | None = None
 ) -> Tensor:
+    """Return the log-weights `[count, R, B]` of samples of q(b|x), a few samples at a time."""
     drawn: Iterable[Tensor]
     if coupling and count > 1:
-        drawn = coupling.sample(Bernoulli(logits), count, noise).split(SAMPLES)
-    else:  # drawn as a whole, evaluated as needed
-        starts = range(0, count, SAMPLES)
-        drawn = (Bernoulli(logits).sample(SAMPLES, noise)[: count - start] for start in starts)
+        drawn = coupling.sample(Bernoulli(logits), count, noise).split(SAMPLES_AT_ONCE)
+    else:  # always whole blocks, of which the last is cut: how many are drawn must not change the first ones
+        starts = range(0, count, SAMPLES_AT_ONCE)
+        drawn = (Bernoulli(logits).sample(SAMPLES_AT_ONCE, noise)[: count - start] for start in starts)
     return torch.cat([model.log_weights(b, x, logits) for b in drawn])

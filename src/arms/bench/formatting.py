@@ -1,34 +1,53 @@
-"""How the numbers of a run's replicas are written: mean, spread, and how many are left."""
+"""Numbers of a run's replicas as text: mean and standard deviation, and how many replicas they are taken over."""
 
 from collections.abc import Sequence
 from statistics import mean, stdev
 
-from arms.bench.metrics import surviving
+from arms.bench.metrics import Metric, surviving
+
+NO_REPLICA_LEFT = "no replica left"
 
 
-def spread(values: Sequence[float | None]) -> str:
-    """Return mean and standard deviation over the replicas that are left, and how many those are where some stopped.
+def format_mean_std(values: Sequence[float | None]) -> str:
+    """Return mean and standard deviation over the surviving replicas, and how many those are where some stopped.
 
-    >>> spread([-1.0, None, -2.0])
+    >>> format_mean_std([-1.0, None, -2.0])
     '-1.50 ±0.71 (2 of 3 replicas)'
     """
     numbers = surviving(values)
     if not numbers:
-        return "no replica left"
-    deviation = f" ±{number(stdev(numbers))}" if len(numbers) > 1 else ""
-    return f"{number(mean(numbers))}{deviation}{fewer(values)}"
+        return NO_REPLICA_LEFT
+    deviation = f" ±{format_number(stdev(numbers))}" if len(numbers) > 1 else ""
+    return f"{format_number(mean(numbers))}{deviation}{format_survivors(values)}"
 
 
-def number(value: float) -> str:
-    """Return a number so that it can be read; beyond a million that is its size.
+def format_number(value: float) -> str:
+    """Return a number with two decimals, or with three digits and an exponent from a million on.
 
-    >>> number(-123.456), number(-1.2345e31)
+    >>> format_number(-123.456), format_number(-1.2345e31)
     ('-123.46', '-1.23e+31')
     """
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
-def fewer(values: Sequence[float | None]) -> str:
-    """Return how many replicas are left, in brackets, where that is not all of them."""
+def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
+    """Return the mean of a metric over the surviving replicas, in the form that suits its axis.
+
+    >>> from arms.bench.metrics import GRADIENT_VARIANCE, TRAIN_ELBO
+    >>> format_metric(TRAIN_ELBO, [-1.0, None, -2.0]), format_metric(GRADIENT_VARIANCE, [0.001, 0.003])
+    ('-1.50', '2.00e-03')
+    """
+    numbers = surviving(values)
+    if not numbers:
+        return NO_REPLICA_LEFT
+    return f"{mean(numbers):.2e}" if metric.scale == "log" else format_number(mean(numbers))
+
+
+def format_survivors(values: Sequence[float | None]) -> str:
+    """Return how many replicas survive, in brackets, or nothing where all of them do.
+
+    >>> format_survivors([-1.0, None])
+    ' (1 of 2 replicas)'
+    """
     count = len(surviving(values))
     return "" if count == len(values) else f" ({count} of {len(values)} replicas)"

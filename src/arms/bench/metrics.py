@@ -1,13 +1,93 @@
-"""What a run records while it trains."""
+"""Every number that a run records while it trains: its key, its words, its axis, and whether it can stop a replica.
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+A new metric is one entry in METRICS, and the line in `runs/pipeline.py` that computes it. Progress bars, messages,
+curves and reports take it from here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 Record: TypeAlias = dict[str, Any]
+"""One line of metrics.jsonl: "step", and a list with one value per replica under the key of each metric."""
+
+TEST_BOUND_SAMPLES = 100
+"""K of the bound that stands for the log-likelihood of the test set."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number per replica, recorded while a run trains."""
+
+    key: str
+    """Its name in metrics.jsonl and in TensorBoard."""
+    words: str
+    """Its name in a sentence."""
+    title: str
+    """Its name above a figure of its own."""
+    short_title: str
+    """Its name beside the axis label, where figures share a page."""
+    quantity: str
+    """What is measured: the label of the axis, and of the number in a progress bar."""
+    unit: str = ""
+    scale: Literal["linear", "log"] = "linear"
+    """Scale of the axis; numbers on a logarithmic one are written with an exponent."""
+    stops_replica: bool = True
+    """Whether a replica stops where the value is not finite."""
+    in_progress: bool = True
+    """Whether progress bars show it."""
+    in_result: bool = False
+    """Whether result.json holds its final value, from more images: tables then show that one."""
+
+    @property
+    def axis_label(self) -> str:
+        """The quantity with its unit."""
+        return f"{self.quantity} / {self.unit}" if self.unit else self.quantity
+
+
+TRAIN_ELBO = Metric(
+    key="train_elbo",
+    words="ELBO",
+    title="Train ELBO (K=1)",
+    short_title="train, K=1",
+    quantity="ELBO",
+    unit="nats",
+    in_result=True,
+)
+TEST_BOUND = Metric(
+    key=f"test_bound_{TEST_BOUND_SAMPLES}",
+    words="test bound",
+    title=f"Test bound (K={TEST_BOUND_SAMPLES})",
+    short_title=f"test, K={TEST_BOUND_SAMPLES}",
+    quantity="bound",
+    unit="nats",
+    in_progress=False,  # only some records have it: it would come and go
+    in_result=True,
+)
+GRADIENT_VARIANCE = Metric(
+    key="gradient_variance",
+    words="gradient variance",
+    title="Gradient variance, encoder",
+    short_title="gradient",
+    quantity="variance",
+    scale="log",
+)
+
+METRICS: Mapping[str, Metric] = {metric.key: metric for metric in (TRAIN_ELBO, TEST_BOUND, GRADIENT_VARIANCE)}
+"""All metrics by key, in the order in which they are shown."""
+
+
+def stopping_values(record: Record) -> dict[str, list[float | None]]:
+    """Return the values in a record of every metric that can stop a replica, by key.
+
+    >>> stopping_values({"step": 10, "train_elbo": [-1.0, None]})
+    {'train_elbo': [-1.0, None]}
+    """
+    return {key: record[key] for key, metric in METRICS.items() if metric.stops_replica and key in record}
 
 
 def surviving(values: Sequence[float | None]) -> list[float]:
-    """Return the numbers of the replicas that have not stopped.
+    """Return the values of the replicas that have not stopped.
 
     >>> surviving([-1.5, None, -2.5])
     [-1.5, -2.5]
@@ -16,14 +96,15 @@ def surviving(values: Sequence[float | None]) -> list[float]:
 
 
 def stopped_replicas(records: Iterable[Record]) -> dict[int, int]:
-    """Return the replicas that have stopped, each with the step of the report that found it.
+    """Return the replicas that have stopped, each with the step of the first record without a value for it.
 
     >>> stopped_replicas([{"step": 10, "train_elbo": [-1.0, None]}, {"step": 20, "train_elbo": [-1.0, None]}])
     {1: 10}
     """
-    found: dict[int, int] = {}
+    stopped: dict[int, int] = {}
     for record in records:
-        for replica, value in enumerate(record.get("train_elbo", [])):
-            if value is None:
-                found.setdefault(replica, record["step"])
-    return found
+        for values in stopping_values(record).values():
+            for replica, value in enumerate(values):
+                if value is None:
+                    stopped.setdefault(replica, record["step"])
+    return stopped

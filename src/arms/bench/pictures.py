@@ -1,4 +1,4 @@
-"""Images of what a model has learnt, as one PNG."""
+"""Pictures of a trained model as one PNG: test images, their reconstructions, and samples from the prior."""
 
 from pathlib import Path
 
@@ -9,12 +9,22 @@ from arms.bench.data import Dataset, binarize
 from arms.bench.models import BinaryVAE
 from arms.latents import Bernoulli
 
-GAP = 1
-ZOOM = 3
+PIXEL_SIZE = 3
+"""Width of a square that shows one pixel."""
+GAP_PIXELS = 1
+"""Space between images."""
 
 
 def write_samples(path: Path, model: BinaryVAE, dataset: Dataset, count: int, generator: Generator) -> None:
-    """Write rows of `count` images: the test images once, then for each replica their reconstructions and samples."""
+    """Write a PNG: one row of test images, then per replica one row of reconstructions and one of prior samples.
+
+    Args:
+        path: File to write; its folder is made.
+        model: The model, on the CPU.
+        dataset: The data set it was trained on.
+        count: Images per row.
+        generator: Draws bits and samples.
+    """
     from matplotlib.image import imsave
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -23,7 +33,7 @@ def write_samples(path: Path, model: BinaryVAE, dataset: Dataset, count: int, ge
 
 
 def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Generator) -> Tensor:
-    """Return the picture `[height, width]` of `write_samples`, values from 0 to 1."""
+    """Return the picture that `write_samples` writes, `[height, width]` with values from 0 to 1."""
     with torch.no_grad():
         x = binarize(dataset.test[:count], dataset.levels, generator).expand(model.replicas, -1, -1)
         posterior = Bernoulli(model.encode(x)).sample(1, generator)[0]
@@ -34,7 +44,7 @@ def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Gener
 
 
 def _tile(rows: Tensor, height: int, width: int) -> Tensor:
-    """Lay images `[rows, columns, pixels]` out with a gap, each pixel as a small square."""
-    images = rows.unflatten(-1, (height, width)).repeat_interleave(ZOOM, -2).repeat_interleave(ZOOM, -1)
-    framed = torch.nn.functional.pad(images, (0, GAP * ZOOM, 0, GAP * ZOOM), value=0.5)
+    """Lay out images `[rows, columns, pixels]` as one picture, each pixel as a square, with gaps between images."""
+    images = rows.unflatten(-1, (height, width)).repeat_interleave(PIXEL_SIZE, -2).repeat_interleave(PIXEL_SIZE, -1)
+    framed = torch.nn.functional.pad(images, (0, GAP_PIXELS * PIXEL_SIZE, 0, GAP_PIXELS * PIXEL_SIZE), value=0.5)
     return framed.movedim(2, 1).flatten(0, 1).flatten(1, 2)

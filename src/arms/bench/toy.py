@@ -11,39 +11,41 @@ from arms.checks import univariate_variance
 from arms.estimators import as_estimator
 
 P0 = 0.499
+"""The paper's constant in the objective (b - p0)^2."""
 ESTIMATORS = ("arm", "disarm", "loorf", "arms-d", "arms-n", "arms-s")
 BUDGETS = (2, 4, 6, 8, 10, 20, 50, 100)
-POINTS = 98
-"""Probabilities from 0.1 to 0.9, 97 steps apart: a prime, so that np is hardly ever whole, where arms-s is exact."""
-IN_CACHE = 200_000
-"""Numbers at a time: a batch that leaves the processor's cache takes twice as long."""
+GRID_POINTS = 98
+"""Probabilities from 0.1 to 0.9: 97 intervals, a prime, so that np is hardly ever a whole number, where arms-s has no
+variance."""
+NUMBERS_AT_ONCE = 200_000
+"""A batch that does not fit into the processor's cache takes twice as long."""
 LEARNING_RATE = 100.0
-"""Large, so that it takes 133 steps from 0.1 to 0.9 where the paper takes some 20,000: noise enough to see."""
+"""Large: 133 steps lead from 0.1 to 0.9 where the paper takes some 20,000, and the noise is large enough to see."""
 
 
 @dataclass(frozen=True)
 class ToyCurve:
-    """Variance of one estimator's gradient against sigma(phi)."""
+    """Variance of one estimator's gradient as a function of sigma(phi)."""
 
     estimator: str
     num_samples: int
     probs: Tensor
     measured: Tensor
-    """By Monte Carlo, float64 `[points]`."""
+    """Variance by Monte Carlo, float64 `[points]`."""
     exact: Tensor | None
-    """In closed form, where there is one."""
+    """Variance in closed form, float64 `[points]`; None where there is none."""
 
 
 @dataclass(frozen=True)
 class Ascent:
-    """Many ascents with one estimator, from sigma(phi) = 0.1."""
+    """Many gradient ascents with one estimator, from sigma(phi) = 0.1."""
 
     estimator: str
     num_samples: int
     logits: Tensor
     """phi before each step and after the last, `[steps + 1, replicas]`."""
 
-    def spread(self) -> Tensor:
+    def std(self) -> Tensor:
         """Return the standard deviation of phi over the replicas `[steps + 1]`."""
         return self.logits.std(1)
 
@@ -56,11 +58,21 @@ def objective(b: Tensor) -> Tensor:
 def variance_curves(
     num_samples: int,
     estimators: Sequence[str] = ESTIMATORS,
-    points: int = POINTS,
+    points: int = GRID_POINTS,
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[ToyCurve]:
-    """Measure every estimator's variance at `points` probabilities from 0.1 to 0.9, replicas in large batches.
+    """Measure the variance of every estimator's gradient at probabilities from 0.1 to 0.9.
+
+    Args:
+        num_samples: Evaluations of the objective per estimate.
+        estimators: Their names.
+        points: How many probabilities.
+        replicas: Monte-Carlo estimates per probability.
+        generator: Draws the samples; PyTorch's default one unless given.
+
+    Returns:
+        One curve per estimator, in their order.
 
     >>> [curve.estimator for curve in variance_curves(4, ["loorf", "arms-s"], points=3, replicas=10)]
     ['loorf', 'arms-s']
@@ -71,15 +83,15 @@ def variance_curves(
     curves = []
     for name in estimators:
         estimator = as_estimator(name, num_samples)
-        parts = batch.split(max(1, IN_CACHE // (points * num_samples)))
+        parts = batch.split(max(1, NUMBERS_AT_ONCE // (points * num_samples)))
         measured = torch.cat([estimator(objective, part, generator).grad for part in parts]).squeeze(-1).var(0)
         exact = univariate_variance(estimator, logits, P0**2, (1 - P0) ** 2)
         curves.append(ToyCurve(name, num_samples, probs, measured, exact))
     return curves
 
 
-def exact_curve(estimator: str, num_samples: int, points: int = POINTS) -> tuple[list[float], list[float]]:
-    """Return probabilities and the variance there in closed form, for an estimator that has one.
+def exact_curve(estimator: str, num_samples: int, points: int = GRID_POINTS) -> tuple[list[float], list[float]]:
+    """Return probabilities and the variances there in closed form, for an estimator that has one.
 
     >>> probs, variances = exact_curve("loorf", 2, points=1)
     >>> f"{variances[0]:.4e} at {probs[0]}"
@@ -88,7 +100,7 @@ def exact_curve(estimator: str, num_samples: int, points: int = POINTS) -> tuple
     probs = torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
     exact = univariate_variance(as_estimator(estimator, num_samples), torch.logit(probs), P0**2, (1 - P0) ** 2)
     if exact is None:
-        raise ValueError(f"{estimator} has no closed form here: measure it with variance_curves")
+        raise ValueError(f"{estimator} has no variance in closed form: measure it with variance_curves")
     return probs.tolist(), exact.tolist()
 
 
@@ -99,18 +111,28 @@ def ascents(
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[Ascent]:
-    """Ascend with every estimator; `exact` would show the path without noise.
+    """Ascend the objective with every estimator; the estimator `exact` shows the path without noise.
+
+    Args:
+        num_samples: Evaluations of the objective per step.
+        estimators: Their names.
+        steps: Steps per ascent.
+        replicas: Independent ascents per estimator.
+        generator: Draws the samples; PyTorch's default one unless given.
+
+    Returns:
+        The ascents of each estimator, in their order.
 
     >>> ascents(4, ["exact"], steps=1, replicas=2)[0].logits.sigmoid()
     tensor([[0.1000, 0.1000],
             [0.1016, 0.1016]], dtype=torch.float64)
     """
     start = torch.logit(torch.full((as_count(replicas, 2, "replicas"), 1), 0.1, dtype=torch.float64))
-    found = []
+    all_ascents = []
     for name in estimators:
         estimator = as_estimator(name, num_samples)
         path = [start]
         for _ in range(as_count(steps, 1, "steps")):
             path.append(path[-1] + LEARNING_RATE * estimator(objective, path[-1], generator, validate=False).grad)
-        found.append(Ascent(name, num_samples, torch.cat(path, 1).T))
-    return found
+        all_ascents.append(Ascent(name, num_samples, torch.cat(path, 1).T))
+    return all_ascents

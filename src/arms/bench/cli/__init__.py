@@ -1,14 +1,38 @@
-"""The `arms` command: one verb, one function, no logic of its own."""
+"""The `arms` command: the registry of its verbs, and what users see of an error."""
 
 import os
 import sys
 from collections.abc import Callable
 
 
+def verbs() -> dict[str, Callable[..., None]]:
+    """Return every verb, as it is typed, with its function; one line here makes a new one known."""
+    from arms.bench.cli import check, data, experiments, report, runs, train
+
+    return {
+        "train": train.train,
+        "evaluate": runs.evaluate,
+        "variance": runs.variance,
+        "sample": runs.sample,
+        "data list": data.data_list,
+        "data get": data.data_get,
+        "demo": train.demo,
+        "check": check.check,
+        "estimators": check.estimators,
+        "report": report.report,
+        "toy": report.toy,
+        "correlations": report.correlations,
+        "experiments list": experiments.experiments_list,
+        "experiments run": experiments.experiments_run,
+    }
+
+
 def main() -> None:
-    """Run the command line; what the user got wrong is one line on stderr and exit code 2."""
+    """Run the command line; a mistake of the user is one line on stderr and exit code 2."""
     try:
-        from arms.bench.cli import checking, parsing, reporting, training
+        from arms.bench.cli.parsing import parse
+
+        known = verbs()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("arms"):
             raise
@@ -16,35 +40,19 @@ def main() -> None:
             f"arms: the command line needs {error.name}: pip install 'arms-grad[bench]' ('.[bench]' in its folder)\n"
         )
         raise SystemExit(2) from None
-    verbs: dict[str, Callable[..., None]] = {
-        "train": training.train,
-        "evaluate": training.evaluate,
-        "variance": training.variance,
-        "sample": training.sample,
-        "data:list": training.data_list,
-        "data:get": training.data_get,
-        "demo": training.demo,
-        "check": checking.check,
-        "estimators": checking.estimators,
-        "report": reporting.report,
-        "toy": reporting.toy_problem,
-        "correlations": reporting.correlations,
-        "experiments:list": reporting.experiments_list,
-        "experiments:run": reporting.experiments_run,
-    }
     try:
-        parsing.parse(verbs, sys.argv[1:])()
+        parse(known, sys.argv[1:])()
         sys.stdout.flush()
     except ValueError as error:
         sys.stderr.write(f"arms: {error}\n")
         raise SystemExit(2) from None
-    except BrokenPipeError:  # `| head` has seen enough; nothing may be written on the way out either
+    except BrokenPipeError:  # `| head` has closed its end; Python must not try to write on the way out either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except OSError as error:
         where = f"cannot use {error.filename}: " if error.filename else ""
-        sys.stderr.write(f"arms: {where}{error.strerror or error}: choose another place, or see what is in the way\n")
+        sys.stderr.write(f"arms: {where}{error.strerror or error}: choose another place, or remove the obstacle\n")
         raise SystemExit(2) from None
-    except KeyboardInterrupt as stop:  # it says what was saved, if anything was
-        sys.stderr.write(f"arms: stopped{f'; {stop}: the same command goes on from there' if stop.args else ''}\n")
+    except KeyboardInterrupt as stop:  # its message says what was saved, if anything was
+        sys.stderr.write(f"arms: stopped{f'; {stop}: the same command resumes from there' if stop.args else ''}\n")
         raise SystemExit(130) from None

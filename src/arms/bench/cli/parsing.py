@@ -1,48 +1,54 @@
-"""From the words of a command line to the call they ask for."""
+"""The command line parser: from words to the call of one verb, and its complaints as a single line."""
 
 import io
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr
 from functools import partial, wraps
+from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 DESCRIPTION = "Gradients through binary choices: train discrete VAEs, check and compare estimators, draw and report."
 
+Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+"""Type of an argument for what a verb writes."""
+RunPath = Annotated[Path, tyro.conf.Positional]
+"""Type of an argument for a run directory."""
+
 
 def parse(verbs: Mapping[str, Callable[..., None]], words: Sequence[str]) -> Callable[[], object]:
-    """Return what the words ask for, to be called; what the parser has to say about them is a `ValueError` of one line.
+    """Return the call that the words ask for; whatever is wrong with them is a `ValueError` of one line.
 
-    A verb `data:list` is typed as two words, which reads better.
+    A verb may be two words, such as "data list". The parser knows it as "data:list".
     """
-    if group := [verb for verb in verbs if words and verb.startswith(f"{words[0]}:")]:
+    if group := [verb for verb in verbs if words and verb.startswith(f"{words[0]} ")]:
         if len(words) == 1 or words[1] in ("-h", "--help"):
-            return partial(sys.stdout.write, "".join(f"arms {_spoken(verb)} --help\n" for verb in group))
+            return partial(sys.stdout.write, "".join(f"arms {verb} --help\n" for verb in group))
         words = [f"{words[0]}:{words[1]}", *words[2:]]
-    said = io.StringIO()
+    functions = {_joined(verb): _later(function) for verb, function in verbs.items()}
+    complaint = io.StringIO()
     try:
-        with redirect_stderr(said):
-            asked: Callable[[], None] = tyro.extras.subcommand_cli_from_dict(
-                {verb: _later(function) for verb, function in verbs.items()},
-                args=words,
-                prog="arms",
-                description=DESCRIPTION,
+        with redirect_stderr(complaint):
+            call: Callable[[], None] = tyro.extras.subcommand_cli_from_dict(
+                functions, args=words, prog="arms", description=DESCRIPTION
             )
     except SystemExit as stop:
         if not stop.code:
             sys.stdout.flush()
             raise
-        verb = words[0] if words and words[0] in verbs else ""
-        raise ValueError(
-            f"{in_one_line(said.getvalue(), verb)}; see {_spoken(f'arms {verb}').strip()} --help"
-        ) from None
-    sys.stderr.write(said.getvalue())
-    return asked
+        verb = words[0] if words and words[0] in functions else ""
+        line = f"{in_one_line(complaint.getvalue(), verb)}; see {f'arms {verb}'.strip()} --help"
+        raise ValueError(_as_typed(line, verbs)) from None
+    sys.stderr.write(complaint.getvalue())
+    return call
 
 
 def _later(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """Return a function of the same signature that calls nothing yet: errors of a verb are not errors of the parser."""
+
     @wraps(function)
     def prepare(*args: object, **options: object) -> Callable[[], None]:
         return partial(function, *args, **options)
@@ -51,7 +57,7 @@ def _later(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:
 
 
 def in_one_line(box: str, verb: str) -> str:
-    """Return the gist of what the parser says of a verb's arguments, in a box of paragraphs.
+    """Return the gist of the parser's complaint about a verb's arguments, which it prints as paragraphs in a box.
 
     >>> in_one_line("│ Error parsing --n: no INT in ['x'] │\\n│ ─── │\\n│ Help: │\\n│ --n INT │\\n", "toy")
     "--n must be INT, got 'x'"
@@ -69,9 +75,17 @@ def in_one_line(box: str, verb: str) -> str:
     ):
         return f"{what}: perhaps {meant[1]}"
     if known := re.search(r"^Available subcommands: ((?:[\w:,-]+\s?)+)", rest):
-        return _spoken(f"{what}: choose one of {' '.join(known[1].split())}")
-    return _spoken(what)
+        return f"{what}: choose one of {' '.join(known[1].split())}"
+    return what
 
 
-def _spoken(verbs: str) -> str:
-    return re.sub(r"\b(data|experiments):(?=\w)", r"\1 ", verbs)
+def _joined(verb: str) -> str:
+    return verb.replace(" ", ":")
+
+
+def _as_typed(text: str, verbs: Iterable[str]) -> str:
+    """Replace the parser's names of verbs by the words that a user types."""
+    for verb in verbs:
+        if " " in verb:
+            text = re.sub(rf"\b{re.escape(_joined(verb))}\b", verb, text)
+    return text

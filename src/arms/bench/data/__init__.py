@@ -1,11 +1,11 @@
-"""Data sets by name: from a folder of the user's, from the cache, or from their public origin."""
+"""Data sets by name: loaded from a folder of the user, from the download cache, or from their public origin."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from arms.bench.data.catalogue import DATASETS
-from arms.bench.data.dataset import Dataset, TrainingImages, binarize, refuse_other_forms
+from arms.bench.data.dataset import Dataset, TrainingImages, binarize, check_same_shape_and_levels
 from arms.bench.data.sources import Entry
 
 __all__ = [
@@ -15,9 +15,9 @@ __all__ = [
     "Status",
     "TrainingImages",
     "binarize",
+    "check_same_shape_and_levels",
     "fetch",
     "load",
-    "refuse_other_forms",
     "status",
 ]
 
@@ -30,13 +30,17 @@ class Status:
     description: str
     available: bool
     where: str
-    """The file, folder or package that holds it; empty when nothing does."""
+    """The file, folder or package that holds it; empty if it is not available."""
     size: int
     """Bytes on disk."""
 
 
 def load(name: str, data_dir: Path | str | None = None) -> Dataset:
-    """Return a data set; `data_dir`, or else ARMS_DATA_DIR, is searched before the cache and the network.
+    """Return a data set by name, downloaded if need be.
+
+    Args:
+        name: One of `DATASETS`; see `arms data list`.
+        data_dir: Folder that is searched before the download cache and the network; ARMS_DATA_DIR unless given.
 
     >>> load("digits").train.shape
     torch.Size([1200, 64])
@@ -45,12 +49,24 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
 
 
 def fetch(name: str, data_dir: Path | str | None = None) -> tuple[Path, ...]:
-    """Make sure the files of a data set are on this machine and intact, and return their paths."""
+    """Check the files of a data set, download what is missing or damaged, and return their paths.
+
+    Args:
+        name: One of `DATASETS`; see `arms data list`.
+        data_dir: Folder that is searched before the download cache and the network; ARMS_DATA_DIR unless given.
+
+    Returns:
+        The files; none for a data set that comes with an installed package.
+    """
     return _entry(name).fetch(_data_dir(data_dir))
 
 
 def status(data_dir: Path | str | None = None) -> list[Status]:
-    """Say of every data set whether it is on this machine, and where."""
+    """Return for every data set whether it is on this machine, and where.
+
+    Args:
+        data_dir: Folder that is searched before the download cache; ARMS_DATA_DIR unless given.
+    """
     return [_status_of(entry, _data_dir(data_dir)) for entry in DATASETS.values()]
 
 

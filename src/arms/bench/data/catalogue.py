@@ -1,4 +1,4 @@
-"""Every data set by name, with its public origins. One line in DATASETS makes a new one known everywhere."""
+"""The catalogue: every data set by name, with its public origins. A new one is one entry in DATASETS."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,10 +44,10 @@ def _read_chardata(paths: tuple[Path, ...]) -> Parts:
 DATASETS: Mapping[str, Entry] = {
     entry.name: entry
     for entry in (
-        Digits("digits", "8x8 handwritten digits of scikit-learn, for quick trials; new bits at every visit"),
+        Digits("digits", "8x8 handwritten digits of scikit-learn, for quick trials; fresh bits in every batch"),
         ImageFiles(
             "dynamic-mnist",
-            "MNIST, new bits at every visit",
+            "MNIST, fresh bits in every batch",
             archive=Archive("mnist.npz", MNIST_COUNTS),
             sources=(
                 _source(TRAIN_IDX, "f68b3c2dcbeaaa9fbdd348bbdeb94873", MNIST_HOSTS),
@@ -58,7 +58,7 @@ DATASETS: Mapping[str, Entry] = {
         ),
         ImageFiles(
             "static-mnist",
-            "MNIST with bits drawn once and for all (Larochelle)",
+            "MNIST, bits drawn once (Larochelle)",
             archive=Archive("binarized_mnist.npz", STATIC_COUNTS),
             sources=(
                 _source("binarized_mnist_train.amat", "db28b1a6ae0fe70cbd3da91acf46e477", STATIC_HOSTS),
@@ -70,7 +70,7 @@ DATASETS: Mapping[str, Entry] = {
         ),
         ImageFiles(
             "fashion-mnist",
-            "Fashion MNIST, new bits at every visit",
+            "Fashion MNIST, fresh bits in every batch",
             archive=Archive("fashion_mnist.npz", MNIST_COUNTS),
             sources=(
                 _source(TRAIN_IDX, "8d4fb7e6c68d591d4c3dfef9ec88bf0d", FASHION_HOSTS),
@@ -81,7 +81,7 @@ DATASETS: Mapping[str, Entry] = {
         ),
         ImageFiles(
             "omniglot",
-            "Omniglot at 28x28 as in the IWAE paper, new bits at every visit",
+            "Omniglot at 28x28 as in the IWAE paper, fresh bits in every batch",
             archive=Archive("omniglot.npz", RECONSTRUCTED_COUNTS, note=RECONSTRUCTED),
             sources=(_source("chardata.mat", "21ecaf34373511aa7691cf2e0802aa3d", OMNIGLOT_HOSTS),),
             read=_read_chardata,

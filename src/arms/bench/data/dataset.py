@@ -1,4 +1,4 @@
-"""A data set in memory, and the bits drawn from its grey values."""
+"""A data set in memory, the training images of one or several, and the bits drawn from their grey values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,19 +13,27 @@ from arms.noise import indicator
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images as flat rows of whole numbers, split three ways."""
+    """Images as flat rows of whole numbers, split into training, validation and test images.
+
+    Args:
+        name: Its name in configurations, run directories and reports.
+        train: Training images, uint8 `[images, pixels]`, pixels row by row.
+        valid: Validation images, in the same form.
+        test: Test images, in the same form.
+        height: Height of an image in pixels.
+        width: Width of an image in pixels.
+        levels: Largest value: a pixel is 1 with probability value / levels. 255 for grey images, 1 for binary ones.
+        note: A warning that is shown beside all numbers measured on it.
+    """
 
     name: str
     train: Tensor
-    """uint8 `[images, pixels]`, pixels row by row, as are `valid` and `test`."""
     valid: Tensor
     test: Tensor
     height: int
     width: int
     levels: int
-    """A pixel's bit is 1 with probability value / levels: 255 for grey images, 1 for binary ones."""
     note: str = ""
-    """What must be said beside numbers measured on it."""
 
     def __post_init__(self) -> None:
         as_count(self.levels, 1, "levels")
@@ -34,11 +42,14 @@ class Dataset:
             expected = f"{split} images of {self.name} must be uint8 [images, {self.height * self.width}]"
             if images.dtype != torch.uint8 or images.ndim != 2 or images.shape[1] != self.height * self.width:
                 got = f"{images.dtype} {list(images.shape)}"
-                raise ValueError(f"{expected}, height {self.height} times width {self.width}, got {got}")
+                raise ValueError(
+                    f"{expected}, height {self.height} times width {self.width}, got {got}: flatten the images, and "
+                    "leave their values unscaled"
+                )
             if not len(images):
-                raise ValueError(f"{expected}, at least one, got none: put some of the others there")
+                raise ValueError(f"{expected}, at least one, got none: move some images there from another split")
             if (largest := int(images.max())) > self.levels:
-                raise ValueError(f"{expected} from 0 to levels = {self.levels}, got {largest}: is it {largest} levels?")
+                raise ValueError(f"{expected} from 0 to levels = {self.levels}, got {largest}: try levels={largest}")
 
     def pixel_mean(self) -> Tensor:
         """Return the mean of every training pixel as a probability, float32 `[pixels]`."""
@@ -49,20 +60,28 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class TrainingImages:
-    """What replicas learn from: the training images of one data set, or of several, each for its share of them."""
+    """What replicas learn from: the training images of one data set, or of several, each for some of the replicas."""
 
     images: Tensor
-    """uint8 `[images, pixels]`, those of all data sets."""
+    """uint8 `[images, pixels]`, those of all data sets, one after the other."""
     levels: int
     spans: tuple[Tensor, Tensor] | None = None
-    """First image and number of images of every replica, `[R, 1]` each; None where all learn from all images."""
+    """First image and number of images per replica, `[R, 1]` each; None where all replicas learn from all images."""
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":
-        """Return the images of data sets of one form, each for the same number of replicas, in order."""
+        """Return the images of data sets with the same image shape and levels.
+
+        Args:
+            datasets: One per group of replicas; a data set may occur in several groups.
+            replicas: How many replicas in all, which the groups share evenly, in order.
+            device: Where the images are put.
+        """
         if not datasets or replicas % len(datasets):
-            raise ValueError(f"{replicas} replicas must be shared evenly by the data sets, got {len(datasets)} of them")
-        refuse_other_forms(datasets)
+            raise ValueError(
+                f"replicas must be a multiple of the data sets, got {replicas} for {len(datasets)} of them"
+            )
+        check_same_shape_and_levels(datasets)
         different = list(dict.fromkeys(datasets))
         first = different[0]
         if len(different) == 1:
@@ -77,29 +96,28 @@ class TrainingImages:
         return cls(torch.cat([dataset.train for dataset in different]).to(device), first.levels, (spans[0], spans[1]))
 
     def batch(self, replicas: int, size: int, generator: Generator | None) -> Tensor:
-        """Draw bits of random images `[R, size, pixels]`, each replica its own."""
+        """Draw random images for each replica separately, and their bits, `[R, size, pixels]`."""
         device = self.images.device
         if self.spans is None:
             rows = torch.randint(len(self.images), (replicas * size,), generator=generator, device=device)
-        else:  # so many numbers that none is favoured by the remainder
+        else:  # a range so wide that the remainder favours no image
             numbers = torch.randint(2**62, (replicas, size), generator=generator, device=device)
             rows = (self.spans[0] + numbers % self.spans[1]).flatten()
         return binarize(self.images.index_select(0, rows).unflatten(0, (replicas, -1)), self.levels, generator)
 
 
-def refuse_other_forms(datasets: Sequence[Dataset]) -> None:
-    """Raise unless the images of all data sets have one size and one number of levels."""
-    forms = [(dataset.train.shape[1], dataset.levels) for dataset in dict.fromkeys(datasets)]
-    if len(set(forms)) > 1:
-        names = [dataset.name for dataset in dict.fromkeys(datasets)]
-        found = ", ".join(
-            f"{name} {form[0]} pixels of {form[1]} levels" for name, form in zip(names, forms, strict=True)
+def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
+    """Raise unless the images of all data sets have the same number of pixels and of levels."""
+    different = list(dict.fromkeys(datasets))
+    if len({(dataset.train.shape[1], dataset.levels) for dataset in different}) > 1:
+        got = ", ".join(f"{one.name} with {one.train.shape[1]} pixels of {one.levels} levels" for one in different)
+        raise ValueError(
+            f"data sets trained together must have the same image shape and levels, got {got}: train them separately"
         )
-        raise ValueError(f"data sets trained together must be of one form, got {found}: train them apart")
 
 
 def binarize(images: Tensor, levels: int, generator: Generator | None = None) -> Tensor:
-    """Draw float32 bits, 1 with probability value / levels, on the images' device; 0 and `levels` never miss.
+    """Draw float32 bits on the images' device, 1 with probability value / levels: at 0 never, at `levels` always.
 
     >>> binarize(torch.tensor([[0, 255]], dtype=torch.uint8), levels=255)
     tensor([[0., 1.]])

@@ -1,4 +1,4 @@
-"""One file from its public origin into a folder: checked against its md5, whole or not there at all."""
+"""Download of one file from its public origin: checked against its md5, and written completely or not at all."""
 
 import hashlib
 import os
@@ -6,12 +6,12 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from arms.bench.data.packages import require
+from arms.bench.data.packages import import_optional
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file, its checksum, and where it can be had."""
+    """A file, its checksum, and where it can be downloaded."""
 
     file: str
     md5: str
@@ -19,7 +19,7 @@ class Source:
     """Mirrors, tried in this order."""
 
     def intact(self, folder: Path) -> bool:
-        """Whether the folder holds the file, byte for byte."""
+        """Return whether the folder holds the file with this checksum."""
         path = folder / self.file
         if not path.is_file():
             return False
@@ -28,17 +28,17 @@ class Source:
 
 
 def default_cache_dir() -> Path:
-    """Return the folder of downloads: ARMS_CACHE_DIR, or else the platform's cache folder."""
+    """Return the folder of downloads: ARMS_CACHE_DIR, or the platform's cache folder if that is not set."""
     named = os.environ.get("ARMS_CACHE_DIR")
-    return Path(named).expanduser() if named else Path(require("pooch").os_cache("arms-grad"))
+    return Path(named).expanduser() if named else Path(import_optional("pooch").os_cache("arms-grad"))
 
 
 def obtain(source: Source, folder: Path) -> Path:
-    """Return the path of the intact file in `folder`; where it is missing or damaged, download it."""
+    """Return the path of the intact file in `folder`; if it is missing or damaged, download it."""
     path = folder / source.file
     if source.intact(folder):
         return path
-    retrieve = require("pooch").retrieve
+    retrieve = import_optional("pooch").retrieve
     failures = []
     for url in source.urls:
         try:

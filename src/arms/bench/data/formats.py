@@ -1,4 +1,4 @@
-"""Files of 28x28 images: every format is brought to uint8 `[count, 28, 28]`, or refused with the file's name."""
+"""Readers of image files (npz, IDX, MATLAB, text) to uint8 `[count, 28, 28]`; errors name the file."""
 
 import gzip
 import math
@@ -11,11 +11,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.bench.data.packages import require
+from arms.bench.data.packages import import_optional
 
 Images: TypeAlias = NDArray[np.uint8]
 
-SIDE = 28
+IMAGE_SIDE = 28
+"""Height and width of every image but the 8x8 digits."""
 IDX_UINT8 = 0x08
 
 
@@ -24,9 +25,9 @@ def read_npz(path: Path, counts: Mapping[str, int], levels: int) -> dict[str, Im
     names = {part: f"{part}_images" for part in counts}
     arrays = _npz_arrays(path, names.values())
     for part, name in names.items():
-        images = _checked(path, name, arrays[name], counts[part])
-        if images.max() > levels:
-            raise _refusal(path, f"{name} from 0 to {levels}", f"values up to {images.max()}")
+        _check_images(path, name, arrays[name], counts[part])
+        if (largest := arrays[name].max()) > levels:
+            raise _error(path, f"{name} from 0 to {levels}", f"values up to {largest}")
     return {part: arrays[name] for part, name in names.items()}
 
 
@@ -36,71 +37,73 @@ def read_idx(path: Path, count: int) -> Images:
         with gzip.open(path) as file:
             images = parse_idx(file.read())
     except (ValueError, EOFError, OSError, zlib.error) as error:
-        raise _refusal(path, "a gzipped IDX array", str(error)) from None
-    return _checked(path, "the images", images, count)
+        raise _error(path, "a gzipped IDX array", str(error)) from None
+    _check_images(path, "the images", images, count)
+    return images
 
 
 def parse_idx(data: bytes) -> Images:
-    """Return the array of an IDX file: two zero bytes, type, number of axes, big-endian lengths, values.
+    """Return the array in an IDX file: two zero bytes, type, number of axes, big-endian lengths, values.
 
     >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
     array([7, 8, 9], dtype=uint8)
     """
     if len(data) < 4 or data[:3] != bytes([0, 0, IDX_UINT8]):
-        raise ValueError(f"the magic number of uint8 IDX data is 000008 and a count of axes, got {data[:4].hex()!r}")
+        raise ValueError(f"the magic number must be 000008 (uint8) and the number of axes, got {data[:4].hex()!r}")
     start = 4 + 4 * data[3]
     if len(data) < start:
-        raise ValueError(f"the header takes {start} bytes, got {len(data)}")
+        raise ValueError(f"the header must have {start} bytes, got {len(data)}")
     shape = tuple(np.frombuffer(data[4:start], dtype=">u4").tolist())
     if len(data) - start != math.prod(shape):
-        raise ValueError(f"the header announces {math.prod(shape)} values, got {len(data) - start}")
+        raise ValueError(f"the header promises {math.prod(shape)} values, got {len(data) - start}")
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape).copy()
 
 
 def read_mat(path: Path, key: str, count: int) -> Images:
-    """Read a matrix of probabilities `[784, count]` from a MATLAB file; each column is an image, column by column."""
-    loadmat = require("scipy.io").loadmat
+    """Read a matrix of probabilities `[784, count]` from a MATLAB file; each column is an image, stored by columns."""
+    loadmat = import_optional("scipy.io").loadmat
     try:
         matrix = np.asarray(loadmat(path, variable_names=[key])[key], dtype=np.float64)
     except Exception as error:  # scipy raises its own and a dozen built-in errors on damaged files
-        raise _refusal(path, f"a matrix called {key}", f"{type(error).__name__}: {error}") from None
-    if matrix.shape != (SIDE * SIDE, count):
-        raise _refusal(path, f"{key} of shape {(SIDE * SIDE, count)}", str(matrix.shape))
+        raise _error(path, f"a matrix called {key}", f"{type(error).__name__}: {error}") from None
+    if matrix.shape != (IMAGE_SIDE * IMAGE_SIDE, count):
+        raise _error(path, f"{key} of shape {(IMAGE_SIDE * IMAGE_SIDE, count)}", str(matrix.shape))
     if not ((matrix >= 0) & (matrix <= 1)).all():
-        raise _refusal(path, f"{key} from 0 to 1", "values outside")
+        raise _error(path, f"{key} from 0 to 1", "values outside")
     grey = np.rint(255 * matrix).astype(np.uint8)
-    return np.ascontiguousarray(grey.T.reshape(count, SIDE, SIDE).transpose(0, 2, 1))
+    return np.ascontiguousarray(grey.T.reshape(count, IMAGE_SIDE, IMAGE_SIDE).transpose(0, 2, 1))
 
 
 def read_amat(path: Path, count: int) -> Images:
-    """Read a text of bits, one image a line."""
+    """Read a text file of bits, one image per line."""
     digits = path.read_bytes().translate(None, delete=b" \t\r\n")
     bits = np.frombuffer(digits, dtype=np.uint8) - np.uint8(ord("0"))
-    if bits.size != count * SIDE * SIDE or bits.max() > 1:
-        raise _refusal(path, f"{count} x {SIDE * SIDE} bits", f"{bits.size} characters, {(bits > 1).sum()} not 0 or 1")
-    return bits.reshape(count, SIDE, SIDE)
+    if bits.size != count * IMAGE_SIDE * IMAGE_SIDE or bits.max() > 1:
+        raise _error(
+            path, f"{count} x {IMAGE_SIDE * IMAGE_SIDE} bits", f"{bits.size} characters, {(bits > 1).sum()} not 0 or 1"
+        )
+    return bits.reshape(count, IMAGE_SIDE, IMAGE_SIDE)
 
 
 def _npz_arrays(path: Path, names: Collection[str]) -> dict[str, Images]:
     if not zipfile.is_zipfile(path):
-        raise _refusal(path, "an npz archive", "something else, or a truncated one")
+        raise _error(path, "an npz archive", "another kind of file, or a truncated one")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in names}
     except KeyError as error:
-        raise _refusal(path, f"arrays {', '.join(names)}", str(error)) from None
+        raise _error(path, f"arrays {', '.join(names)}", str(error)) from None
     except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise _refusal(path, "an intact npz archive", str(error)) from None
+        raise _error(path, "an intact npz archive", str(error)) from None
 
 
-def _checked(path: Path, name: str, images: Images, count: int) -> Images:
-    expected = (count, SIDE, SIDE)
+def _check_images(path: Path, name: str, images: Images, count: int) -> None:
+    expected = (count, IMAGE_SIDE, IMAGE_SIDE)
     if images.dtype != np.uint8 or images.shape != expected:
-        raise _refusal(path, f"{name} as uint8 {expected}", f"{images.dtype} {images.shape}")
-    return images
+        raise _error(path, f"{name} as uint8 {expected}", f"{images.dtype} {images.shape}")
 
 
-def _refusal(path: Path, expected: str, got: str) -> ValueError:
+def _error(path: Path, expected: str, got: str) -> ValueError:
     return ValueError(
-        f"{path} must hold {expected}, got {got}: put an intact copy there, or delete it to have the data downloaded"
+        f"{path} must hold {expected}, got {got}: replace it by an intact copy, or delete it to download the data"
     )

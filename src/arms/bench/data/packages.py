@@ -1,11 +1,11 @@
-"""Packages that only some data sets need, imported when one of them is asked for."""
+"""Import of packages that only some data sets need."""
 
 from importlib import import_module
 from types import ModuleType
 
 
-def require(module: str) -> ModuleType:
-    """Import a module, or say how to install what is missing."""
+def import_optional(module: str) -> ModuleType:
+    """Return a module, or raise a `ValueError` that says how to install it."""
     try:
         return import_module(module)
     except ImportError as error:

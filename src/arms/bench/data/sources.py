@@ -1,4 +1,4 @@
-"""How a data set is found, fetched and split: a catalogue entry, and the two kinds there are."""
+"""Entries of the catalogue: how a data set is found, downloaded, read and split; the digits, and files of images."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from arms.bench.data.dataset import Dataset
 from arms.bench.data.download import Source, default_cache_dir, obtain
-from arms.bench.data.formats import SIDE, Images, read_npz
-from arms.bench.data.packages import require
+from arms.bench.data.formats import IMAGE_SIDE, Images, read_npz
+from arms.bench.data.packages import import_optional
 
 Parts: TypeAlias = Mapping[str, Images]
 """The images as they are published: train, test, and for some sets valid."""
@@ -31,7 +31,7 @@ class Entry(ABC):
 
     @abstractmethod
     def find(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[str, tuple[Path, ...]] | None:
-        """Return where the data set lies and in which files, or None when it is not on this machine."""
+        """Return the place of the data set and its files, or None if it is not on this machine."""
 
     @abstractmethod
     def fetch(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[Path, ...]:
@@ -47,34 +47,34 @@ class Digits(Entry):
     """The 8x8 digits that come with scikit-learn: small, and never downloaded."""
 
     def find(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[str, tuple[Path, ...]] | None:
-        """Return no files: they are part of a package."""
+        """Return the package, without files."""
         return ("scikit-learn", ()) if find_spec("sklearn") else None
 
     def fetch(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[Path, ...]:
-        """Check that the package is there."""
-        require("sklearn.datasets")
+        """Check that the package is installed."""
+        import_optional("sklearn.datasets")
         return ()
 
     def load(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:
         """Return 1200 train, 200 valid and 397 test images."""
-        images = require("sklearn.datasets").load_digits().images.astype(np.uint8)
+        images = import_optional("sklearn.datasets").load_digits().images.astype(np.uint8)
         train, valid, test = np.split(shuffled(images), [1200, 1400])
         return Dataset(self.name, flat(train), flat(valid), flat(test), height=8, width=8, levels=16)
 
 
 @dataclass(frozen=True)
 class Archive:
-    """The npz file that a user's data folder may hold in place of the published files."""
+    """The npz file that a user's data folder may hold instead of the published files."""
 
     file: str
     counts: Mapping[str, int]
-    """Images in the array `<part>_images`, for every part."""
+    """Number of images in the array `<part>_images`, for every part."""
     note: str = ""
 
 
 @dataclass(frozen=True)
 class ImageFiles(Entry):
-    """28x28 images: from the archive in the user's folder, or else from the published files in the cache."""
+    """28x28 images, from the archive in the user's folder if it is there, otherwise from the published files."""
 
     archive: Archive
     sources: tuple[Source, ...]
@@ -82,9 +82,9 @@ class ImageFiles(Entry):
     """Reads the files of `sources`, in their order."""
     levels: int = 255
     held_out: int = 0
-    """Training images that become the validation set, the last ones; 0 where it is published."""
+    """How many training images, the last ones, become the validation set; 0 if a validation set is published."""
     shuffle: bool = False
-    """Whether the published order means something, so that the last images are no fair sample."""
+    """Whether to shuffle the training images before the split: sorted ones would make an unfair validation set."""
 
     def find(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[str, tuple[Path, ...]] | None:
         """Look for the archive by name and for the published files by checksum."""
@@ -96,14 +96,14 @@ class ImageFiles(Entry):
         return None
 
     def fetch(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[Path, ...]:
-        """Read the archive through once, or bring the cache up to date."""
+        """Read the archive once, or download what is missing in the cache."""
         if archive := self._archive_in(data_dir):
             self._read_archive(archive)
             return (archive,)
         return self._originals(data_dir, cache_dir)
 
     def load(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:
-        """Return the data set, split."""
+        """Return the data set, split into training, validation and test images."""
         if archive := self._archive_in(data_dir):
             return self._split(self._read_archive(archive), self.archive.note)
         return self._split(self.read(self._originals(data_dir, cache_dir)))
@@ -116,7 +116,7 @@ class ImageFiles(Entry):
         return read_npz(path, self.archive.counts, self.levels)
 
     def _folder(self, cache_dir: Path | None) -> Path:
-        # A folder for each, since MNIST and Fashion MNIST call their files the same.
+        # One folder per data set: the files of MNIST and Fashion MNIST have the same names.
         return (cache_dir or default_cache_dir()) / self.name
 
     def _originals(self, data_dir: Path | None, cache_dir: Path | None) -> tuple[Path, ...]:
@@ -124,7 +124,7 @@ class ImageFiles(Entry):
         try:
             return tuple(obtain(source, folder) for source in self.sources)
         except ValueError as error:
-            place = data_dir or "a folder named by ARMS_DATA_DIR"
+            place = data_dir or "the folder in ARMS_DATA_DIR"
             raise ValueError(f"{error}, or put {self.archive.file} into {place}") from None
 
     def _split(self, parts: Parts, note: str = "") -> Dataset:
@@ -132,12 +132,19 @@ class ImageFiles(Entry):
         kept = len(train) - self.held_out
         valid = train[kept:] if self.held_out else parts["valid"]
         return Dataset(
-            self.name, flat(train[:kept]), flat(valid), flat(parts["test"]), SIDE, SIDE, levels=self.levels, note=note
+            self.name,
+            flat(train[:kept]),
+            flat(valid),
+            flat(parts["test"]),
+            IMAGE_SIDE,
+            IMAGE_SIDE,
+            levels=self.levels,
+            note=note,
         )
 
 
 def shuffled(images: Images) -> Images:
-    """Return the images in an order that is random, and the same every time."""
+    """Return the images in a random order that is the same every time."""
     return images[np.random.default_rng(SHUFFLE_SEED).permutation(len(images))]
 
 

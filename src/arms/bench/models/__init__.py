@@ -1,13 +1,13 @@
-"""The discrete VAE and its parts: layers with a replica axis, networks by name, the pixels' likelihood, seeding."""
+"""The discrete VAE and its parts: layers with a replica axis, networks by name, likelihood of the pixels, seeding."""
 
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
-from arms.bench.models.networks import HIDDEN, Network, blank_vae, build_vae
+from arms.bench.models.networks import HIDDEN_WIDTHS, Network, blank_vae, build_vae
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
 
 __all__ = [
-    "HIDDEN",
+    "HIDDEN_WIDTHS",
     "BinaryVAE",
     "Network",
     "ReplicaLinear",

@@ -1,9 +1,9 @@
-"""The widest part of a step on a GPU: the decoder's last product, the pixels' likelihood, and their gradient.
+"""Triton kernels for a GPU: the decoder's last matrix product, the likelihood of the pixels, and their gradient.
 
-Every pixel's logit is read once after the product has made it, by a Triton kernel that leaves the log-likelihood of a
-row and the residual x - sigmoid(logit), all that the gradient needs. The products follow PyTorch's own setting
-(`torch.set_float32_matmul_precision`); where a rough gradient will do, its products take bfloat16, and the residual is
-written in it. `rough_product` is the same for other layers.
+The logit of every pixel is read once after the product has made it, by a kernel that writes the log-likelihood of a row
+and the residual x - sigmoid(logit), all that the gradient needs. The products follow PyTorch's own setting
+(`torch.set_float32_matmul_precision`). Rough gradients use bfloat16 products, and the residual is then written in
+bfloat16. `rough_product` is the same for other layers.
 """
 
 from typing import Any
@@ -14,20 +14,20 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK_ROWS, BLOCK_PIXELS = 4, 256
-FEW_ROWS = 8192
-"""So few rows that each has a block of threads to itself."""
+ONE_ROW_PER_BLOCK_UP_TO = 8192
+"""With this many rows or fewer, each has a block of threads to itself."""
 
 
 def affine_log_prob(h: Tensor, weight: Tensor, bias: Tensor, x: Tensor, attached: int, rough: bool = False) -> Tensor:
     """Return sum over pixels of log Bernoulli(x; sigmoid(h weight + bias)) as `[n, R, B]`.
 
     h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]`, x `[R, B, pixels]` of 0 and 1. Gradients
-    flow through the first `attached` samples only, and `rough` ones are made of bfloat16 products.
+    flow through the first `attached` samples only; with `rough`, they use bfloat16 products.
     """
     samples, replicas, batch, _ = h.shape
-    rows = h.movedim(0, 1).flatten(1, 2).contiguous()  # [R, nB, inputs]: one matrix product a replica
+    rows = h.movedim(0, 1).flatten(1, 2).contiguous()  # [R, nB, inputs]: one matrix product per replica
     learns = torch.is_grad_enabled() and (h.requires_grad or weight.requires_grad or bias.requires_grad)
-    bits = x.to(torch.uint8).expand(replicas, -1, -1)  # read once for every sample: a quarter of the bytes
+    bits = x.to(torch.uint8).expand(replicas, -1, -1)  # read once per sample: a quarter of the bytes
     kept, dtype = attached * batch if learns else 0, torch.bfloat16 if rough else torch.float32
     value, _ = _forward(rows, weight, bias, bits, kept, dtype)
     of_samples: Tensor = value.unflatten(1, (samples, batch)).movedim(1, 0)
@@ -38,13 +38,13 @@ def affine_log_prob(h: Tensor, weight: Tensor, bias: Tensor, x: Tensor, attached
 def _forward(
     rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, kept: int, residual_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Log-likelihoods `[R, nB]`, and the residual of the first rows `[R, kept, pixels]`."""
+    """Return log-likelihoods `[R, nB]`, and the residual of the first rows `[R, kept, pixels]`."""
     logits = torch.bmm(rows, weight)
     count, pixels = logits.shape[0] * logits.shape[1], logits.shape[2]
     value, residual = _outputs(rows, pixels, kept, residual_dtype)
     if count:
-        block = BLOCK_ROWS if count > FEW_ROWS else 1
-        with torch.cuda.device_of(logits):  # Triton launches where PyTorch stands
+        block = BLOCK_ROWS if count > ONE_ROW_PER_BLOCK_UP_TO else 1
+        with torch.cuda.device_of(logits):  # Triton launches on PyTorch's current device
             _log_prob_kernel[(triton.cdiv(count, block),)](
                 logits, bias.contiguous(), x.contiguous(), value, residual,
                 count, logits.shape[1], x.shape[1], pixels, kept,
@@ -74,7 +74,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor,
     rows, weight, residual = ctx.saved_tensors
     count, kept, inputs = grad.shape[1], rows.shape[1], rows.shape[2]
     scale = grad[:, :kept].unsqueeze(-1)
-    # A column more, of ones, makes the bias's gradient in the same product; zeros keep every row aligned.
+    # One more column, of ones, gives the bias's gradient in the same product; zeros keep every row aligned.
     filler = scale.new_zeros(()).expand(*scale.shape[:2], 7 - inputs % 8)
     augmented = torch.cat([rows * scale, scale, filler], -1).to(residual.dtype)
     both = _product(augmented.mT, residual)
@@ -90,7 +90,7 @@ _forward.register_autograd(_backward, setup_context=_remember)
 
 @torch.library.custom_op("arms::product", mutates_args=())
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """A float32 batch of matrix products, whatever the factors are."""
+    """Return a batch of matrix products in float32, whatever the dtype of the factors."""
     if a.dtype == torch.float32 or not a.is_cuda:
         return torch.bmm(a.float(), b.float())
     return torch.bmm(a, b, out_dtype=torch.float32)
@@ -103,7 +103,7 @@ def _(a: Tensor, b: Tensor) -> Tensor:
 
 @torch.library.custom_op("arms::rough_product", mutates_args=())
 def rough_product(a: Tensor, b: Tensor) -> Tensor:
-    """A batch of matrix products whose gradient is made of bfloat16 ones."""
+    """Return a batch of matrix products whose gradient uses bfloat16 ones."""
     return torch.bmm(a, b)
 
 
@@ -161,9 +161,9 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _tile(logits_row, bias_row, x_row, residual_row, pixel, inside, keep, KEEP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """-log p of a pixel is softplus(u), u = -z or z, = max(u, 0) + log(1 + e^-|z|): return that, and that to be logged.
+    """Return the two parts of -log p of a pixel: softplus(u) = max(u, 0) + log(1 + e^-|z|), where u is -z or z.
 
-    Factors are multiplied before one logarithm is taken of them.
+    The second is returned without its logarithm: factors are multiplied before one logarithm is taken of them.
     """
     z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(bias_row + pixel, mask=inside, other=0.0)
     bit = tl.load(x_row + pixel, mask=inside, other=0) > 0

@@ -1,4 +1,4 @@
-"""Layers whose every parameter has a leading replica axis."""
+"""Layers whose parameters have a leading replica axis."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ class ReplicaLinear(nn.Module):
     """R affine maps at once: `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`."""
 
     rough_gradients = False
-    """Whether, on a GPU, its gradient may be made of bfloat16 products; it can then be taken only once."""
+    """Whether its gradient may use bfloat16 products on a GPU; it can then be differentiated only once."""
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -22,10 +22,10 @@ class ReplicaLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply each replica's rows, whatever axes stand before, with its own matrix."""
-        first = x.movedim(-3, 0)
+        """Apply to the rows of each replica, over all leading axes, its own matrix."""
+        first = x.movedim(-3, 0)  # [R, *lead, B, inputs]: one matrix product per replica
         rows = first.flatten(1, -2)
-        # A GPU's product that begins with a bias costs a pass more; an addition is fused with what follows.
+        # On a GPU a product that starts from a bias costs one more pass; an addition is fused with what follows.
         if x.is_cuda:
             out = self._product()(rows, self.weight) + self.bias
         else:
@@ -40,7 +40,7 @@ class ReplicaLinear(nn.Module):
         return kernels.rough_product
 
     def initialise(self, generators: Sequence[Generator]) -> None:
-        """Draw Glorot-uniform weights, replica r from its own generator, and zero biases."""
+        """Draw Glorot-uniform weights, those of replica r from generator r, and set biases to zero."""
         _, inputs, outputs = self.weight.shape
         limit = math.sqrt(6 / (inputs + outputs))
         with torch.no_grad():

@@ -1,4 +1,7 @@
-"""log Bernoulli(x; sigmoid(logits)) summed over pixels, and its gradient: the widest part of a step, in few passes."""
+"""log Bernoulli(x; sigmoid(logits)) summed over pixels, with a gradient that needs few passes over memory.
+
+The logits of the pixels are the largest tensor of a training step.
+"""
 
 from typing import Any
 
@@ -9,7 +12,7 @@ from arms.bench.models.layers import HAS_TRITON, ReplicaLinear
 
 
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """Return sum over the last axis of log Bernoulli(x; sigmoid(logits)), for x of 0 and 1 that broadcasts.
+    """Return the sum over the last axis of log Bernoulli(x; sigmoid(logits)), for x of 0 and 1 that broadcasts.
 
     >>> bernoulli_log_prob(torch.zeros(2), torch.tensor([0.0, 1.0]))  # 2 log 1/2
     tensor(-1.3863)
@@ -21,8 +24,8 @@ def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
 def affine_log_prob(h: Tensor, layer: ReplicaLinear, x: Tensor, attached: int | None = None) -> Tensor:
     """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]` and x `[R, B, pixels]`, in half the passes.
 
-    The pixels' logits are the widest thing in a step: here they are made, used and overwritten in one place. Gradients
-    flow through the first `attached` samples only, by default through all.
+    The logits are made, used and overwritten in place. Gradients flow through the first `attached` samples only;
+    through all unless given.
     """
     attached = len(h) if attached is None else attached
     if h.is_cuda and h.dtype == torch.float32 and HAS_TRITON:
@@ -44,7 +47,7 @@ class _LogProb(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        _refuse_second_derivatives()
+        _check_first_derivative()
         (residual,) = ctx.saved_tensors
         return residual * grads[0].unsqueeze(-1), None
 
@@ -53,18 +56,19 @@ class _AffineLogProb(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         h, weight, bias, x, attached = inputs
-        rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs]: one matrix product a replica
+        rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs]: one matrix product per replica
         sign = (1 - 2 * x).unsqueeze(1)
         z = torch.bmm(rows, weight).unflatten(1, h.shape[::2])  # [R, n, B, pixels]
         torch.addcmul(bias.unsqueeze(1) * sign, z, sign, out=z)
         value, residual = _log_prob_and_residual(z, sign)
+        # Rows are ordered by sample, then image: the attached samples are the first rows.
         kept = attached * h.shape[2]
         ctx.save_for_backward(rows[:, :kept], weight, residual.flatten(1, 2)[:, :kept])
         return value.movedim(1, 0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
-        _refuse_second_derivatives()
+        _check_first_derivative()
         rows, weight, residual = ctx.saved_tensors
         samples, _, batch = grads[0].shape
         kept = rows.shape[1] // batch
@@ -72,21 +76,24 @@ class _AffineLogProb(torch.autograd.Function):
         inward = None
         if ctx.needs_input_grad[0]:
             inward = (torch.bmm(residual, weight.mT) * scale).unflatten(1, (kept, batch)).movedim(1, 0)
-            if kept < samples:
+            if kept < samples:  # autograd wants a gradient of the shape of h
                 inward = torch.cat([inward, inward.new_zeros(samples - kept, *inward.shape[1:])])
         return inward, torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual), None, None
 
 
-def _refuse_second_derivatives() -> None:
+def _check_first_derivative() -> None:
     if torch.is_grad_enabled():  # backward with create_graph=True, where the saved residual would count as a constant
-        raise RuntimeError("this log-probability is differentiable once; mark its samples as requiring a gradient")
+        raise RuntimeError(
+            "this log-probability is differentiable once, got a second derivative: let the samples require a gradient, "
+            "and a form that is differentiable twice is used"
+        )
 
 
 def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
-    """From z = logits (1 - 2x), overwritten, return sum log p(x) = -softplus(z) over pixels, and x - sigmoid(logits).
+    """From z = logits (1 - 2x), which is overwritten, return log p(x) summed over pixels, and x - sigmoid(logits).
 
-    softplus(z) = relu(z) - log sigmoid(|z|), and sigmoid(|z|) lies in [1/2, 1]: dozens can be multiplied before one
-    logarithm is taken. One sigmoid a pixel serves both results, in two buffers.
+    log p(x) is -softplus(z). softplus(z) = relu(z) - log sigmoid(|z|), and sigmoid(|z|) lies in [1/2, 1]: dozens can be
+    multiplied before one logarithm is taken. One sigmoid per pixel serves both results, in two buffers.
     """
     scratch = z.clamp(min=0)
     missed = scratch.sum(-1)
@@ -96,7 +103,7 @@ def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sum_log(y: Tensor) -> Tensor:
-    """Sum over the last axis of log y, for y in [1/2, 1]: up to 64 factors a logarithm, far from underflow."""
+    """Sum log y over the last axis, for y in [1/2, 1]: up to 64 factors per logarithm, far from underflow."""
     for _ in range(6):
         if y.shape[-1] % 2:
             break

@@ -1,4 +1,4 @@
-"""The built-in networks by name: the paper's linear and nonlinear VAE."""
+"""The built-in VAEs by name: the paper's linear and nonlinear network."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,16 +13,25 @@ from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
 
 Network: TypeAlias = Literal["linear", "nonlinear"]
-HIDDEN: dict[Network, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
+HIDDEN_WIDTHS: dict[Network, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
+"""Hidden layers of the encoder, and of the decoder; one line makes a new perceptron known."""
 
 
 def build_vae(
     network: Network, latents: int, pixel_mean: Tensor, replicas: int = 1, seed: int = 0, device: str = "cpu"
 ) -> BinaryVAE:
-    """Return the paper's linear or nonlinear VAE, freshly initialised.
+    """Return the paper's linear or nonlinear VAE with its initial weights.
 
-    Replica r starts from weights that depend on the seed and r alone, not on how many replicas there are. The decoder's
-    output bias is the logit of the pixel's training mean, clipped to [0.001, 0.999].
+    The weights of replica r depend on the seed and r alone, not on how many replicas there are. The output bias of the
+    decoder is the logit of the pixel's training mean, clipped to [0.001, 0.999].
+
+    Args:
+        network: "linear" or "nonlinear".
+        latents: How many binary latent variables.
+        pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
+        replicas: How many independent models, side by side on the leading axis of every parameter.
+        seed: Seed of the weights.
+        device: Where the model is put; the weights are the same everywhere.
     """
     vae = blank_vae(network, latents, pixel_mean, replicas)
     generators = [seeded_generator(seed, "init", replica) for replica in range(replicas)]
@@ -35,13 +44,13 @@ def build_vae(
 
 
 def blank_vae(network: Network, latents: int, pixel_mean: Tensor, replicas: int = 1) -> BinaryVAE:
-    """Return the paper's linear or nonlinear VAE with zeros for weights, to be filled."""
-    if network not in HIDDEN:
-        raise ValueError(f"no network is called {network!r}: choose one of {', '.join(HIDDEN)}")
+    """Return the paper's linear or nonlinear VAE with all weights zero, to be loaded from a checkpoint."""
+    if network not in HIDDEN_WIDTHS:
+        raise ValueError(f"no network is called {network!r}: choose one of {', '.join(HIDDEN_WIDTHS)}")
     as_count(replicas, 1, "replicas")
     pixels = pixel_mean.shape[-1]
-    encoder = _perceptron(replicas, (pixels, *HIDDEN[network], as_count(latents, 1, "latents")))
-    decoder = _perceptron(replicas, (latents, *HIDDEN[network], pixels))
+    encoder = _perceptron(replicas, (pixels, *HIDDEN_WIDTHS[network], as_count(latents, 1, "latents")))
+    decoder = _perceptron(replicas, (latents, *HIDDEN_WIDTHS[network], pixels))
     return BinaryVAE(encoder, decoder, latents, pixel_mean, replicas)
 
 

@@ -1,4 +1,4 @@
-"""Generators made from a run's seed: one for each use, which never share numbers."""
+"""Random generators made from a run's seed: one per use, none of which share numbers."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from arms.arguments import as_count
 
 
 def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:
-    """Return a generator for one use of a run's seed; different uses never share numbers.
+    """Return the generator for one use, named by `stream` and `index`, of a run's seed; uses never share numbers.
 
     >>> torch.rand(1, generator=seeded_generator(0, "init")) == torch.rand(1, generator=seeded_generator(0, "train"))
     tensor([False])

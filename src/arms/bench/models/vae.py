@@ -1,8 +1,8 @@
-"""The binary variational autoencoder, every parameter with a leading replica axis; knows no estimator.
+"""The binary variational autoencoder, with a leading replica axis in every parameter; it knows no estimator.
 
 One stochastic layer of Bernoulli latents b, binary pixels x:
 log w(b) = log p(x|b) + log p(b) - log q(b|x), with shapes x `[R, B, pixels]`, logits `[R, B, latents]`,
-b `[n, R, B, latents]`, log-weights `[n, R, B]`. R independent replicas train for little more than the price of one.
+b `[n, R, B, latents]`, log-weights `[n, R, B]`. Training R independent replicas costs little more than training one.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,16 @@ from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
 
 
 class BinaryVAE(nn.Module):
-    """A discrete VAE of any encoder and decoder: modules, or functions, that map the last axis.
+    """A discrete VAE with any encoder and decoder.
+
+    Args:
+        encoder: Module or function from centred pixels `[R, B, pixels]` to logits `[R, B, latents]`.
+        decoder: Module or function from latents as -1 and 1, `[n, R, B, latents]`, to logits `[n, R, B, pixels]`.
+        latents: How many binary latent variables.
+        pixel_mean: Subtracted from the encoder's input: `[pixels]`, or `[R, 1, pixels]` where replicas learn from
+            different data sets.
+        replicas: How many independent models are side by side; with more than one, every parameter of encoder and
+            decoder must have a leading axis of that length, as in `ReplicaLinear`.
 
     >>> vae = BinaryVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=torch.full((64,), 0.3))
     >>> vae.encode(torch.ones(1, 5, 64)).shape
@@ -32,10 +41,12 @@ class BinaryVAE(nn.Module):
         pixel_mean: Tensor,
         replicas: int = 1,
     ) -> None:
-        """`pixel_mean`, taken off the encoder's input, is `[pixels]`, or `[R, 1, pixels]` where replicas see others."""
         super().__init__()
         if pixel_mean.ndim != 1 and pixel_mean.shape[:-1] != (replicas, 1):
-            raise ValueError(f"pixel_mean must be [pixels] or [{replicas}, 1, pixels], got {list(pixel_mean.shape)}")
+            raise ValueError(
+                f"pixel_mean must be [pixels] or [{replicas}, 1, pixels], got {list(pixel_mean.shape)}: "
+                "pass dataset.pixel_mean()"
+            )
         self.encoder, self.decoder = encoder, decoder
         self.replicas, self.latents = replicas, latents
         self.prior = nn.Parameter(torch.zeros(replicas, 1, latents))
@@ -43,11 +54,15 @@ class BinaryVAE(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the logits of q(b|x) `[R, B, latents]`."""
-        return _of_width(self.encoder(x - self.pixel_mean), self.latents, "encoder")
+        logits = self.encoder(x - self.pixel_mean)
+        _check_width(logits, self.latents, "encoder")
+        return logits
 
     def decode(self, b: Tensor) -> Tensor:
         """Return the logits of p(x|b) `[*lead, R, B, pixels]`."""
-        return _of_width(self.decoder(signs(b)), self.pixel_mean.shape[-1], "decoder")
+        logits = self.decoder(signs(b))
+        _check_width(logits, self.pixel_mean.shape[-1], "decoder")
+        return logits
 
     def log_weights(
         self,
@@ -81,11 +96,12 @@ class BinaryVAE(nn.Module):
             return torch.cat([self.log_weights(b[:split].detach(), x, logits, attached), last])
         # log p(b) - log q(b) in one pass over the samples: b (prior - logits) - softplus(prior) + softplus(logits)
         softplus = nn.functional.softplus
-        # With a zero more the sum is a kernel of its own; compiled, all else of the latents' shape would wait for it.
+        # Padded by a zero, the sum is compiled to a kernel of its own; fused, all else of this shape would wait for it.
         constant = nn.functional.pad(softplus(logits) - softplus(self.prior), (0, 1)).sum(-1)
         slope = self.prior - logits
         if attached is None or attached == len(b):
             return self.log_likelihood(b, x, twice=twice) + ((b * slope).sum(-1) + constant)
+        # The rest has the same value but no graph: neither the logits nor the prior learn from it.
         first, rest = b[:attached], b[attached:]
         ratio = torch.cat([(first * slope).sum(-1) + constant, (rest * slope.detach()).sum(-1) + constant.detach()])
         return self.log_likelihood(b, x, attached) + ratio
@@ -93,9 +109,9 @@ class BinaryVAE(nn.Module):
     forward = log_weights
 
     def log_likelihood(self, b: Tensor, x: Tensor, attached: int | None = None, twice: bool = False) -> Tensor:
-        """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only, by default for all."""
+        """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only, for all unless given."""
         decoder = self.decoder
-        if twice:
+        if twice:  # the faster forms below can be differentiated only once
             a = self.decode(b)
             return (x * a - nn.functional.softplus(a)).sum(-1)
         if isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
@@ -109,10 +125,12 @@ def signs(b: Tensor) -> Tensor:
     return (2 * b).sub_(1)
 
 
-def _of_width(logits: Tensor, width: int, what: str) -> Tensor:
+def _check_width(logits: Tensor, width: int, part: str) -> None:
     if logits.shape[-1] != width:
-        raise ValueError(f"the {what} must return logits [..., {width}], got {list(logits.shape)}")
-    return logits
+        raise ValueError(
+            f"the {part} must return logits [..., {width}], got {list(logits.shape)}: change its last layer, or "
+            f"{'latents' if part == 'encoder' else 'pixel_mean'}"
+        )
 
 
 def _attach_first(function: Callable[[Tensor], Tensor], b: Tensor, attached: int | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reports: run directories become tables, figures and one HTML page, the paper's numbers beside ours."""
+"""Reports: one HTML page, with tables and figures, from run directories, the paper's numbers beside ours."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from arms.bench.reports.collect import Collection, Problem, collect
 from arms.bench.reports.curves import plots
-from arms.bench.reports.figures import budgets_figure, looks, save, training_figure
+from arms.bench.reports.figures import budgets_figure, figure_settings, save, training_figure
 from arms.bench.reports.groups import Group, Setting, group_runs
 from arms.bench.reports.page import Overview, Section, render, summary
 from arms.bench.reports.table_files import write_table
@@ -17,14 +17,19 @@ __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
 
 
 def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: bool = True) -> Collection:
-    """Write a page on runs (run directories, or folders of them), and return what was found.
+    """Write a page that compares runs, and return the runs and problems that are on it.
 
-    With `files`, every table (Markdown, LaTeX, CSV) and figure (PDF, SVG) is also written, into `<page>_files` beside
-    the page. A run that is missing, unfinished or broken is listed on the page, and never fatal.
+    A run that is missing, unfinished or broken is listed on the page, and never an error.
+
+    Args:
+        run_paths: Run directories, or folders of them.
+        output: The page, an .html file; its folder is made.
+        files: Whether to write every table (Markdown, LaTeX, CSV) and figure (PDF, SVG) too, into `<page>_files`.
     """
     from arms import __version__
 
-    page = _page_path(output)
+    page = Path(output)
+    _check_page_path(page)
     collection = collect(run_paths)
     groups = group_runs(collection.runs)
     folder = page.with_name(f"{page.stem}_files") if files else None
@@ -37,13 +42,11 @@ def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: 
     return collection
 
 
-def _page_path(output: Path | str) -> Path:
-    page = Path(output)
+def _check_page_path(page: Path) -> None:
     if page.is_dir():
         raise ValueError(f"the report must be a file, got the folder {page}: try {page / 'report.html'}")
     if page.suffix not in (".html", ".htm"):
         raise ValueError(f"the report must be an .html file, got {page}: try {page.with_suffix('.html')}")
-    return page
 
 
 def _section(group: Group, name: str, folder: Path | None) -> Section:
@@ -54,31 +57,32 @@ def _section(group: Group, name: str, folder: Path | None) -> Section:
     if folder:
         written = _write_tables(tables, folder)
         if curves:
-            with looks():
+            with figure_settings():
                 written += save(training_figure(curves), folder, f"{name}-training")
     return Section(group, tables, curves, _links(written))
 
 
 def _overview(groups: Sequence[Group], sections: Sequence[Section], folder: Path | None) -> Overview:
-    """Return what spans comparisons: the table of all, and a figure for each family that differs in n alone."""
+    """Return what spans several comparisons: their table, and one figure per family that differs in n alone."""
     table = overview(groups, "overview")
     written: list[Path] = []
     if folder:
         written = _write_tables([table] if table else [], folder)
         for index, family in enumerate(_families(sections), 1):
             name = f"budgets-{index}-{_slug(family[0].group.setting._replace(num_samples=0)).replace('-n0', '')}"
-            with looks():
+            with figure_settings():
                 columns = {section.group.setting.num_samples: section.plots for section in family}
                 written += save(budgets_figure(columns), folder, name)
     return Overview(table, _links(written))
 
 
 def _families(sections: Sequence[Section]) -> list[list[Section]]:
-    found: dict[Setting, list[Section]] = {}
+    """Return the sections with curves that differ in n alone, where there are at least two of them."""
+    families: dict[Setting, list[Section]] = {}
     for section in sections:
         if section.plots:
-            found.setdefault(section.group.setting._replace(num_samples=0), []).append(section)
-    return [family for family in found.values() if len(family) > 1]
+            families.setdefault(section.group.setting._replace(num_samples=0), []).append(section)
+    return [family for family in families.values() if len(family) > 1]
 
 
 def _links(paths: Sequence[Path]) -> list[str]:
@@ -90,6 +94,6 @@ def _write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
 
 
 def _slug(setting: Setting) -> str:
-    """Return a file name that holds nothing but letters, digits and dashes, whatever a data set is called."""
+    """Return a file name of letters, digits and dashes only, whatever the name of the data set."""
     words = re.sub(r"[^a-z0-9]+", "-", f"{setting.dataset}-{setting.network}".lower()).strip("-")[:60]
     return f"{words}-n{setting.num_samples}-{setting.steps}-{re.sub('[^a-z]', '', setting.decoder_samples)[:10]}"

@@ -1,4 +1,4 @@
-"""From paths to runs: what can be read is kept, what cannot is listed with the reason, and nothing is fatal."""
+"""Reading of run directories for a report: runs that can be read, and a list of problems; nothing is fatal."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,21 +7,22 @@ from pathlib import Path
 from typing import TypeAlias
 
 from arms.bench.config import TrainConfig
-from arms.bench.metrics import Record, stopped_replicas, surviving
+from arms.bench.metrics import Record, stopped_replicas, stopping_values, surviving
 from arms.bench.runs.directory import Run
 
 Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
-"""Split, then K, then the bound of each replica in nats, None for one that stopped."""
+"""{split: {K: bound of each replica in nats, None for one that has stopped}}."""
 
-PNG = b"\x89PNG\r\n\x1a\n"
-LARGEST_PICTURE = 4 * 2**20
-WITHOUT_CONSEQUENCE = {"report_every", "evaluate_every", "evaluate_images"}
-SIGNS_OF_A_RUN = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+MAX_PICTURE_BYTES = 4 * 2**20
+FIELDS_WITHOUT_EFFECT = {"report_every", "evaluate_every", "evaluate_images"}
+"""Fields of a configuration that say how often to look at a run, and decide none of its numbers."""
+RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is missing, unfinished or broken."""
+    """A run or a path that is missing, unfinished, diverged or broken, and what is wrong with it."""
 
     where: str
     what: str
@@ -35,39 +36,39 @@ class RunData:
     config: TrainConfig
     metrics: Sequence[Record]
     bounds: Bounds | None
-    """None while the run is not finished."""
+    """None if the run is not finished."""
     note: str
-    """What must be said beside numbers of its data set."""
+    """A warning of its data set, shown beside its numbers."""
     provenance: Record
     picture: bytes | None
-    """Its samples.png."""
+    """Its samples.png, if there is one."""
 
     @property
     def surviving(self) -> int:
         """How many of its replicas have not stopped."""
         lists = [values for of_split in (self.bounds or {}).values() for values in of_split.values()]
-        lists += [record["train_elbo"] for record in self.metrics[-1:] if "train_elbo" in record]
+        lists += [values for record in self.metrics[-1:] for values in stopping_values(record).values()]
         return min((len(surviving(values)) for values in lists), default=self.config.replicas)
 
 
 @dataclass(frozen=True)
 class Collection:
-    """All that was found under some paths."""
+    """The runs under some paths, and the problems met while reading them."""
 
     runs: Sequence[RunData]
     problems: Sequence[Problem]
 
 
 def collect(paths: Sequence[Path | str]) -> Collection:
-    """Read run directories, or folders of them, each once and in the order of their names."""
+    """Read run directories, or folders of them, each once and in alphabetical order."""
     runs: dict[Path, RunData] = {}
     problems: list[Problem] = []
     for path in map(Path, paths):
-        found = sorted(run_directories(path))
-        if not found:
+        directories = sorted(run_directories(path))
+        if not directories:
             what = "holds no run directory" if path.is_dir() else "missing: there is no such directory"
             problems.append(Problem(str(path), what))
-        for directory in found:
+        for directory in directories:
             if directory.resolve() in runs:
                 continue
             try:
@@ -80,13 +81,14 @@ def collect(paths: Sequence[Path | str]) -> Collection:
 def run_directories(path: Path) -> Iterator[Path]:
     """Yield every run directory at or under a path."""
     for folder, _, files in os.walk(path):
-        if SIGNS_OF_A_RUN & set(files):
+        if RUN_FILES & set(files):
             yield Path(folder)
 
 
 def _read(path: Path, problems: list[Problem]) -> RunData:
     run = Run(path)
-    config = _checked_config(run)
+    config = run.config()
+    _check_strings(config)
     metrics = _metrics(run, config, problems)
     result = run.result()
     bounds = None if result is None else _bounds(result, config)
@@ -96,59 +98,61 @@ def _read(path: Path, problems: list[Problem]) -> RunData:
         done = metrics[-1]["step"] if metrics else 0
         problems.append(Problem(str(path), f"unfinished: {done:,} of {config.steps:,} steps, no result.json"))
     if stopped:
-        said = _where_diverged(stopped) if diverged else _who_stopped(stopped, config.replicas)
-        problems.append(Problem(str(path), said))
+        what = _describe_divergence(stopped) if diverged else _describe_stopped(stopped, config.replicas)
+        problems.append(Problem(str(path), what))
     note = str((result or {}).get("note", ""))
     return RunData(path, config, metrics, bounds, note, _provenance(run), _picture(path, problems))
 
 
-def _where_diverged(stopped: Mapping[int, int]) -> str:
+def _describe_divergence(stopped: Mapping[int, int]) -> str:
     return f"diverged at step {max(stopped.values()):,}: numbers not finite, and no replica is left"
 
 
-def _who_stopped(stopped: Mapping[int, int], replicas: int) -> str:
+def _describe_stopped(stopped: Mapping[int, int], replicas: int) -> str:
     each = ", ".join(f"replica {replica} at step {step:,}" for replica, step in sorted(stopped.items()))
     return f"numbers not finite: stopped {each}; means are over the other {replicas - len(stopped)} of {replicas}"
 
 
-def _checked_config(run: Run) -> TrainConfig:
-    config = run.config()
+def _check_strings(config: TrainConfig) -> None:
+    """Raise unless the fields that become titles are strings: dataclasses take anything."""
     for name in ("dataset", "network", "decoder_samples"):
         if not isinstance(getattr(config, name), str):
-            raise ValueError(f"config.json must give {name} as a string, got {getattr(config, name)!r}")
-    return config
+            raise ValueError(f"config.json must give {name} as a string, got {getattr(config, name)!r}: correct it")
 
 
 def _metrics(run: Run, config: TrainConfig, problems: list[Problem]) -> list[Record]:
     file = run.path / "metrics.jsonl"
-    # Lines first: a run that is still training may add one between the two looks.
+    # Lines are counted first: a run that is still training may append one before it is read again.
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
-    records = [record for record in run.metrics() if _is_whole(record, config.replicas)]
+    records = [record for record in run.metrics() if _is_complete(record, config.replicas)]
     lost = sum(bool(line.strip()) for line in lines) - len(records)
     if lost > 0:
-        problems.append(Problem(str(run.path), f"metrics.jsonl: {lost} of {len(lines)} lines are not whole; skipped"))
+        problems.append(Problem(str(run.path), f"metrics.jsonl: {lost} of {len(lines)} lines are incomplete; skipped"))
     return sorted(records, key=lambda record: int(record["step"]))
 
 
-def _is_whole(record: Record, replicas: int) -> bool:
-    return all(_is_numbers(value, replicas) for name, value in record.items() if name != "step")
+def _is_complete(record: Record, replicas: int) -> bool:
+    return all(_is_values(value, replicas) for name, value in record.items() if name != "step")
 
 
-def _is_numbers(value: object, count: int) -> bool:
+def _is_values(value: object, count: int) -> bool:
     return isinstance(value, list) and len(value) == count and all(isinstance(x, int | float | None) for x in value)
 
 
 def _bounds(result: Record, config: TrainConfig) -> Bounds:
-    found = result.get("bounds")
-    if not isinstance(found, dict) or not all(isinstance(of_split, dict) for of_split in found.values()):
-        raise ValueError("result.json must hold {'bounds': {split: {K: [...]}}}")
-    for split, of_split in found.items():
+    bounds = result.get("bounds")
+    if not isinstance(bounds, dict) or not all(isinstance(of_split, dict) for of_split in bounds.values()):
+        raise ValueError(
+            "result.json must hold {'bounds': {split: {K: [...]}}}, got something else: train the run again"
+        )
+    for split, of_split in bounds.items():
         for count, values in of_split.items():
-            if not str(count).isdecimal() or not _is_numbers(values, config.replicas):
+            if not str(count).isdecimal() or not _is_values(values, config.replicas):
                 raise ValueError(
-                    f"result.json must give {config.replicas} numbers for each whole K, got {count!r} of {split!r}"
+                    f"result.json must hold {config.replicas} numbers, one per replica, for each whole K, "
+                    f"got something else for K = {count!r} of {split!r}: train the run again"
                 )
-    return {split: {int(count): values for count, values in of.items()} for split, of in found.items()}
+    return {split: {int(count): values for count, values in of.items()} for split, of in bounds.items()}
 
 
 def _provenance(run: Run) -> Record:
@@ -162,18 +166,18 @@ def _picture(path: Path, problems: list[Problem]) -> bytes | None:
     file = path / "samples.png"
     if not file.is_file():
         return None
-    if file.stat().st_size > LARGEST_PICTURE:
-        problems.append(Problem(str(path), "samples.png is larger than 4 MiB; left out"))
+    if file.stat().st_size > MAX_PICTURE_BYTES:
+        problems.append(Problem(str(path), "samples.png is larger than 4 MiB; omitted"))
         return None
     data = file.read_bytes()
-    if not data.startswith(PNG):
-        problems.append(Problem(str(path), "samples.png is no PNG file; left out"))
+    if not data.startswith(PNG_MAGIC):
+        problems.append(Problem(str(path), "samples.png is not a PNG file; omitted"))
         return None
     return data
 
 
 def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunData]:
-    """Keep one run of each start: counted twice, its replicas would look like more evidence than there is."""
+    """Keep one run per seed and training: replicas counted twice would look like more evidence than there is."""
     by_start: dict[TrainConfig, list[RunData]] = {}
     for run in runs:
         by_start.setdefault(_start(run.config), []).append(run)
@@ -187,5 +191,5 @@ def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunDa
 
 
 def _start(config: TrainConfig) -> TrainConfig:
-    """Return the configuration with all that leaves the first weights and their training as they are set aside."""
-    return replace(config, replicas=1, **{name: getattr(TrainConfig, name) for name in WITHOUT_CONSEQUENCE})
+    """Return the configuration without the fields that change neither the initial weights nor their training."""
+    return replace(config, replicas=1, **{name: getattr(TrainConfig, name) for name in FIELDS_WITHOUT_EFFECT})

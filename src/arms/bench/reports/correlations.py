@@ -1,4 +1,4 @@
-r"""Correlation against p for every coupling (the paper's figure 1), above the smallest that can be.
+r"""Correlation of every coupling as a function of p (the paper's figure 1), above the smallest possible one.
 
 The sum of n exchangeable Bernoulli(p) is a whole number of mean np, so its variance is at least {np}(1 - {np}), with
 {.} the fractional part, and Var S = n p(1-p) (1 + (n-1) rho) gives
@@ -18,16 +18,16 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from arms.arguments import as_count
-from arms.bench.reports.figures import COLUMN, line_looks, looks, save
-from arms.bench.reports.style import COUPLING_STYLES, UNKNOWN
+from arms.bench.reports.figures import COLUMN_WIDTH, figure_settings, line_style, save
+from arms.bench.reports.style import COUPLING_STYLES, UNKNOWN_STYLE
 from arms.couplings import COUPLINGS
 
-POINTS = 401
+GRID_POINTS = 401
 
 
 @dataclass(frozen=True)
 class Correlations:
-    """Common correlation of every coupling against p, float64 `[points]` each."""
+    """Correlation of two samples of every coupling as a function of p, float64 `[points]` each."""
 
     num_samples: int
     probs: Tensor
@@ -45,8 +45,8 @@ def smallest_correlation(probs: Tensor, n: int) -> Tensor:
     return (part * (1 - part) / (n * probs * (1 - probs)) - 1) / (n - 1)
 
 
-def correlation_curves(num_samples: int = 5, points: int = POINTS) -> Correlations:
-    """Return the exact correlations at probabilities strictly between 0 and 1."""
+def correlation_curves(num_samples: int = 5, points: int = GRID_POINTS) -> Correlations:
+    """Return the exact correlations of all couplings at probabilities strictly between 0 and 1."""
     probs = torch.linspace(0, 1, as_count(points, 3, "points"), dtype=torch.float64)[1:-1]
     logits = torch.logit(probs)
     curves = {name: make().correlation(logits, num_samples) for name, make in COUPLINGS.items()}
@@ -54,19 +54,19 @@ def correlation_curves(num_samples: int = 5, points: int = POINTS) -> Correlatio
 
 
 def write_correlations(curves: Correlations, folder: Path) -> list[Path]:
-    """Write the figure and its table."""
-    with looks():
+    """Write the figure and its table, and return their paths."""
+    with figure_settings():
         written = save(_figure(curves), folder, "correlations", ("svg", "pdf", "png"))
     return [*written, _write(curves, folder / "correlations.csv")]
 
 
 def _figure(curves: Correlations) -> Figure:
-    figure = Figure(figsize=(COLUMN, 2.7), layout="constrained")
+    figure = Figure(figsize=(COLUMN_WIDTH, 2.7), layout="constrained")
     axes = figure.subplots()
     probs = curves.probs.tolist()
     axes.plot(probs, curves.bound.tolist(), color="0.8", linewidth=5, label="smallest possible")
     for name, values in curves.of_coupling.items():
-        line = line_looks(COUPLING_STYLES.get(name, UNKNOWN))
+        line = line_style(COUPLING_STYLES.get(name, UNKNOWN_STYLE))
         axes.plot(probs, values.tolist(), markevery=(len(probs) // 12, len(probs) // 6), label=name, **line)
     axes.set(xlabel="p", ylabel=r"correlation $\rho$ of two samples", xlim=(0, 1))
     axes.set_title(f"n = {curves.num_samples}")

@@ -1,4 +1,4 @@
-"""Training curves: mean and standard deviation over replicas, thinned to what a screen can show."""
+"""Training curves: mean and standard deviation of every metric over replicas, thinned to what a screen can show."""
 
 import math
 from collections.abc import Sequence
@@ -7,34 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from arms.bench.metrics import METRICS, Metric
 from arms.bench.reports.collect import RunData
 from arms.bench.reports.groups import Group, Row
 
-MOST_POINTS = 400
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """Something that run directories report while they train."""
-
-    key: str
-    """Its name in metrics.jsonl."""
-    title: str
-    short: str
-    axis: str
-    logarithmic: bool = False
-
-
-QUANTITIES = (
-    Quantity("train_elbo", "Train ELBO (K=1)", "train, K=1", "ELBO / nats"),
-    Quantity("test_bound_100", "Test bound (K=100)", "test, K=100", "bound / nats"),
-    Quantity("gradient_variance", "Gradient variance, encoder", "gradient", "variance", logarithmic=True),
-)
+MAX_POINTS = 400
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One row of a comparison against the step."""
+    """One metric of one row of a comparison, as a function of the step."""
 
     label: str
     estimator: str
@@ -42,10 +24,10 @@ class Curve:
     steps: list[int]
     mean: list[float]
     std: list[float] | None
-    """None for one replica."""
+    """None for a single replica."""
 
     def edges(self, first: float) -> list[float]:
-        """Return the lower and upper edges of the band from that step on."""
+        """Return the lower and upper edges of the band from step `first` on."""
         std = self.std or [0.0] * len(self.mean)
         late = [(m, s) for step, m, s in zip(self.steps, self.mean, std, strict=True) if step >= first]
         return [edge for m, s in late for edge in (m - s, m + s)]
@@ -53,14 +35,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """The curves of one quantity in one comparison."""
+    """The curves of one metric in one comparison."""
 
-    quantity: Quantity
+    metric: Metric
     curves: Sequence[Curve]
 
     def frame(self) -> tuple[float, float] | None:
-        """Return the range of the bands after the first fifth of the steps, which dwarfs the rest; None shows all."""
-        if self.quantity.logarithmic:
+        """Return the range of the axis: that of the bands after the first fifth of the steps; None shows everything.
+
+        The rise of the first steps would dwarf all later differences.
+        """
+        if self.metric.scale == "log":
             return None
         last = max(curve.steps[-1] for curve in self.curves)
         edges = [edge for curve in self.curves for edge in curve.edges(first=last / 5)]
@@ -70,23 +55,23 @@ class Plot:
 
 
 def plots(group: Group) -> list[Plot]:
-    """Return a plot for every quantity that the group's runs reported."""
+    """Return a plot for every metric that the group's runs recorded."""
     found = []
-    for quantity in QUANTITIES:
-        curves = [curve for row in group.rows if (curve := _curve(row, quantity.key)) is not None]
+    for metric in METRICS.values():
+        curves = [curve for row in group.rows if (curve := _curve(row, metric.key)) is not None]
         if curves:
-            found.append(Plot(quantity, curves))
+            found.append(Plot(metric, curves))
     return found
 
 
 def _curve(row: Row, key: str) -> Curve | None:
-    # An unfinished run would cut short the curve it is pooled into.
+    # An unfinished run would shorten the curve of the runs it is pooled with.
     runs = [_series(run, key) for run in row.finished or row.runs]
     steps = sorted(set.intersection(*(set(series) for series in runs)))
     if not steps:
         return None
     values = np.array([[_number(value) for series in runs for value in series[step]] for step in steps])
-    # A replica that stopped is left out from the start: on its way out it would drag the mean along.
+    # A replica that stopped is omitted from the first step on: shortly before, its values would dominate the mean.
     if (going := np.isfinite(values[-1])).any():
         values = values[:, going]
     finite = np.isfinite(values).all(1)
@@ -107,8 +92,8 @@ def _number(value: float | None) -> float:
 
 
 def _thin(steps: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[list[int], NDArray[np.float64]]:
-    """Average consecutive reports, each under its last step, down to MOST_POINTS."""
-    width = math.ceil(len(steps) / MOST_POINTS)
+    """Average consecutive records, under the last of their steps, so that at most MAX_POINTS are left."""
+    width = math.ceil(len(steps) / MAX_POINTS)
     starts = np.arange(0, len(steps), width)
     ends = np.append(starts[1:], len(steps))
     sums = np.add.reduceat(values, starts, axis=0)

@@ -1,4 +1,4 @@
-"""Figures for print: matplotlib without its global state, at the width of a column or of a page."""
+"""Figures for print, by matplotlib without its global state, at the width of a column or of a page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,13 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from arms.bench.reports.curves import QUANTITIES, Curve, Plot
+from arms.bench.metrics import METRICS
+from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.style import DASHES, MARKERS, Style, style_of
 
-COLUMN, PAGE = 3.25, 6.75
-"""Inches."""
+COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75
+"""In inches."""
 
-LOOKS: dict[str, Any] = {
+MATPLOTLIB_SETTINGS: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -32,23 +33,23 @@ LOOKS: dict[str, Any] = {
     "axes.grid": True,
     "grid.alpha": 0.25,
     "grid.linewidth": 0.5,
-    "pdf.fonttype": 42,  # letters, not outlines: searchable, and what publishers ask for
+    "pdf.fonttype": 42,  # text, not outlines: searchable, and required by publishers
     "svg.hashsalt": "arms",  # the same figure gives the same file
 }
 
 
 @contextmanager
-def looks() -> Iterator[None]:
-    """Draw and save with our sizes, whatever the user's own settings are."""
-    with style.context(["default", LOOKS]):
+def figure_settings() -> Iterator[None]:
+    """Draw and save with our sizes, whatever the user's own settings."""
+    with style.context(["default", MATPLOTLIB_SETTINGS]):
         yield
 
 
 def save(figure: Figure, folder: Path, name: str, endings: Sequence[str] = ("pdf", "svg")) -> list[Path]:
-    """Write a figure in every format; no date goes in, so that files change only with their contents."""
+    """Write a figure in every format, without dates, so that files change only with their contents."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{ending}" for ending in endings]
-    figure.draw_without_rendering()  # lays out once; each format would do it again
+    figure.draw_without_rendering()  # one layout for all formats
     figure.set_layout_engine("none")
     stamps: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     for path, ending in zip(paths, endings, strict=True):
@@ -56,8 +57,8 @@ def save(figure: Figure, folder: Path, name: str, endings: Sequence[str] = ("pdf
     return paths
 
 
-def line_looks(style: Style) -> dict[str, Any]:
-    """Return a style in matplotlib's words."""
+def line_style(style: Style) -> dict[str, Any]:
+    """Return a style as arguments of matplotlib."""
     return {"color": style.color, "linestyle": DASHES[style.dash], "marker": MARKERS[style.marker]}
 
 
@@ -68,42 +69,43 @@ def legend_below(figure: Figure, lines: Sequence[Line2D], columns: int) -> None:
 
 def training_figure(plots: Sequence[Plot]) -> Figure:
     """Draw the training curves of one comparison side by side."""
-    figure = Figure(figsize=(PAGE, 2.5), layout="constrained")
+    figure = Figure(figsize=(PAGE_WIDTH, 2.5), layout="constrained")
     for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots, strict=True):
         _draw(axes, plot)
-        axes.set_title(plot.quantity.title)
-        axes.set(xlabel="step", ylabel=plot.quantity.axis)
+        axes.set_title(plot.metric.title)
+        axes.set(xlabel="step", ylabel=plot.metric.axis_label)
     _training_legend(figure, plots)
     return figure
 
 
 def budgets_figure(columns: Mapping[int, Sequence[Plot]]) -> Figure:
-    """Draw comparisons that differ in n alone as the paper does: a column a budget, a row a quantity."""
-    quantities = [q for q in QUANTITIES if any(plot.quantity == q for plots in columns.values() for plot in plots)]
-    figure = Figure(figsize=(PAGE, 0.6 + 1.5 * len(quantities)), layout="constrained")
-    grid = figure.subplots(len(quantities), len(columns), squeeze=False, sharex="col")
+    """Draw comparisons that differ in n alone as the paper does: one column per budget, one row per metric."""
+    drawn = {plot.metric for plots in columns.values() for plot in plots}
+    metrics = [metric for metric in METRICS.values() if metric in drawn]
+    figure = Figure(figsize=(PAGE_WIDTH, 0.6 + 1.5 * len(metrics)), layout="constrained")
+    grid = figure.subplots(len(metrics), len(columns), squeeze=False, sharex="col")
     for column, (n, plots) in zip(grid.T, columns.items(), strict=True):
         column[0].set_title(f"n = {n}")
         column[-1].set_xlabel("step")
-        for axes, quantity in zip(column, quantities, strict=True):
-            for plot in (plot for plot in plots if plot.quantity == quantity):
+        for axes, metric in zip(column, metrics, strict=True):
+            for plot in (plot for plot in plots if plot.metric == metric):
                 _draw(axes, plot)
-    for axes, quantity in zip(grid[:, 0], quantities, strict=True):
-        axes.set_ylabel(f"{quantity.short}\n{quantity.axis}")
+    for axes, metric in zip(grid[:, 0], metrics, strict=True):
+        axes.set_ylabel(f"{metric.short_title}\n{metric.axis_label}")
     _training_legend(figure, [plot for plots in columns.values() for plot in plots])
     return figure
 
 
 def _training_legend(figure: Figure, plots: Sequence[Plot]) -> None:
     first = {curve.label: curve for plot in plots for curve in plot.curves}
-    handles = [Line2D([], [], label=label, **line_looks(style_of(c.estimator))) for label, c in first.items()]
+    handles = [Line2D([], [], label=label, **line_style(style_of(c.estimator))) for label, c in first.items()]
     legend_below(figure, handles, min(len(handles), 6))
 
 
 def _draw(axes: Axes, plot: Plot) -> None:
     for curve in plot.curves:
-        _draw_curve(axes, curve, positive=plot.quantity.logarithmic)
-    if plot.quantity.logarithmic:
+        _draw_curve(axes, curve, positive=plot.metric.scale == "log")
+    if plot.metric.scale == "log":
         axes.set_yscale("log")
     if frame := plot.frame():
         axes.set_ylim(*frame)
@@ -113,11 +115,11 @@ def _draw(axes: Axes, plot: Plot) -> None:
 
 
 def _draw_curve(axes: Axes, curve: Curve, *, positive: bool) -> None:
-    looks_of = line_looks(style_of(curve.estimator))
-    axes.plot(curve.steps, curve.mean, markevery=max(1, len(curve.steps) // 6), **looks_of)
+    line = line_style(style_of(curve.estimator))
+    axes.plot(curve.steps, curve.mean, markevery=max(1, len(curve.steps) // 6), **line)
     if curve.std is not None:
         low, high = band(curve, positive=positive)
-        axes.fill_between(curve.steps, low, high, color=looks_of["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(curve.steps, low, high, color=line["color"], alpha=0.15, linewidth=0)
 
 
 def band(curve: Curve, *, positive: bool) -> tuple[list[float], list[float]]:

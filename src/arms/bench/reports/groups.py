@@ -1,16 +1,16 @@
-"""Which runs may be compared: those of one data set, network, budget, length and decoder rule; the rest is a row."""
+"""Groups of runs that may be compared (same data set, network, budget, steps, decoder rule), and their rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from arms.bench.config import TrainConfig
-from arms.bench.reports.collect import WITHOUT_CONSEQUENCE, RunData
+from arms.bench.reports.collect import FIELDS_WITHOUT_EFFECT, RunData
 from arms.estimators import ESTIMATORS
 
 
 class Setting(NamedTuple):
-    """What the rows of one comparison have in common."""
+    """The fields of a configuration that all rows of one comparison have in common."""
 
     dataset: str
     network: str
@@ -20,23 +20,24 @@ class Setting(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """Each in words."""
+        """Each field in words."""
         decoder = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
         rule = decoder.get(self.decoder_samples, self.decoder_samples)
         return [self.dataset, self.network, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
 
     @property
     def title(self) -> str:
-        """All of them."""
+        """All fields in words."""
         return ", ".join(self.parts)
 
 
-POOLED = {"seed", "replicas"}
+POOLED_FIELDS = {"seed", "replicas"}
+"""Runs that differ in nothing else are one row."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """All runs that differ in nothing but their seeds: their replicas are pooled."""
+    """All runs that differ only in their seeds; their replicas are pooled."""
 
     label: str
     estimator: str
@@ -50,14 +51,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """One comparison: rows in the order of the registry."""
+    """One comparison: its rows, in the order of the registry of estimators."""
 
     setting: Setting
     rows: Sequence[Row]
 
     @property
     def notes(self) -> list[str]:
-        """What the data sets of these runs ask to be said, each once."""
+        """The warnings of the data sets of these runs, each once."""
         return list(dict.fromkeys(run.note for row in self.rows for run in row.runs if run.note))
 
 
@@ -70,7 +71,7 @@ def group_runs(runs: Iterable[RunData]) -> list[Group]:
 
 
 def setting_of(config: TrainConfig) -> Setting:
-    """Return what a run has in common with those it may be compared with."""
+    """Return the setting that a run shares with those it may be compared with."""
     return Setting(config.dataset, config.network, config.num_samples, config.steps, config.decoder_samples)
 
 
@@ -80,19 +81,19 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
         by_difference.setdefault(_differences(run.config), []).append(run)
     shared = set.intersection(*(set(key) for key in by_difference))
     rows = [
-        Row(_label(dict(key), dict(shared)), members[0].config.estimator, members)
-        for key, members in by_difference.items()
+        Row(_label(dict(key), dict(shared)), of_row[0].config.estimator, of_row)
+        for key, of_row in by_difference.items()
     ]
     order = {name: place for place, name in enumerate(ESTIMATORS)}
     return sorted(rows, key=lambda row: (order.get(row.estimator, len(order)), row.label))
 
 
 def _differences(config: TrainConfig) -> tuple[tuple[str, str], ...]:
-    left_out = {*Setting._fields, *WITHOUT_CONSEQUENCE, *POOLED}
-    return tuple((name, str(value)) for name, value in asdict(config).items() if name not in left_out)
+    omitted = {*Setting._fields, *FIELDS_WITHOUT_EFFECT, *POOLED_FIELDS}
+    return tuple((name, str(value)) for name, value in asdict(config).items() if name not in omitted)
 
 
 def _label(own: Mapping[str, str], shared: Mapping[str, str]) -> str:
-    """The estimator, with whatever else tells the row from its neighbours."""
+    """Return the estimator, followed by every field in which the row differs from others."""
     extras = [f"{name} {value}" for name, value in own.items() if name not in shared and name != "estimator"]
     return f"{own['estimator']} ({', '.join(extras)})" if extras else own["estimator"]

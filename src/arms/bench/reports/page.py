@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing beside it. Whatever comes from a run directory is escaped."""
+"""The HTML page: one self-contained file, in which all text from run directories is escaped."""
 
 import base64
 import html
@@ -17,30 +17,30 @@ from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.figures import band
 from arms.bench.reports.groups import Group
 from arms.bench.reports.style import style_of
-from arms.bench.reports.tables import RULE, Table
+from arms.bench.reports.tables import MARKING_RULE, Table
 
 Json: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of one comparison."""
+    """One comparison on the page."""
 
     group: Group
     tables: Sequence[Table]
     plots: Sequence[Plot]
     downloads: Sequence[str] = ()
-    """Files beside the page, relative to it."""
+    """Paths of files beside the page, relative to it."""
 
     @property
     def caveats(self) -> list[str]:
-        """What the tables ask to be said, each once."""
+        """The caveats of the tables, each once."""
         return list(dict.fromkeys(caveat for table in self.tables for caveat in table.caveats))
 
 
 @dataclass(frozen=True)
 class Overview:
-    """What spans all comparisons; empty when there is only one."""
+    """What spans all comparisons; empty if there is only one."""
 
     table: Table | None
     downloads: Sequence[str]
@@ -56,7 +56,7 @@ def render(collection: Collection, sections: Sequence[Section], overview: Overvi
         overview=overview,
         problems=collection.problems,
         runs=collection.runs,
-        rule=RULE,
+        rule=MARKING_RULE,
         version=version,
         picture=_data_uri,
         figures=Markup(script_json(figures)),  # noqa: S704 (script_json escapes)
@@ -65,21 +65,21 @@ def render(collection: Collection, sections: Sequence[Section], overview: Overvi
 
 
 def summary(collection: Collection) -> str:
-    """Say how much there is, and of what."""
+    """Return one line: how many runs and replicas, which data, and how many of them are incomplete."""
     runs = collection.runs
     replicas = sum(run.config.replicas for run in runs)
     stopped = replicas - sum(run.surviving for run in runs)
     datasets = ", ".join(sorted({run.config.dataset for run in runs})) or "no data"
     diverged = sum(run.surviving == 0 for run in runs)
     unfinished = sum(run.bounds is None and run.surviving > 0 for run in runs)
-    said = [_plural(len(runs), "run"), _plural(replicas, "replica"), f"data: {datasets}"]
+    parts = [_plural(len(runs), "run"), _plural(replicas, "replica"), f"data: {datasets}"]
     counts = ((stopped, "stopped"), (diverged, "diverged"), (unfinished, "unfinished"))
-    said += [f"{count} {what}" for count, what in counts if count]
-    return " · ".join(said)
+    parts += [f"{count} {what}" for count, what in counts if count]
+    return " · ".join(parts)
 
 
 def script_json(content: object) -> str:
-    """Return JSON that cannot end the script element it is put in."""
+    """Return JSON that cannot close the script element that contains it."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -94,27 +94,27 @@ def _data_uri(run: RunData) -> str:
 
 
 def figure_data(plot: Plot) -> Json:
-    """Return a plot for the page's script: traces, and the little of the layout that depends on it."""
-    quantity = plot.quantity
-    traces = [trace for curve in plot.curves for trace in _traces(curve, positive=quantity.logarithmic)]
+    """Return a plot as data for the script of the page: its traces, and its part of the layout."""
+    logarithmic = plot.metric.scale == "log"
+    traces = [trace for curve in plot.curves for trace in _traces(curve, positive=logarithmic)]
     return {
         "traces": traces,
-        "axis": quantity.axis,
-        "log": quantity.logarithmic,
-        "dtick": _decade_ticks(plot) if quantity.logarithmic else None,
+        "axis": plot.metric.axis_label,
+        "log": logarithmic,
+        "dtick": _decade_ticks(plot) if logarithmic else None,
         "range": plot.frame(),
     }
 
 
 def _decade_ticks(plot: Plot) -> int | str | None:
-    """Return Plotly's name for ticks at 1, at 1-2-5, or (None) wherever it likes, so that labels never collide."""
+    """Return Plotly's name for ticks at 1, at 1-2-5, or (None) of its own choice, so that labels never overlap."""
     positive = [value for curve in plot.curves for value in curve.mean if value > 0]
     decades = math.log10(max(positive) / min(positive)) if positive else 0.0
     return 1 if decades > 2.5 else "D2" if decades > 0.5 else None
 
 
 def _traces(curve: Curve, *, positive: bool) -> list[Json]:
-    # Plotly reads HTML in names, so a label is escaped here though it is JSON.
+    # Plotly interprets HTML in names, so a label is escaped here although it is written as JSON.
     name = html.escape(curve.label)
     line = _line_trace(curve, name, "e" if positive else "f")
     return [line] if curve.std is None else [_band_trace(curve, name, positive=positive), line]
@@ -122,7 +122,7 @@ def _traces(curve: Curve, *, positive: bool) -> list[Json]:
 
 def _line_trace(curve: Curve, name: str, number: str) -> Json:
     style = style_of(curve.estimator)
-    spread = f" ± %{{customdata:.3{number}}}" if curve.std else ""
+    deviation = f" ± %{{customdata:.3{number}}}" if curve.std else ""
     return {
         "x": curve.steps,
         "y": _short(curve.mean),
@@ -132,7 +132,7 @@ def _line_trace(curve: Curve, name: str, number: str) -> Json:
         "mode": "lines+markers",
         "marker": {"symbol": style.marker, "color": style.color, "size": 7, "maxdisplayed": 7},
         "line": {"color": style.color, "dash": style.dash, "width": 2},
-        "hovertemplate": f"%{{y:.3{number}}}{spread}",
+        "hovertemplate": f"%{{y:.3{number}}}{deviation}",
     }
 
 
@@ -152,7 +152,7 @@ def _band_trace(curve: Curve, name: str, *, positive: bool) -> Json:
 
 
 def _short(values: Sequence[float]) -> list[float]:
-    """Seven digits, more than a screen can show, in half the bytes."""
+    """Round to seven digits, more than a screen can show, in half the bytes."""
     return [float(f"{value:.7g}") for value in values]
 
 

@@ -1,4 +1,4 @@
-"""The numbers printed in the ARMS paper (Dimitriev & Zhou, ICML 2021), and what must be said beside them."""
+"""The numbers printed in the ARMS paper (Dimitriev & Zhou, ICML 2021), and their caveats."""
 
 import json
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from importlib.resources import files
 from arms.bench.config import TrainConfig, paper_preset
 from arms.bench.reports.groups import Group, Setting
 
-DATASETS = {"dynamic-mnist": "dynamic_mnist", "fashion-mnist": "fashion_mnist", "omniglot": "omniglot"}
-ESTIMATORS = {"arms-ms-d": "arms-ms"}
-"""Where the paper's name is not ours."""
+PRINTED_DATASETS = {"dynamic-mnist": "dynamic_mnist", "fashion-mnist": "fashion_mnist", "omniglot": "omniglot"}
+PRINTED_ESTIMATORS = {"arms-ms-d": "arms-ms"}
+"""The paper's names, where they differ from ours."""
 
 HALF_BUDGET = {"disarm", "relax", "rebar", "arm", "disarm-ms", "arms-ms-d", "arms-ms-n", "arms-ms-s"}
-"""Estimators for which the released code averages over n/2 samples unless told otherwise."""
+"""Estimators for which the released code averages over n/2 samples by default."""
 
-UNCERTAIN = (
+UNCERTAIN_K = (
     "The released code reports a K-sample bound, by default with K = n for ARMS, LOORF and VIMCO but K = n/2 for "
-    "DisARM, RELAX and the multi-sample ARMS and DisARM. Which K stands behind the printed DisARM and RELAX numbers "
-    "is not certain."
+    "DisARM, RELAX and the multi-sample ARMS and DisARM. Which K the printed DisARM and RELAX numbers have is "
+    "not certain."
 )
 REPEATED_DISARM = "Table 2 of the paper repeats table 1's DisARM column in 23 of 24 rows: no multi-sample result."
 REPEATED_ROW = "The paper's table 1 repeats its table 3 in this row (Omniglot, linear, n = 8)."
@@ -34,9 +34,9 @@ class Printed:
 
 
 def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
-    """Return what the paper prints for this estimator on that split, or None."""
-    key = (DATASETS.get(setting.dataset), setting.network, setting.num_samples, split)
-    return _numbers().get((*key, ESTIMATORS.get(estimator, estimator)))
+    """Return the number that the paper prints for an estimator on a split, or None."""
+    key = (PRINTED_DATASETS.get(setting.dataset), setting.network, setting.num_samples, split)
+    return _numbers().get((*key, PRINTED_ESTIMATORS.get(estimator, estimator)))
 
 
 def released_count(estimator: str, num_samples: int) -> int:
@@ -49,26 +49,26 @@ def released_count(estimator: str, num_samples: int) -> int:
 
 
 def caveats(group: Group) -> list[str]:
-    """Return what to keep in mind when our numbers stand beside printed ones."""
-    said = [UNCERTAIN]
+    """Return the caveats of a comparison of our numbers with printed ones."""
+    lines = [UNCERTAIN_K]
     names = {row.estimator for row in group.rows}
     if "disarm-ms" in names:
-        said.append(REPEATED_DISARM)
+        lines.append(REPEATED_DISARM)
     if (group.setting.dataset, group.setting.network, group.setting.num_samples) == ("omniglot", "linear", 8):
-        said.append(REPEATED_ROW)
-    return [*said, *_departures(group)]
+        lines.append(REPEATED_ROW)
+    return [*lines, *_departures(group)]
 
 
 def _departures(group: Group) -> list[str]:
-    """Name the settings in which these runs are not the paper's."""
+    """Return a sentence with the fields in which these runs differ from the paper, if there are any."""
     fields = ("steps", "decoder_samples", "batch_size", "latents", "learning_rate", "prior_learning_rate", "precision")
     paper = paper_preset(TrainConfig())
-    found = []
+    differences = []
     for name in fields:
         ours = {getattr(run.config, name) for row in group.rows for run in row.runs}
         if ours != {getattr(paper, name)}:
-            found.append(f"{name} {', '.join(sorted(map(str, ours)))} (paper: {getattr(paper, name)})")
-    return [f"These runs depart from the paper: {'; '.join(found)}."] if found else []
+            differences.append(f"{name} {', '.join(sorted(map(str, ours)))} (paper: {getattr(paper, name)})")
+    return [f"These runs differ from the paper: {'; '.join(differences)}."] if differences else []
 
 
 @cache

@@ -1,6 +1,7 @@
-"""One colour, dash and marker for every estimator, the same in every figure and on every page.
+"""Colour, dash and marker of every estimator, the same in every figure and on every page.
 
-The colours are Okabe and Ito's, told apart by colour-blind eyes; dash and marker repeat the distinction in print.
+The colours are those of Okabe and Ito, which colour-blind readers can distinguish; dash and marker do so in black and
+white.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ DASHES: Mapping[str, tuple[float, tuple[float, ...]]] = {
     "dashdot": (0, (5, 1.5, 1.2, 1.5)),
     "longdash": (0, (9, 2.5)),
 }
-"""A dash by the name it has on the page, as matplotlib writes it."""
+"""Plotly's name of a dash, and its form in matplotlib."""
 
 MARKERS: Mapping[str, str] = {
     "circle": "o",
@@ -33,7 +34,7 @@ MARKERS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Style:
-    """How the curves of one estimator look."""
+    """Colour, dash and marker of one curve."""
 
     color: str
     dash: str
@@ -67,15 +68,15 @@ COUPLING_STYLES: Mapping[str, Style] = {
     "gaussian": STYLES["arms-n"],
     "systematic": STYLES["arms-s"],
 }
-"""A coupling looks like the estimator that draws from it."""
+"""A coupling has the style of the estimator that draws from it."""
 
-UNKNOWN = Style(GREY, "longdash", "pentagon")
+UNKNOWN_STYLE = Style(GREY, "longdash", "pentagon")
 
 
 def style_of(estimator: str) -> Style:
-    """Return the estimator's looks; one that is not in the registry is grey.
+    """Return the style of an estimator; one that is not in the registry is grey.
 
     >>> style_of("arms-s").color
     '#D55E00'
     """
-    return STYLES.get(estimator, UNKNOWN)
+    return STYLES.get(estimator, UNKNOWN_STYLE)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from arms.bench.reports.tables import Cell, Table
 
-LATEX = {
+LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
     "%": r"\%",
@@ -26,7 +26,7 @@ LATEX = {
 
 
 def markdown(table: Table) -> str:
-    """Return the table in Markdown, the best in bold."""
+    """Return the table in Markdown, the best numbers in bold."""
     lines = [f"**{_plain(table.title)}**", "", _line([table.heading, *table.columns])]
     lines.append("|" + "---|" + "---:|" * len(table.columns))
     for label, cells in table.rows:
@@ -35,7 +35,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """Return the table as a `tabular`, the best in bold."""
+    """Return the table as a LaTeX `tabular`, the best numbers in bold."""
     body = [" & ".join([_tex(label), *(_tex_cell(cell) for cell in cells)]) + r" \\" for label, cells in table.rows]
     head = " & ".join(_tex(heading) for heading in (table.heading, *table.columns)) + r" \\"
     comments = [f"% {_one_line(text)}" for text in (table.title, *table.caveats)]
@@ -44,8 +44,8 @@ def latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def comma_separated(table: Table) -> str:
-    """Return the table in full precision: mean, std, replicas and mark of every column."""
+def csv_text(table: Table) -> str:
+    """Return the table as CSV in full precision: mean, std, replicas and mark of every column."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     parts = ("mean", "std", "replicas", "best")
@@ -55,7 +55,7 @@ def comma_separated(table: Table) -> str:
     return out.getvalue()
 
 
-FORMATS: Mapping[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": comma_separated}
+FORMATS: Mapping[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": csv_text}
 
 
 def write_table(table: Table, folder: Path) -> list[Path]:
@@ -78,7 +78,7 @@ def _line(fields: list[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Keep text from ending its cell, or from becoming HTML where Markdown is shown."""
+    """Escape what would end the cell, or become HTML where Markdown is rendered."""
     return _one_line(text).replace("|", r"\|").replace("<", "&lt;")
 
 
@@ -87,7 +87,7 @@ def _one_line(text: str) -> str:
 
 
 def _tex(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in _one_line(text))
+    return "".join(LATEX_ESCAPES.get(character, character) for character in _one_line(text))
 
 
 def _tex_cell(cell: Cell) -> str:

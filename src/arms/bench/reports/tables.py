@@ -1,21 +1,20 @@
-"""Comparison tables: mean and standard deviation over replicas, the best marked; no column mixes two values of K."""
+"""Comparison tables: mean and standard deviation over replicas, the best marked, one K per column."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from arms.bench.formatting import number
-from arms.bench.metrics import surviving
+from arms.bench.formatting import format_number
+from arms.bench.metrics import TEST_BOUND_SAMPLES, surviving
 from arms.bench.reports import paper
 from arms.bench.reports.groups import Group, Row
 
-RULE = (
+MARKING_RULE = (
     "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of the column (in the "
     "overview, of the row), and every mean closer to it than the standard error of their difference, "
-    "sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no spread, and is never marked."
+    "sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no standard deviation, and is never marked."
 )
-LARGE_K = 100
 
 
 @dataclass(frozen=True)
@@ -24,18 +23,18 @@ class Stat:
 
     mean: float
     std: float | None
-    """None where it is not known: one replica has none."""
+    """None if it is not known: a single replica has none."""
     count: int | None = None
     """Replicas; None for a printed number."""
 
     def __str__(self) -> str:
         mean = _signed(self.mean)
-        return mean if self.std is None else f"{mean} ± {number(self.std)}"
+        return mean if self.std is None else f"{mean} ± {format_number(self.std)}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, or the absence of one."""
+    """A number of a table, or an empty cell."""
 
     stat: Stat | None = None
     best: bool = False
@@ -50,7 +49,7 @@ class Table:
 
     title: str
     name: str
-    """What its files are called."""
+    """The name of its files."""
     columns: Sequence[str]
     rows: Sequence[tuple[str, Sequence[Cell]]]
     caveats: Sequence[str] = ()
@@ -58,7 +57,7 @@ class Table:
 
 
 def comparison(group: Group, name: str) -> Table | None:
-    """Return the table of one group, or None while no run of it is finished."""
+    """Return the table of one group, or None if none of its runs is finished."""
     rows = [row for row in group.rows if row.finished]
     columns = [(split, count) for split, count in _columns(group) if any(bound_stat(r, split, count) for r in rows)]
     if not columns:
@@ -71,7 +70,7 @@ def comparison(group: Group, name: str) -> Table | None:
 
 
 def beside_paper(group: Group, name: str) -> list[Table]:
-    """Return our numbers beside the printed ones, a table for each K that the released code reports by default."""
+    """Return our numbers beside the printed ones, one table per K that the released code has as its default."""
     n = group.setting.num_samples
     rows = [row for row in group.rows if row.finished]
     counts = sorted({paper.released_count(row.estimator, n) for row in rows}, reverse=True)
@@ -82,21 +81,21 @@ def beside_paper(group: Group, name: str) -> list[Table]:
 
 
 def overview(groups: Sequence[Group], name: str) -> Table | None:
-    """Return the 100-sample test bound of every group against estimator, where there is more than one group."""
+    """Return the test bound of every group (rows) and estimator (columns), if there is more than one group."""
     labels = list(dict.fromkeys(row.label for group in groups for row in group.rows if row.finished))
-    titles, shared = _apart([group.setting.parts for group in groups])
+    titles, shared = _differing_and_shared([group.setting.parts for group in groups])
     rows = []
     for title, group in zip(titles, groups, strict=True):
-        stats = {row.label: bound_stat(row, "test", LARGE_K) for row in group.rows}
+        stats = {row.label: bound_stat(row, "test", TEST_BOUND_SAMPLES) for row in group.rows}
         cells = mark_best([stats.get(label) for label in labels])
         if any(cell.stat for cell in cells):
             rows.append((title, cells))
-    title = ", ".join([f"test K={LARGE_K}", *shared])
+    title = ", ".join([f"test K={TEST_BOUND_SAMPLES}", *shared])
     return Table(title, name, labels, rows, heading="comparison") if len(rows) > 1 else None
 
 
 def bound_stat(row: Row, split: str, count: int) -> Stat | None:
-    """Return a bound over the replicas that are left of the row's finished runs, or None if one of them lacks it."""
+    """Return a bound over the surviving replicas of the row's finished runs, or None if one of these runs lacks it."""
     values: list[float] = []
     for run in row.finished:
         assert run.bounds is not None
@@ -108,7 +107,7 @@ def bound_stat(row: Row, split: str, count: int) -> Stat | None:
 
 
 def summarise(values: Sequence[float]) -> Stat:
-    """Return mean and sample standard deviation; one infinite or undefined value makes them undefined.
+    """Return mean and sample standard deviation, or NaN and None if a value is not finite.
 
     >>> str(summarise([-1.0, -2.0, -3.0]))
     '\u22122.00 ± 1.00'
@@ -119,7 +118,7 @@ def summarise(values: Sequence[float]) -> Stat:
 
 
 def mark_best(stats: Sequence[Stat | None]) -> list[Cell]:
-    """Mark by RULE; a column with a single number has no best, and a diverged run, whose std is None, is never it."""
+    """Mark by MARKING_RULE; a column with a single number has no best, and a number without std is never marked."""
     ranked = [stat for stat in stats if stat is not None and stat.std is not None]
     if len(ranked) < 2:
         return [Cell(stat) for stat in stats]
@@ -140,7 +139,7 @@ def _standard_error(stat: Stat) -> float:
 
 def _columns(group: Group) -> list[tuple[str, int]]:
     counts = sorted({1, group.setting.num_samples})
-    tested = sorted({*counts, LARGE_K})
+    tested = sorted({*counts, TEST_BOUND_SAMPLES})
     return [("train", count) for count in counts] + [("test", count) for count in tested]
 
 
@@ -149,9 +148,9 @@ def _heading(split: str, count: int, num_samples: int) -> str:
 
 
 def _counted(row: Row) -> str:
-    asked = sum(run.config.replicas for run in row.finished)
-    going = sum(run.surviving for run in row.finished)
-    return f"{row.label}, R={going}" + (f" of {asked}" if going < asked else "")
+    started = sum(run.config.replicas for run in row.finished)
+    left = sum(run.surviving for run in row.finished)
+    return f"{row.label}, R={left}" + (f" of {started}" if left < started else "")
 
 
 def _beside_paper(group: Group, rows: Sequence[Row], count: int, name: str) -> Table | None:
@@ -168,7 +167,7 @@ def _beside_paper(group: Group, rows: Sequence[Row], count: int, name: str) -> T
         cells.append([Cell(Stat(number.mean, number.plus_minus) if number else None) for number in numbers])
     part = "n" if count == group.setting.num_samples else "n/2"
     return Table(
-        f"Beside the paper, released default K = {part} = {count}",
+        f"Beside the paper's numbers, at its default K = {part} = {count}",
         f"{name}-paper-k{count}",
         columns,
         [(_counted(row), of_row) for row, of_row in zip(rows, zip(*cells, strict=True), strict=True)],
@@ -176,12 +175,12 @@ def _beside_paper(group: Group, rows: Sequence[Row], count: int, name: str) -> T
     )
 
 
-def _apart(lists: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Return what tells the lists apart, in words, and what they share, place by place."""
+def _differing_and_shared(lists: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Return the parts in which each list differs from the others, joined, and the parts that all lists share."""
     common = [len(set(place)) == 1 for place in zip(*lists, strict=True)]
     own = [", ".join(part for part, same in zip(parts, common, strict=True) if not same) for parts in lists]
     return own, [part for part, same in zip(lists[0], common, strict=True) if same] if lists else []
 
 
 def _signed(value: float) -> str:
-    return number(value).replace("-", "\u2212") if math.isfinite(value) else "not finite"
+    return format_number(value).replace("-", "\u2212") if math.isfinite(value) else "not finite"

@@ -12,15 +12,13 @@ from time import perf_counter
 from typing import TypeAlias
 
 from arms.bench.config import TrainConfig
-from arms.bench.metrics import Record
+from arms.bench.metrics import METRICS, Record, stopping_values
 from arms.bench.runs.directory import Events, Run, held
 
 Watcher: TypeAlias = Callable[[Record], None]
 """Called with every report: step, and each metric as a list with one number a replica, None once it has stopped."""
 Tell: TypeAlias = Callable[[str], None]
 """Called with a line that a user should read while training goes on."""
-
-WORDS = {"train_elbo": "ELBO", "gradient_variance": "gradient variance", "test_bound_100": "test bound"}
 
 
 class DivergedError(ValueError):
@@ -70,9 +68,9 @@ class Member:
         """Write a report and return it, None for every replica that has stopped; `finite` speaks of its parameters."""
         causes: dict[int, str] = {}
         for replica in self._going():
-            lost = [name for name, values in record.items() if name != "step" and not math.isfinite(values[replica])]
+            lost = [METRICS[key] for key in stopping_values(record) if not math.isfinite(record[key][replica])]
             if lost or not finite[replica]:
-                causes[replica] = f"{WORDS.get(lost[0], lost[0])} is" if lost else "parameters are"
+                causes[replica] = f"{lost[0].words} is" if lost else "parameters are"
         self._stop(record["step"], causes)
         written = {name: value if name == "step" else self._masked(value) for name, value in record.items()}
         self.run.report(written)

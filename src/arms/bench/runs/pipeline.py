@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, load, refuse_other_forms
+from arms.bench.data import Dataset, check_same_shape_and_levels, load
 from arms.bench.ensemble import (
     joined_state,
     names_of,
@@ -27,8 +27,8 @@ from arms.bench.ensemble import (
     share_of_record,
     side_by_side,
 )
-from arms.bench.evaluation import TEST_SAMPLES, evaluate, final_bounds
-from arms.bench.metrics import Record
+from arms.bench.evaluation import evaluate, final_bounds
+from arms.bench.metrics import GRADIENT_VARIANCE, TEST_BOUND, TEST_BOUND_SAMPLES, TRAIN_ELBO, Record
 from arms.bench.models import BinaryVAE, blank_vae
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run
@@ -232,7 +232,7 @@ def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None
         means.tell(f"a CPU computes in float32 all the same: precision {precision!r} says something on a GPU only")
     names = dict.fromkeys(member.config.dataset for member in rest)
     data = {name: given.get(name) or load(name, data_dir) for name in names}
-    refuse_other_forms([*data.values()])
+    check_same_shape_and_levels([*data.values()])
     for name, dataset in data.items():
         if means.model is not None and (width := means.model.pixel_mean.shape[-1]) != dataset.train.shape[1]:
             raise ValueError(f"the model is for images of {width} pixels, and {name} has {dataset.train.shape[1]}")
@@ -344,8 +344,8 @@ def _report(trainer: Trainer, members: Sequence[Member], data: Mapping[str, Data
     """Let every run that has replicas left report where it stands."""
     whole: Record = {
         "step": trainer.steps_done,
-        "train_elbo": trainer.recent_elbo().tolist(),
-        "gradient_variance": trainer.gradient_variance().tolist(),
+        TRAIN_ELBO.key: trainer.recent_elbo().tolist(),
+        GRADIENT_VARIANCE.key: trainer.gradient_variance().tolist(),
     }
     finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
     written = []
@@ -357,8 +357,8 @@ def _report(trainer: Trainer, members: Sequence[Member], data: Mapping[str, Data
         if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
             own = share_of_model(trainer, config, index, len(members))
             dataset = data[config.dataset]
-            found = evaluate(own, dataset, "test", [TEST_SAMPLES], config.seed, config.evaluate_images)
-            record["test_bound_100"] = found[str(TEST_SAMPLES)]
+            found = evaluate(own, dataset, "test", [TEST_BOUND_SAMPLES], config.seed, config.evaluate_images)
+            record[TEST_BOUND.key] = found[str(TEST_BOUND_SAMPLES)]
         first = index * config.replicas
         written.append((member, member.report(record, finite[first : first + config.replicas])))
     return written

@@ -1,0 +1,109 @@
+"""Verbs for estimators and couplings: check, estimators."""
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import rich
+import tyro
+from rich.markup import escape
+from rich.table import Table
+
+from arms import checks
+from arms.arguments import as_count
+from arms.checks.estimator import COUNTS
+from arms.couplings import COUPLINGS, BinaryCoupling
+from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
+
+COLOURS = {"pass": "[green]", "FAIL": "[bold red]"}
+MIN_DRAWS = 1000
+"""With fewer, a mean of draws is too far from normal for its z-score to mean anything."""
+
+
+def check(
+    subject: Annotated[str, tyro.conf.Positional],
+    /,
+    draws: int = 100_000,
+    failure_rate: float = checks.verdicts.FAILURE_RATE,
+) -> None:
+    """Check an estimator or a coupling: bias against enumeration, correlation, extreme logits, repeatability.
+
+    Args:
+        subject: A name (see `arms estimators`), or module:attribute of your own class, imported from this folder too.
+        draws: Draws per statistical test, at least 1,000; more draws detect smaller errors.
+        failure_rate: How often a correct subject may fail by chance.
+    """
+    as_count(draws, MIN_DRAWS, "--draws")
+    if not 0 < failure_rate < 1:
+        raise ValueError(f"--failure-rate must lie between 0 and 1, got {failure_rate}")
+    checked = _find(subject)
+    if isinstance(checked, BinaryCoupling):
+        verdict = checks.check_coupling(checked, draws=draws, failure_rate=failure_rate)
+    else:
+        verdict = checks.check_estimator(checked, draws=draws, failure_rate=failure_rate)
+    table = Table("check", "verdict", "figure", title=f"{subject}: {verdict.subject}")
+    for finding in verdict.findings:
+        word = f"{COLOURS.get(finding.verdict, '[yellow]')}{finding.verdict}"
+        table.add_row(finding.name, word, escape(finding.figure))
+    rich.print(table)
+    if not verdict.passed:
+        raise SystemExit(1)
+
+
+def estimators() -> None:
+    """List every estimator with its formula and reference."""
+    table = Table("name", "gradient of the", "estimate", "smallest n", "reference")
+    for name, factory in ESTIMATORS.items():
+        one = factory(DEFAULT_NUM_SAMPLES)
+        reference = getattr(one, "coupling", one).reference  # the coupling is what tells one ARMS from another
+        smallest = f"{one.min_samples}{', even' if one.even_samples else ''}"
+        table.add_row(name, str(one.target), one.formula, smallest, reference)
+    rich.print(table)
+
+
+def _find(subject: str) -> BinaryCoupling | Callable[[int], Estimator]:
+    """Return the coupling, or the function from num_samples to an estimator, that a user has named."""
+    if subject in ESTIMATORS:
+        return ESTIMATORS[subject]
+    if subject in COUPLINGS:
+        return COUPLINGS[subject]()
+    module, colon, attribute = subject.partition(":")
+    if not colon:
+        names = ", ".join([*ESTIMATORS, *COUPLINGS])
+        raise ValueError(f"nothing is called {subject!r}: give one of {names}, or module:Class of your own")
+    sys.path.insert(0, os.getcwd())
+    try:
+        loaded = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, SyntaxError, TypeError) as error:
+        raise ValueError(f"cannot find {subject!r}: {error}") from None
+    if isinstance(loaded, BinaryCoupling):
+        return loaded
+    if inspect.isclass(loaded) and issubclass(loaded, BinaryCoupling):
+        try:
+            return loaded()
+        except TypeError as error:
+            raise ValueError(f"cannot make {subject!r}: {error}; give a coupling object instead of its class") from None
+    _check_makes_estimators(subject, loaded)
+    return loaded  # type: ignore[no-any-return]
+
+
+def _check_makes_estimators(subject: str, loaded: object) -> None:
+    if isinstance(loaded, Estimator):
+        raise ValueError(
+            f"{subject!r} is one estimator, but several budgets are checked: give its class, or a function"
+        )
+    remedy = "give a coupling, or a function of num_samples that returns an estimator"
+    if not callable(loaded):
+        raise ValueError(f"{subject!r} must be a coupling or a function, got {type(loaded).__name__}: {remedy}")
+    for n in COUNTS:
+        try:
+            made = loaded(n)
+        except ValueError:  # this estimator does not take such a budget
+            continue
+        except TypeError as error:
+            raise ValueError(f"{subject!r} cannot be called with num_samples alone: {error}; {remedy}") from None
+        if not isinstance(made, Estimator):
+            raise ValueError(f"{subject!r} must return an estimator, got {type(made).__name__}: {remedy}")

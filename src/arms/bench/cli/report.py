@@ -1,0 +1,99 @@
+"""Verbs that write pages and figures: report, toy, correlations."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import rich
+import torch
+import tyro
+from rich.markup import escape
+from rich.table import Table
+
+from arms.bench import toy as toy_problem
+from arms.bench.cli.console import explaining_missing_packages, print_markup, print_paths
+from arms.bench.cli.parsing import Output
+
+
+def report(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    output: Output = Path("report.html"),
+    files: bool = True,
+) -> None:
+    """Compare runs on one self-contained page, with the paper's numbers beside them.
+
+    Args:
+        runs: Run directories, or folders of them.
+        output: The page to write.
+        files: Write every table (.md, .tex, .csv) and figure (.pdf, .svg) too, into `<page>_files`.
+    """
+    if not runs:
+        raise ValueError("give at least one run directory, or a folder of them: arms report runs")
+    if not any(path.exists() for path in runs):
+        raise ValueError(f"there is no {' and no '.join(map(str, runs))}: give run directories, or a folder of them")
+    with explaining_missing_packages():
+        from arms.bench.reports import build_report, summary
+        from arms.bench.reports.collect import run_directories
+
+        if not any(True for path in runs for _ in run_directories(path)):
+            raise ValueError(
+                f"there is no run in {' or '.join(map(str, runs))}: train one first, or give another folder"
+            )
+        collection = build_report(runs, output, files=files)
+    for problem in collection.problems:
+        print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
+    print_markup(f"{escape(summary(collection))}\nreport: {escape(str(output.resolve()))}")
+
+
+def toy(
+    num_samples: tuple[int, ...] = toy_problem.BUDGETS,
+    replicas: int = 1000,
+    seed: int = 0,
+    output: Output = Path("toy"),
+) -> None:
+    """Measure gradient variances on the paper's toy problem, beside their closed forms, and draw its figure 2.
+
+    Args:
+        num_samples: Budgets n, one panel each.
+        replicas: Monte-Carlo replicas at each of 98 probabilities, and number of ascents.
+        seed: Seed of the generator.
+        output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    by_budget = {n: toy_problem.variance_curves(n, replicas=replicas, generator=generator) for n in num_samples}
+    if not by_budget:
+        raise ValueError("give at least one budget: --num-samples 4 10")
+    table = Table("n", "variance / loorf's", *toy_problem.ESTIMATORS, title="toy problem, mean over p from 0.1 to 0.9")
+    for n, curves in by_budget.items():
+        _add_budget(table, n, curves)
+    rich.print(table)
+    shown = 10 if 10 in num_samples else num_samples[-1]
+    paths = toy_problem.ascents(shown, replicas=replicas, generator=generator)
+    with explaining_missing_packages():
+        from arms.bench.reports.toy import write_toy
+
+        print_paths(write_toy([curve for curves in by_budget.values() for curve in curves], paths, output))
+
+
+def correlations(num_samples: int = 5, output: Output = Path("correlations")) -> None:
+    """Draw the correlation of every coupling against p, above the smallest possible: the paper's figure 1.
+
+    Args:
+        num_samples: How many samples are coupled.
+        output: Folder for the figure (.svg, .pdf, .png) and the numbers (.csv).
+    """
+    with explaining_missing_packages():
+        from arms.bench.reports.correlations import correlation_curves, write_correlations
+
+        print_paths(write_correlations(correlation_curves(num_samples), output))
+
+
+def _add_budget(table: Table, n: int, curves: Sequence[toy_problem.ToyCurve]) -> None:
+    """Add two rows: the measured variances, and the closed forms where there are any."""
+    loorf = next(curve for curve in curves if curve.estimator == "loorf")
+    assert loorf.exact is not None
+    measured = [f"{curve.measured.mean() / loorf.measured.mean():.3f}" for curve in curves]
+    exact = ["" if curve.exact is None else f"{curve.exact.mean() / loorf.exact.mean():.3f}" for curve in curves]
+    table.add_row(str(n), "measured", *measured)
+    table.add_row("", "closed form", *exact, end_section=True)

@@ -1,0 +1,34 @@
+"""What `arms.bench` exports: every name, each loaded when it is first used."""
+
+import subprocess
+import sys
+
+import pytest
+
+from arms import bench
+from arms.bench.runs import pipeline
+
+
+@pytest.mark.parametrize("name", bench.__all__)
+def test_every_name_is_there(name: str) -> None:
+    if not hasattr(pipeline, name) and bench._MODULES[name] == pipeline.__name__:
+        pytest.skip(f"{name} is not in runs/pipeline.py yet")
+    assert getattr(bench, name).__name__ == name
+    assert name in dir(bench)
+
+
+def test_exports_and_modules_are_the_same_names() -> None:
+    assert bench.__all__ == sorted(bench._MODULES)
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        _ = bench.trian  # type: ignore[attr-defined]
+
+
+def test_importing_the_bench_is_light() -> None:
+    script = """
+import sys
+import arms.bench
+heavy = {"tyro", "rich", "pooch", "scipy", "sklearn", "safetensors", "tensorboard", "matplotlib", "plotly", "jinja2"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+assert not [name for name in sys.modules if name.startswith("arms.bench.")]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,59 @@
+"""The table of metrics: one entry is enough for messages, progress bars and curves."""
+
+import math
+from pathlib import Path
+
+import pytest
+from run_directories import make_run
+
+from arms.bench.cli import train as verbs
+from arms.bench.config import TrainConfig
+from arms.bench.metrics import METRICS, Metric, stopped_replicas
+from arms.bench.reports import build_report, collect
+from arms.bench.reports.curves import plots
+from arms.bench.reports.groups import group_runs
+from arms.bench.runs.directory import Run
+from arms.bench.runs.live_run import Member
+
+ENTROPY = Metric("entropy", "entropy", "Entropy of q(b|x)", "entropy", "entropy", unit="bits", stops_replica=False)
+
+
+@pytest.fixture
+def entropy(monkeypatch: pytest.MonkeyPatch) -> Metric:
+    monkeypatch.setitem(METRICS, ENTROPY.key, ENTROPY)
+    return ENTROPY
+
+
+def test_a_new_metric_is_drawn_and_shown(entropy: Metric, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "a", TrainConfig(replicas=2), records=2)
+    run.report({"step": 3, "train_elbo": [-97.0, -96.0], "gradient_variance": [0.1, 0.1], "entropy": [7.0, 8.0]})
+    (group,) = group_runs(collect([tmp_path / "runs"]).runs)
+    *_, plot = plots(group)
+    assert plot.metric == entropy
+    assert plot.curves[0].mean == [7.5]
+    build_report([tmp_path / "runs"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "<h3>Entropy of q(b|x)</h3>" in page
+    assert '"axis":"entropy / bits"' in page
+    assert verbs._figures(run.metrics()[-1]) == "ELBO -96.50  variance 1.00e-01  entropy 7.50"
+
+
+def test_only_what_may_stop_a_replica_stops_it(entropy: Metric, tmp_path: Path) -> None:
+    told: list[str] = []
+    config = TrainConfig(replicas=2)
+    member = Member(Run.create(tmp_path, config), config, told.append)
+    member.report({"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [math.nan, 1.0]}, [True, True])
+    assert told == []
+    assert member.run.metrics() == [{"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [None, 1.0]}]
+    assert member.run.stopped() == {}
+    member.report({"step": 20, "gradient_variance": [1.0, math.inf]}, [True, True])
+    assert told == [
+        "replica 1 of arms-s stopped at step 20: its gradient variance is not finite; the other one goes on"
+    ]
+    assert member.run.stopped() == {1: 20}
+
+
+def test_every_key_is_in_the_table_once() -> None:
+    assert list(METRICS) == ["train_elbo", "test_bound_100", "gradient_variance"]
+    assert all(key == metric.key for key, metric in METRICS.items())
+    assert stopped_replicas([{"step": 1, "gradient_variance": [None, 0.1]}]) == {0: 1}
