@@ -1,7 +1,5 @@
 """Unbiased, low-variance gradients through binary choices: RLOO, generalised to n antithetic samples."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from arms import checks
 from arms.checks import variance
 from arms.couplings import COUPLINGS, Coupling, Dirichlet, Gaussian, Independent, Systematic, coupling
@@ -31,6 +29,8 @@ from arms.estimators import (
     variance_loss,
 )
 from arms.expectation import attach, coupled_bound, draw, expectation, multi_sample_bound
+
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "ARM",
@@ -71,8 +71,3 @@ __all__ = [
     "variance",
     "variance_loss",
 ]
-
-try:
-    __version__ = version("arms-grad")
-except PackageNotFoundError:  # run from a checkout that was not installed
-    __version__ = "0+unknown"
