@@ -20,7 +20,7 @@ import torch
 from train_step import grey_images
 
 from arms.bench.config import TrainConfig
-from arms.bench.ensemble import packed_trainer
+from arms.bench.ensemble import ensemble_trainer
 from arms.bench.runs.memory import free_memory
 from arms.bench.training.engine import BLOCK, Engine
 
@@ -76,7 +76,7 @@ def build(network: str, estimators: str, n: int, replicas: int, precision: str, 
         )
         for name in names
     ]
-    engine = Engine(packed_trainer(configs, [grey_images()] * len(names), "cuda"))
+    engine = Engine(ensemble_trainer(configs, [grey_images()] * len(names), "cuda"))
     engine.advance(2 * BLOCK)
     torch.cuda.synchronize()
     return engine

@@ -1,4 +1,4 @@
-"""Packing: runs side by side are runs of their own, and survive kills, full memory and being gone on with apart."""
+"""Ensembles: runs trained together are runs of their own, and survive kills, full memory and separate resumption."""
 
 import json
 import subprocess
@@ -17,12 +17,12 @@ from arms.bench.data import Dataset, TrainingImages, load
 from arms.bench.ensemble import (
     Packed,
     PackedBounds,
+    ensemble_trainer,
     joined_state,
-    pack,
     packable,
-    packed_trainer,
     share_of_model,
     share_of_state,
+    stack,
 )
 from arms.bench.evaluation import evaluate
 from arms.bench.metrics import Record
@@ -30,7 +30,7 @@ from arms.bench.models import build_vae
 from arms.bench.runs import pipeline
 from arms.bench.runs.directory import CHECKPOINTS, Run
 from arms.bench.runs.memory import free_memory
-from arms.bench.runs.pipeline import train, train_packed
+from arms.bench.runs.pipeline import train, train_together
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
@@ -72,14 +72,14 @@ def packed(
         if record["step"] == stop_at:
             raise InterruptedError
 
-    return train_packed(
+    return train_together(
         configs_of(names),
         [folder / name for name in names],
         device="cpu",
         datasets=[digits] * len(names),
         checkpoint_seconds=0.0,
-        watch=stop,
-        tell=list[str]().append if told is None else told.append,
+        on_record=stop,
+        notify=list[str]().append if told is None else told.append,
     )
 
 
@@ -152,7 +152,7 @@ def test_a_packed_run_starts_from_the_weights_it_would_have_alone(
     mixed: bool, digits: Dataset, strokes: Dataset
 ) -> None:
     datasets = [digits, strokes if mixed else digits]
-    trainer = packed_trainer(configs_of(NAMES), datasets, "cpu")
+    trainer = ensemble_trainer(configs_of(NAMES), datasets, "cpu")
     for index, dataset in enumerate(datasets):
         alone = build_vae(SMALL.network, SMALL.latents, dataset.pixel_mean(), SMALL.replicas, SMALL.seed).state_dict()
         own = share_of_model(trainer, SMALL, index, 2).state_dict()
@@ -162,7 +162,7 @@ def test_a_packed_run_starts_from_the_weights_it_would_have_alone(
 
 def test_so_does_what_an_estimator_learns(digits: Dataset, strokes: Dataset) -> None:
     configs = [replace(SMALL, estimator="relax", dataset=dataset.name) for dataset in (digits, strokes)]
-    trainer = packed_trainer(configs, [digits, strokes], "cpu")
+    trainer = ensemble_trainer(configs, [digits, strokes], "cpu")
     for index, (config, dataset) in enumerate(zip(configs, (digits, strokes), strict=True)):
         alone = Trainer(config, dataset).learnt
         assert len(alone) > 2
@@ -182,7 +182,7 @@ def test_data_sets_side_by_side(names: list[str], tmp_path: Path, digits: Datase
                 raise InterruptedError
 
         paths = [folder / f"{config.dataset}-{config.estimator}" for config in configs]
-        return train_packed(configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, watch=stop)
+        return train_together(configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, on_record=stop)
 
     with pytest.raises(InterruptedError):
         go(tmp_path / "again", stop_at=10)
@@ -200,7 +200,7 @@ def test_data_sets_side_by_side(names: list[str], tmp_path: Path, digits: Datase
 
 def test_neighbours_with_one_estimator_draw_at_once() -> None:
     configs = [replace(SMALL, estimator=name, dataset=data) for name in NAMES for data in ("a", "b", "c")]
-    together = pack(configs)
+    together = stack(configs)
     assert isinstance(together, Packed)
     assert together.members == (arms.LOORF(4), arms.ARMS(4, arms.coupling("systematic")))
     assert together.widths == (6, 6)
@@ -226,7 +226,7 @@ def test_a_pack_of_one_is_a_plain_run(tmp_path: Path, digits: Dataset) -> None:
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_states_come_apart_and_together_again(mixed: bool, digits: Dataset, strokes: Dataset) -> None:
-    trainer = packed_trainer(configs_of(NAMES), [digits, strokes if mixed else digits], "cpu")
+    trainer = ensemble_trainer(configs_of(NAMES), [digits, strokes if mixed else digits], "cpu")
     trainer.step()
     state = {name: tensor.clone() for name, tensor in trainer.state().items()}
     parts = [share_of_state(state, index, 2) for index in range(2)]
@@ -243,7 +243,7 @@ def test_states_come_apart_and_together_again(mixed: bool, digits: Dataset, stro
 @pytest.mark.parametrize("name", [name for name, make in arms.ESTIMATORS.items() if not packable(make(4))])
 def test_what_cannot_be_packed_is_refused(name: str, tmp_path: Path, digits: Dataset) -> None:
     with pytest.raises(
-        ValueError, match=f"{name} cannot be packed with .* among reinforce, loorf, disarm, arts, arms-d"
+        ValueError, match=f"{name} cannot share an ensemble with .* among reinforce, loorf, disarm, arts, arms-d"
     ):
         packed(tmp_path, digits, ["loorf", name])
     assert not list(tmp_path.iterdir())
@@ -251,7 +251,7 @@ def test_what_cannot_be_packed_is_refused(name: str, tmp_path: Path, digits: Dat
 
 def test_packed_bounds_are_each_members_own(tmp_path: Path, digits: Dataset) -> None:
     names = ["disarm-ms", "arms-ms-d", "loorf-ms"]
-    estimator = pack([replace(SMALL, estimator=name) for name in names])
+    estimator = stack([replace(SMALL, estimator=name) for name in names])
     assert isinstance(estimator, PackedBounds)
     assert estimator.objective == "multi-sample bound"
     logits = torch.linspace(-2, 2, 6 * 5 * 3, dtype=torch.float64).reshape(6, 5, 3)
@@ -272,7 +272,7 @@ def test_a_pack_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
         (["loorf", "vimco"], r"loorf \(expectation\), vimco \(bound of K = 4\)"),
         (["vimco", "arms-ms-s"], r"vimco \(bound of K = 4\), arms-ms-s \(bound of K = 2\)"),
     ):
-        with pytest.raises(ValueError, match=f"must have the same objective, got {what}: train them apart"):
+        with pytest.raises(ValueError, match=f"must have the same objective, got {what}: train them separately"):
             packed(tmp_path, digits, names)
     assert not list(tmp_path.iterdir())
 
@@ -281,9 +281,9 @@ def test_refusals(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
     with pytest.raises(ValueError, match="must differ in estimator or data set, got loorf, loorf"):
         packed(tmp_path, digits, ["loorf", "loorf"])
     with pytest.raises(ValueError, match="holds another run"):
-        train_packed(configs_of(NAMES, replace(SMALL, seed=3)), [tmp_path / "new", whole[1].path], device="cpu")
+        train_together(configs_of(NAMES, replace(SMALL, seed=3)), [tmp_path / "new", whole[1].path], device="cpu")
     with pytest.raises(ValueError, match="no device 'tpu' here"):
-        train_packed(configs_of(NAMES), [tmp_path / name for name in NAMES], device="tpu")
+        train_together(configs_of(NAMES), [tmp_path / name for name in NAMES], device="tpu")
     assert not list(tmp_path.iterdir())
 
 
@@ -297,9 +297,9 @@ import torch
 torch.set_num_threads(1)
 sys.modules["torch.utils.tensorboard.writer"] = None
 import torch._dynamo, safetensors.torch  # what training imports on its way: once, not in each process
-from arms.bench.runs import directory as runs
+from arms.bench.runs import directory as runs, provenance
 from arms.bench.data import Dataset, load
-from arms.bench.runs.pipeline import train, train_packed
+from arms.bench.runs.pipeline import train, train_together
 from arms.bench.config import TrainConfig
 
 whole = load("digits")
@@ -307,14 +307,14 @@ digits = Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20],
 folder, config, names = Path(sys.argv[1]), TrainConfig(**json.loads(sys.argv[2])), sys.argv[3].split()
 
 def packed(folder, config=config, **options):
-    options = {"device": "cpu", "datasets": [digits] * len(names), "tell": print, **options}
+    options = {"device": "cpu", "datasets": [digits] * len(names), "notify": print, **options}
     configs = [replace(config, estimator=name) for name in names]
-    train_packed(configs, [folder / name for name in names], **options)
+    train_together(configs, [folder / name for name in names], **options)
 """
 
 KILLED = """
-runs._commit = lambda: ""
-os.fsync = lambda descriptor: None  # a killed process takes no disk along
+provenance.commit = lambda: ""
+os.fsync = lambda descriptor: None  # the processes are killed, not the machine
 
 def fatal_before(real, number):
     def operation(*args):
@@ -341,7 +341,7 @@ def interrupted(folder):
         if own.estimator == names[0]:
             os.kill(os.getpid(), signal.SIGINT)
     try:
-        packed(folder, checkpoint_seconds=1e9, watch=once)
+        packed(folder, checkpoint_seconds=1e9, on_record=once)
     except KeyboardInterrupt:
         os._exit(130)
 
@@ -402,7 +402,7 @@ def test_finished_runs_are_left_alone(tmp_path: Path, digits: Dataset) -> None:
     runs = packed(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
     assert all(run.result() for run in runs)
     assert before == {file.name: file.stat().st_mtime_ns for file in finished.path.iterdir()}
-    assert told == ["these runs do not all go on together: disarm, arms-s from step 0; loorf finished before"]
+    assert told == ["these runs are not all trained together: disarm, arms-s from step 0; loorf finished before"]
     packed(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
     assert len(told) == 1
 
@@ -415,7 +415,7 @@ def test_runs_apart_go_on_from_where_they_stand(tmp_path: Path, digits: Dataset)
     assert [record["step"] for record in before] == [10, 20, 30]
     told: list[str] = []
     runs = packed(tmp_path, digits, names, told)
-    assert told == ["these runs do not all go on together: loorf, disarm from step 10; arms-s from step 30"]
+    assert told == ["these runs are not all trained together: loorf, disarm from step 10; arms-s from step 30"]
     assert all(run.result() for run in runs)
     assert runs[2].metrics()[:3] == before
 
@@ -500,8 +500,8 @@ def test_gpu_memory_that_is_really_full(tmp_path: Path, digits: Dataset) -> None
     free_memory()
     torch.cuda.set_per_process_memory_fraction(share)
     try:
-        runs = train_packed(
-            configs_of(NAMES, config), paths[1:], device="cuda", datasets=[digits] * len(NAMES), tell=told.append
+        runs = train_together(
+            configs_of(NAMES, config), paths[1:], device="cuda", datasets=[digits] * len(NAMES), notify=told.append
         )
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

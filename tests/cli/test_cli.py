@@ -131,7 +131,7 @@ def test_several_estimators_at_once(
     with pytest.raises(SystemExit, match="2"):
         main()
     lost = capsys.readouterr().err
-    assert lost.startswith("arms: no replica is left of runs/both (step 10): their numbers are not finite")
+    assert lost.startswith("arms: no replica survives of runs/both (step 10): their numbers are not finite")
     assert len(lost.strip().splitlines()) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_preset_gives_way_to_every_typed_flag(
         asked.extend(configs)
         return []
 
-    monkeypatch.setattr("arms.bench.runs.pipeline.train_packed", ask)
+    monkeypatch.setattr("arms.bench.runs.pipeline.train_together", ask)
     monkeypatch.setattr(sys, "argv", ["arms", "train", "--preset", "paper", *words])
     main()
     assert [(one.steps, one.replicas, one.decoder_samples) for one in asked] == [expected]
@@ -191,7 +191,7 @@ def test_data_verbs(tmp_path: Path) -> None:
         (["train", "--name", "../mine"], "--name must be the name of one folder, got '../mine': --runs says where"),
         (["train", "--name", "a/b"], "--name must be the name of one folder, got 'a/b'"),
         (["train", "--name", ".."], "--name must be the name of one folder, got '..'"),
-        (["train", "--together", "loorf", "relax"], "relax cannot be packed"),
+        (["train", "--together", "loorf", "relax"], "relax cannot share an ensemble"),
         (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
     ],
 )

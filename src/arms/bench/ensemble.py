@@ -1,8 +1,9 @@
 """Several runs as one wider ensemble: what differs is which estimator serves which replicas, and on which images.
 
 A GPU that five replicas keep half idle trains seventy-five for little more. Runs that share everything but estimator
-and data set can therefore go through one trainer side by side. Here is what that takes: the estimator of all, and how
-states, reports and models are taken apart into those of each run, and put together again.
+and data set can therefore go through one trainer side by side. Here is what that takes: which runs may share an
+ensemble, the estimator of all of them, and how states, records and models are taken apart into those of each run, and
+put together again.
 """
 
 from collections import Counter
@@ -23,15 +24,15 @@ from arms.bench.training.trainer import Trainer, for_run
 from arms.estimators import ESTIMATORS, Draw, Estimator, MultiSample
 from arms.estimators import estimator as as_estimator
 
-OWN = ("estimator", "dataset")
-"""What runs of one pack may differ in."""
+MAY_DIFFER = ("estimator", "dataset")
+"""Fields in which runs of one ensemble may differ."""
 SHARED = {"generator", "counts"}
 """Tensors of a state that have no replica axis; numbers, such as Adam's step, have none either."""
 
 
 @dataclass(frozen=True)
 class Packed(Estimator):
-    """Estimators side by side on the replica axis, the first of the batch, each for so many of them."""
+    """Estimators side by side on the replica axis, the first of the batch, each for as many as its width says."""
 
     members: tuple[Estimator, ...] = ()
     widths: tuple[int, ...] = ()
@@ -43,7 +44,9 @@ class Packed(Estimator):
         parts = logits.split(self.widths)
         draws = [member.draw(part, generator) for member, part in zip(self.members, parts, strict=True)]
         if any(draw.noise is not None for draw in draws):
-            raise ValueError("an estimator that needs the noise behind its samples cannot be packed: train it alone")
+            raise ValueError(
+                "an estimator that needs the noise behind its samples cannot share an ensemble: train it separately"
+            )
         return Draw(self, logits, torch.cat([draw.samples for draw in draws], 1))
 
     def combine(self, draw: Draw, values: Tensor) -> Tensor:
@@ -67,48 +70,75 @@ class PackedBounds(Packed, MultiSample):
 
 
 def packable(estimator: Estimator) -> bool:
-    """Whether an estimator can share the replica axis with others: no parameters, no memory but of its samples."""
+    """Whether an estimator can share the replica axis with others: no parameters, no memory but its samples."""
     return not (estimator.relaxes or estimator.alone)
 
 
 def bound_of(estimator: Estimator) -> int:
-    """Return what runs of one pack must share: the K of their bound, 0 for the expectation."""
+    """Return what runs of one ensemble must share: the K of their bound, 0 for the expectation."""
     return estimator.bound_samples if isinstance(estimator, MultiSample) else 0
 
 
 def names_of(configs: Sequence[TrainConfig]) -> list[str]:
-    """Return what tells runs of one pack apart."""
+    """Return what tells runs of one ensemble apart."""
     of_one = len({config.dataset for config in configs}) == 1
     return [config.estimator if of_one else f"{config.estimator} on {config.dataset}" for config in configs]
 
 
-def pack(configs: Sequence[TrainConfig]) -> Estimator:
-    """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once.
+def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
+    """Return what runs of one ensemble have in common: those with equal keys may share one, and no others.
 
-    An estimator that can share the replica axis with no other can still serve several data sets.
+    This is the one place that decides it: whatever groups runs, or refuses to, compares these keys. An estimator that
+    cannot share the replica axis with another is part of the key; it can still serve several data sets.
     """
-    _refuse_strangers(configs)
+    own = as_estimator(config.estimator, config.num_samples)
+    shared = [value for name, value in asdict(config).items() if name not in MAY_DIFFER]
+    return (*shared, bound_of(own), None if packable(own) else config.estimator)
+
+
+def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
+    """Sort runs into those that can be trained as one ensemble; within one, runs of one estimator are neighbours.
+
+    Their data sets must have images of the same size and number of levels, which is seen once they are loaded.
+
+    >>> runs = [TrainConfig(estimator=name) for name in ("loorf", "relax", "arms-s", "vimco")]
+    >>> [[config.estimator for config in together] for together in group_for_ensembles(runs)]
+    [['loorf', 'arms-s'], ['relax'], ['vimco']]
+    """
+    found: dict[object, list[TrainConfig]] = {}
+    order = [config.estimator for config in configs]
+    for config in sorted(configs, key=lambda config: order.index(config.estimator)):
+        found.setdefault(ensemble_key(config), []).append(config)
+    return list(found.values())
+
+
+def check_same_config(configs: Sequence[TrainConfig]) -> None:
+    """Raise, with the reason, if runs cannot share an ensemble."""
+    if len({ensemble_key(config) for config in configs}) > 1:
+        raise ValueError(_why_not_together(configs))
+    names = names_of(configs)
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"runs trained together must differ in estimator or data set, got {', '.join(names)}: name each once; "
+            "more seeds are `replicas`"
+        )
+
+
+def stack(configs: Sequence[TrainConfig]) -> Estimator:
+    """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once."""
+    check_same_config(configs)
     groups = [(name, len(list(same))) for name, same in groupby(config.estimator for config in configs)]
     members = tuple(as_estimator(name, configs[0].num_samples) for name, _ in groups)
     if len(members) == 1:
         return members[0]
-    for (name, _), member in zip(groups, members, strict=True):
-        if not packable(member):
-            fitting = ", ".join(name for name, make in ESTIMATORS.items() if packable(make(4)))
-            raise ValueError(
-                f"{name} cannot be packed with other estimators: train it alone, or choose among {fitting}"
-            )
-    if len({bound_of(member) for member in members}) > 1:
-        what = ", ".join(f"{name} {_objective(one)}" for (name, _), one in zip(groups, members, strict=True))
-        raise ValueError(f"runs of one pack must have the same objective, got {what}: train them apart")
     kind = PackedBounds if bound_of(members[0]) else Packed
     return kind(configs[0].num_samples, members, tuple(count * configs[0].replicas for _, count in groups))
 
 
-def packed_trainer(
+def ensemble_trainer(
     configs: Sequence[TrainConfig], datasets: Sequence[Dataset], device: str, model: BinaryVAE | None = None
 ) -> Trainer:
-    """Return the trainer of runs side by side, each with the data set and the weights that it would have alone."""
+    """Return the trainer of an ensemble; each run has the data set and the weights that it would have alone."""
     config = configs[0]
     if len(configs) == 1:
         return Trainer(config, datasets[0], device, model)
@@ -118,7 +148,8 @@ def packed_trainer(
         for dataset in dict.fromkeys(datasets)
     }
     together = _filled(wide, _joined([alone[dataset].state_dict() for dataset in datasets]))
-    trainer = Trainer(wide, datasets, device, together, pack(configs))
+    trainer = Trainer(wide, datasets, device, together, stack(configs))
+    # What an estimator learns starts as it would alone, too: each run gets a copy of its own.
     own = for_run(config, config.latents, trainer.data.images.shape[1], device)
     with torch.no_grad():
         for of_all, of_one in zip(trainer.learnt, own.parameters(), strict=True):
@@ -127,18 +158,18 @@ def packed_trainer(
 
 
 def share_of_record(record: Record, index: int, replicas: int) -> Record:
-    """Return a run's own part of a report: its replicas of every list."""
+    """Return a run's own part of a record: its replicas of every list."""
     part = slice(index * replicas, (index + 1) * replicas)
     return {name: value[part] if isinstance(value, list) else value for name, value in record.items()}
 
 
 def share_of_state(tensors: Mapping[str, Tensor], index: int, runs: int) -> dict[str, Tensor]:
-    """Return a run's own part of a state, which an ordinary training could go on with."""
+    """Return a run's own part of a state, from which it could also be resumed alone."""
     return {name: t if _is_shared(name, t) else t.chunk(runs)[index] for name, t in tensors.items()}
 
 
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> BinaryVAE:
-    """Return a run's own model, a copy where it is one of several: what it evaluates to depends on no neighbour."""
+    """Return a run's own model, a copy where it is one of several: its bounds then depend on no other run."""
     model = trainer.model
     if runs == 1:
         return model
@@ -153,24 +184,24 @@ def only_replicas(tensors: Mapping[str, Tensor], kept: Sequence[int]) -> dict[st
 def joined_state(states: Sequence[Mapping[str, Tensor]], seed: int, device: str) -> dict[str, Tensor]:
     """Return the states of several runs, all at one step, as one.
 
-    Runs that did not come here together have each used up other noise: they go on with noise that none has seen.
+    Runs that were not trained together so far have each used other noise: they resume with noise that none has seen.
     """
     whole = _joined(states)
-    if len({len(state["generator"]) for state in states}) > 1:
-        raise ValueError("these runs were begun on different kinds of devices: go on with each where it was begun")
+    if len({len(state["generator"]) for state in states}) > 1:  # a generator's state is longer on a CPU than on a GPU
+        raise ValueError("these runs were begun on different kinds of devices: resume each where it was begun")
     if not all(torch.equal(state["generator"], whole["generator"]) for state in states):
         own = seeded_generator(seed, f"train from {step_of(whole)}", device=device)
         whole["generator"] = own.get_state()
     return whole
 
 
-def side_by_side(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
-    """Sort runs, given the steps that each can go on from, into those that go on together: step, and their indices.
+def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
+    """Sort runs, given the steps that each can resume from, into those that resume together: step, and their indices.
 
-    A crash between two saves leaves runs of one pack a save apart: the step that most of them share is taken first, and
-    of several such the newest.
+    A crash between two saves leaves runs of one ensemble a save apart: the step that most of them share is taken first,
+    and of several such steps the newest.
 
-    >>> side_by_side([{120, 110}, {110, 100}, {500, 490}])
+    >>> group_by_step([{120, 110}, {110, 100}, {500, 490}])
     [(110, [0, 1]), (500, [2])]
     """
     rest = dict(enumerate(resumable))
@@ -205,20 +236,23 @@ def _joined(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def _refuse_strangers(configs: Sequence[TrainConfig]) -> None:
+def _why_not_together(configs: Sequence[TrainConfig]) -> str:
+    """Return why the keys of these runs are not all equal."""
     first = asdict(configs[0])
     for config in configs:
-        if other := [name for name, value in asdict(config).items() if name not in OWN and value != first[name]]:
-            raise ValueError(
-                f"runs of one pack may differ in {' and '.join(OWN)} only, got {first[other[0]]!r} and "
-                f"{getattr(config, other[0])!r} for {other[0]}: train them apart"
+        if other := [name for name, value in asdict(config).items() if name not in MAY_DIFFER and value != first[name]]:
+            return (
+                f"runs trained together may differ in {' and '.join(MAY_DIFFER)} only, got {first[other[0]]!r} and "
+                f"{getattr(config, other[0])!r} for {other[0]}: train them separately"
             )
-    names = names_of(configs)
-    if len(set(names)) < len(names):
-        raise ValueError(
-            f"runs of one pack must differ in estimator or data set, got {', '.join(names)}: name each once; "
-            "more seeds are `replicas`"
+    estimators = {config.estimator: as_estimator(config.estimator, config.num_samples) for config in configs}
+    if alone := [name for name, one in estimators.items() if not packable(one)]:
+        fitting = ", ".join(name for name, make in ESTIMATORS.items() if packable(make(4)))
+        return (
+            f"{alone[0]} cannot share an ensemble with other estimators: train it separately, or choose among {fitting}"
         )
+    what = ", ".join(f"{name} {_objective(one)}" for name, one in estimators.items())
+    return f"runs trained together must have the same objective, got {what}: train them separately"
 
 
 def _objective(estimator: Estimator) -> str:

@@ -9,6 +9,7 @@ def main() -> None:
     """Run the command line; what the user got wrong is one line on stderr and exit code 2."""
     try:
         from arms.bench.cli import checking, parsing, reporting, training
+        from arms.bench.runs.memory import keep_freed_memory
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("arms"):
             raise
@@ -33,7 +34,9 @@ def main() -> None:
         "experiments:run": reporting.experiments_run,
     }
     try:
-        parsing.parse(verbs, sys.argv[1:])()
+        verb = parsing.parse(verbs, sys.argv[1:])
+        keep_freed_memory()  # process-wide, so the command's business and not the library's
+        verb()
         sys.stdout.flush()
     except ValueError as error:
         sys.stderr.write(f"arms: {error}\n")

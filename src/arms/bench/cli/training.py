@@ -27,7 +27,7 @@ from arms.bench.pictures import write_samples
 from arms.bench.reports import build_report
 from arms.bench.runs import pipeline
 from arms.bench.runs.directory import Run
-from arms.bench.runs.live_run import Watcher
+from arms.bench.runs.live_run import OnRecord
 from arms.bench.training.state import step_of
 
 RunPath = Annotated[Path, tyro.conf.Positional]
@@ -95,14 +95,14 @@ def train(
     before = [path for path in paths if Run(path).result()]
     with _bars() as bars:
         watchers = {one: _watcher(bars, one) for one in configs}
-        finished = pipeline.train_packed(
+        finished = pipeline.train_together(
             configs,
             paths,
             device=device,
             data_dir=data_dir,
             checkpoint_seconds=checkpoint_seconds,
-            watch=lambda one, record: watchers[one](record),
-            tell=tell,
+            on_record=lambda one, record: watchers[one](record),
+            notify=tell,
         )
     for run in finished:
         tell(f"{run.path}{' (finished before)' if run.path in before else ''}: {_summary(run)}")
@@ -226,7 +226,9 @@ def demo(output: Path = Path("demo"), steps: int = DEMO.steps, replicas: int = D
     with _bars() as bars:
         for config in configs:
             watch = _watcher(bars, config)
-            finished.append(pipeline.train(config, output / run_name(config), device="cpu", watch=watch, tell=tell))
+            finished.append(
+                pipeline.train(config, output / run_name(config), device="cpu", on_record=watch, notify=tell)
+            )
     for run in finished:
         model, dataset = pipeline.load_model(run, "cpu")
         write_samples(run.path / "samples.png", model, dataset, 10, seeded_generator(0, "sample"))
@@ -253,7 +255,7 @@ def _bars() -> Iterator[Progress]:
             bars.stop()
 
 
-def _watcher(bars: Progress, config: TrainConfig) -> Watcher:
+def _watcher(bars: Progress, config: TrainConfig) -> OnRecord:
     tasks: list[TaskID] = []
 
     def watch(record: Record) -> None:

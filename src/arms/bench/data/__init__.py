@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arms.bench.data.catalogue import DATASETS
-from arms.bench.data.dataset import Dataset, TrainingImages, binarize, refuse_other_forms
+from arms.bench.data.dataset import Dataset, TrainingImages, binarize, check_same_form
 from arms.bench.data.sources import Entry
 
 __all__ = [
@@ -15,9 +15,9 @@ __all__ = [
     "Status",
     "TrainingImages",
     "binarize",
+    "check_same_form",
     "fetch",
     "load",
-    "refuse_other_forms",
     "status",
 ]
 

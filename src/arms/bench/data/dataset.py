@@ -62,7 +62,7 @@ class TrainingImages:
         """Return the images of data sets of one form, each for the same number of replicas, in order."""
         if not datasets or replicas % len(datasets):
             raise ValueError(f"{replicas} replicas must be shared evenly by the data sets, got {len(datasets)} of them")
-        refuse_other_forms(datasets)
+        check_same_form(datasets)
         different = list(dict.fromkeys(datasets))
         first = different[0]
         if len(different) == 1:
@@ -87,15 +87,17 @@ class TrainingImages:
         return binarize(self.images.index_select(0, rows).unflatten(0, (replicas, -1)), self.levels, generator)
 
 
-def refuse_other_forms(datasets: Sequence[Dataset]) -> None:
-    """Raise unless the images of all data sets have one size and one number of levels."""
+def check_same_form(datasets: Sequence[Dataset]) -> None:
+    """Raise unless the images of all data sets have the same size and number of levels."""
     forms = [(dataset.train.shape[1], dataset.levels) for dataset in dict.fromkeys(datasets)]
     if len(set(forms)) > 1:
         names = [dataset.name for dataset in dict.fromkeys(datasets)]
         found = ", ".join(
             f"{name} {form[0]} pixels of {form[1]} levels" for name, form in zip(names, forms, strict=True)
         )
-        raise ValueError(f"data sets trained together must be of one form, got {found}: train them apart")
+        raise ValueError(
+            f"data sets trained together must have the same image size and levels, got {found}: train them separately"
+        )
 
 
 def binarize(images: Tensor, levels: int, generator: Generator | None = None) -> Tensor:
