@@ -62,7 +62,7 @@ def test_compiled_step_is_the_plain_one(
 
 @stands_in_for_a_gpu
 @pytest.mark.parametrize("names", [("loorf", "arms-d"), ("loorf-ms", "arms-ms-d"), ("relax",)])
-def test_compiled_pack_is_the_plain_one(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_ensemble_is_the_plain_one(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = [noise_images("noise"), noise_images("other noise", count=70)] * len(names)
     configs = [replace(SMALL, estimator=name, batch_size=5) for name in names for _ in range(2)]
     named = [replace(config, dataset=dataset.name) for config, dataset in zip(configs, datasets, strict=True)]

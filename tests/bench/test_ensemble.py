@@ -48,8 +48,8 @@ def digits() -> Dataset:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> list[Run]:
-    """The pack that nothing happens to."""
-    return packed(tmp_path_factory.mktemp("whole"), digits)
+    """The ensemble that nothing happens to."""
+    return together(tmp_path_factory.mktemp("whole"), digits)
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +59,14 @@ def strokes() -> Dataset:
     return Dataset("strokes", images[:130].clamp(min=8), images[130:150], images[150:], 8, 8, 16)
 
 
-def packed(
+def together(
     folder: Path,
     digits: Dataset,
     names: Sequence[str] = NAMES,
     told: list[str] | None = None,
     stop_at: int | None = None,
 ) -> list[Run]:
-    """Train a pack, or go on with it, saving at every report; `stop_at` ends it there, after the saves."""
+    """Train an ensemble, or resume it, saving at every record; `stop_at` ends it there, after the saves."""
 
     def stop(_: TrainConfig, record: Record) -> None:
         if record["step"] == stop_at:
@@ -87,9 +87,9 @@ def configs_of(names: Sequence[str], config: TrainConfig = SMALL) -> list[TrainC
     return [replace(config, estimator=name) for name in names]
 
 
-def stopped_packed(folder: Path, digits: Dataset, stop_at: int, names: Sequence[str] = NAMES) -> None:
+def stopped_together(folder: Path, digits: Dataset, stop_at: int, names: Sequence[str] = NAMES) -> None:
     with pytest.raises(InterruptedError):
-        packed(folder, digits, names, stop_at=stop_at)
+        together(folder, digits, names, stop_at=stop_at)
 
 
 def assert_same(ours: Run, theirs: Run) -> None:
@@ -129,7 +129,7 @@ def test_packed_estimates_are_unbiased() -> None:
         assert ((part.mean(0) - truth).abs() <= score_limit(6) * error).all()
 
 
-def test_packed_runs_are_runs_of_their_own(whole: list[Run], digits: Dataset) -> None:
+def test_runs_trained_together_are_runs_of_their_own(whole: list[Run], digits: Dataset) -> None:
     for name, run in zip(NAMES, whole, strict=True):
         assert run.config() == replace(SMALL, estimator=name)
         result, state = run.result(), run.load()
@@ -141,14 +141,14 @@ def test_packed_runs_are_runs_of_their_own(whole: list[Run], digits: Dataset) ->
         assert len(list(run.path.glob("events.*"))) == 1
         assert run.provenance()["together"] == NAMES
         trainer = Trainer(run.config(), digits)
-        trainer.load_state(state)  # fits: plain training could go on
+        trainer.load_state(state)  # fits: it could be resumed alone
         found = evaluate(trainer.model, digits, "test", [1, 2, 4, 100], SMALL.seed)
         assert found == result["bounds"]["test"], "bounds depend on the run's own weights, not on its neighbours"
     assert whole[0].metrics() != whole[1].metrics()
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_packed_run_starts_from_the_weights_it_would_have_alone(
+def test_a_run_of_an_ensemble_starts_from_the_weights_it_would_have_alone(
     mixed: bool, digits: Dataset, strokes: Dataset
 ) -> None:
     datasets = [digits, strokes if mixed else digits]
@@ -194,7 +194,7 @@ def test_data_sets_side_by_side(names: list[str], tmp_path: Path, digits: Datase
         trainer, state, result = Trainer(config, dataset), run.load(), run.result()
         assert state is not None
         assert result is not None
-        trainer.load_state(state)  # fits: plain training could go on
+        trainer.load_state(state)  # fits: it could be resumed alone
         assert evaluate(trainer.model, dataset, "test", [1, 2, 4, 100], SMALL.seed) == result["bounds"]["test"]
 
 
@@ -218,8 +218,8 @@ def test_every_replica_sees_its_own_images_evenly() -> None:
     assert torch.equal(seen > 0, torch.stack(expected) > 0)
 
 
-def test_a_pack_of_one_is_a_plain_run(tmp_path: Path, digits: Dataset) -> None:
-    (one,) = packed(tmp_path, digits, ["relax"])
+def test_an_ensemble_of_one_is_a_plain_run(tmp_path: Path, digits: Dataset) -> None:
+    (one,) = together(tmp_path, digits, ["relax"])
     plain = train(replace(SMALL, estimator="relax"), tmp_path / "plain", device="cpu", dataset=digits)
     assert_same(one, plain)
 
@@ -241,11 +241,11 @@ def test_states_come_apart_and_together_again(mixed: bool, digits: Dataset, stro
 
 
 @pytest.mark.parametrize("name", [name for name, make in arms.ESTIMATORS.items() if not packable(make(4))])
-def test_what_cannot_be_packed_is_refused(name: str, tmp_path: Path, digits: Dataset) -> None:
+def test_what_cannot_share_an_ensemble_is_refused(name: str, tmp_path: Path, digits: Dataset) -> None:
     with pytest.raises(
         ValueError, match=f"{name} cannot share an ensemble with .* among reinforce, loorf, disarm, arts, arms-d"
     ):
-        packed(tmp_path, digits, ["loorf", name])
+        together(tmp_path, digits, ["loorf", name])
     assert not list(tmp_path.iterdir())
 
 
@@ -263,23 +263,23 @@ def test_packed_bounds_are_each_members_own(tmp_path: Path, digits: Dataset) -> 
         own = arms.Draw(member, logits[part], draw.samples[:, part])
         assert torch.equal(grad[part], member.combine(own, values[:, part]))
         assert torch.equal(value[part], member.value(own, values[:, part]))
-    runs = packed(tmp_path, digits, names)
+    runs = together(tmp_path, digits, names)
     assert all(run.result() is not None for run in runs)
 
 
-def test_a_pack_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
+def test_an_ensemble_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
     for names, what in (
         (["loorf", "vimco"], r"loorf \(expectation\), vimco \(bound of K = 4\)"),
         (["vimco", "arms-ms-s"], r"vimco \(bound of K = 4\), arms-ms-s \(bound of K = 2\)"),
     ):
         with pytest.raises(ValueError, match=f"must have the same objective, got {what}: train them separately"):
-            packed(tmp_path, digits, names)
+            together(tmp_path, digits, names)
     assert not list(tmp_path.iterdir())
 
 
 def test_refusals(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
     with pytest.raises(ValueError, match="must differ in estimator or data set, got loorf, loorf"):
-        packed(tmp_path, digits, ["loorf", "loorf"])
+        together(tmp_path, digits, ["loorf", "loorf"])
     with pytest.raises(ValueError, match="holds another run"):
         train_together(configs_of(NAMES, replace(SMALL, seed=3)), [tmp_path / "new", whole[1].path], device="cpu")
     with pytest.raises(ValueError, match="no device 'tpu' here"):
@@ -287,7 +287,7 @@ def test_refusals(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
     assert not list(tmp_path.iterdir())
 
 
-# ---- going on
+# ---- resuming
 
 HEAD = """
 import json, os, resource, signal, sys, time
@@ -306,7 +306,7 @@ whole = load("digits")
 digits = Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20], 8, 8, whole.levels)
 folder, config, names = Path(sys.argv[1]), TrainConfig(**json.loads(sys.argv[2])), sys.argv[3].split()
 
-def packed(folder, config=config, **options):
+def together(folder, config=config, **options):
     options = {"device": "cpu", "datasets": [digits] * len(names), "notify": print, **options}
     configs = [replace(config, estimator=name) for name in names]
     train_together(configs, [folder / name for name in names], **options)
@@ -331,7 +331,7 @@ def sitting(folder, rename=0, save=0):
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     Path.replace = fatal_before(Path.replace, rename)
     runs.Run.save = fatal_before(runs.Run.save, save)
-    packed(folder, checkpoint_seconds=0.0)
+    together(folder, checkpoint_seconds=0.0)
     os._exit(0)
 
 def interrupted(folder):
@@ -341,7 +341,7 @@ def interrupted(folder):
         if own.estimator == names[0]:
             os.kill(os.getpid(), signal.SIGINT)
     try:
-        packed(folder, checkpoint_seconds=1e9, on_record=once)
+        together(folder, checkpoint_seconds=1e9, on_record=once)
     except KeyboardInterrupt:
         os._exit(130)
 
@@ -362,7 +362,7 @@ def script(body: str, folder: Path, config: TrainConfig = SMALL, names: Sequence
 
 @pytest.fixture(scope="module")
 def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of packs that were killed and gone on with, and of one that was interrupted: real signals."""
+    """Folders of ensembles that were killed and resumed, and of one that was interrupted: real signals."""
     folder = tmp_path_factory.mktemp("aftermath")
     process = script(KILLED, folder)
     _, errors = process.communicate(timeout=300)
@@ -382,53 +382,53 @@ def test_killed_at_any_moment_it_ends_the_same(aftermath: Path, whole: list[Run]
 def test_interrupted_it_saves_every_run(aftermath: Path, digits: Dataset, whole: list[Run]) -> None:
     folder = aftermath / "interrupted"
     assert [max(Run(folder / name).checkpoints()) for name in NAMES] == [11, 11]
-    for run, other in zip(packed(folder, digits), whole, strict=True):
+    for run, other in zip(together(folder, digits), whole, strict=True):
         assert_same(run, other)
 
 
-def test_a_damaged_checkpoint_takes_the_pack_one_save_back(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
-    stopped_packed(tmp_path, digits, 20)
+def test_a_damaged_checkpoint_takes_all_one_save_back(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
+    stopped_together(tmp_path, digits, 20)
     (tmp_path / NAMES[1] / CHECKPOINTS[0]).write_bytes(b"gone")
     told: list[str] = []
-    for run, other in zip(packed(tmp_path, digits, told=told), whole, strict=True):
+    for run, other in zip(together(tmp_path, digits, told=told), whole, strict=True):
         assert_same(run, other)
     assert told == []
 
 
 def test_finished_runs_are_left_alone(tmp_path: Path, digits: Dataset) -> None:
-    (finished,) = packed(tmp_path, digits, ["loorf"])
+    (finished,) = together(tmp_path, digits, ["loorf"])
     before = {file.name: file.stat().st_mtime_ns for file in finished.path.iterdir()}
     told: list[str] = []
-    runs = packed(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
+    runs = together(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
     assert all(run.result() for run in runs)
     assert before == {file.name: file.stat().st_mtime_ns for file in finished.path.iterdir()}
     assert told == ["these runs are not all trained together: disarm, arms-s from step 0; loorf finished before"]
-    packed(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
+    together(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
     assert len(told) == 1
 
 
-def test_runs_apart_go_on_from_where_they_stand(tmp_path: Path, digits: Dataset) -> None:
+def test_runs_at_different_steps_resume_from_where_they_are(tmp_path: Path, digits: Dataset) -> None:
     names = ["loorf", "disarm", "arms-s"]
-    stopped_packed(tmp_path, digits, 10, names)
-    stopped_packed(tmp_path, digits, 30, ["arms-s"])  # gone on with alone
+    stopped_together(tmp_path, digits, 10, names)
+    stopped_together(tmp_path, digits, 30, ["arms-s"])  # resumed alone
     before = Run(tmp_path / "arms-s").metrics()
     assert [record["step"] for record in before] == [10, 20, 30]
     told: list[str] = []
-    runs = packed(tmp_path, digits, names, told)
+    runs = together(tmp_path, digits, names, told)
     assert told == ["these runs are not all trained together: loorf, disarm from step 10; arms-s from step 30"]
     assert all(run.result() for run in runs)
     assert runs[2].metrics()[:3] == before
 
 
-def test_runs_begun_apart_meet_at_a_step(tmp_path: Path, digits: Dataset) -> None:
-    """Each alone to the same step, then together: killed and gone on with, the same as in one go."""
+def test_runs_begun_separately_meet_at_a_step(tmp_path: Path, digits: Dataset) -> None:
+    """Each alone to the same step, then together: killed and resumed, the same as in one go."""
     ends = []
     for folder in (tmp_path / "once", tmp_path / "twice"):
         for name in NAMES:
-            stopped_packed(folder, digits, 20, [name])
+            stopped_together(folder, digits, 20, [name])
         if folder.name == "twice":
-            stopped_packed(folder, digits, 30)
-        ends.append(packed(folder, digits))
+            stopped_together(folder, digits, 30)
+        ends.append(together(folder, digits))
     for one, other in zip(*ends, strict=True):
         assert_same(one, other)
 
@@ -436,7 +436,7 @@ def test_runs_begun_apart_meet_at_a_step(tmp_path: Path, digits: Dataset) -> Non
 # ---- memory
 
 
-def test_a_pack_that_does_not_fit_is_halved(
+def test_an_ensemble_that_does_not_fit_is_halved(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch, whole: list[Run]
 ) -> None:
     class Tight(Engine):
@@ -450,18 +450,18 @@ def test_a_pack_that_does_not_fit_is_halved(
 
     monkeypatch.setattr(pipeline, "Engine", Tight)
     names, told = ["loorf", "disarm", "arms-s"], list[str]()
-    runs = packed(tmp_path, digits, names, told)
+    runs = together(tmp_path, digits, names, told)
     assert told == ["loorf, disarm, arms-s do not fit into the memory of cpu together: trained as 2 + 1"]
     assert all(run.result() for run in runs)
     assert [record["step"] for record in runs[0].metrics()] == [10, 20, 30]
     monkeypatch.undo()
     names = names[:2]
-    stopped_packed(tmp_path / "again", digits, 20, ["loorf", "disarm", "arms-s"])
-    for one, other in zip(runs, packed(tmp_path / "again", digits, names), strict=False):
-        assert_same(one, other)  # the half went on from the pack's last checkpoint
+    stopped_together(tmp_path / "again", digits, 20, ["loorf", "disarm", "arms-s"])
+    for one, other in zip(runs, together(tmp_path / "again", digits, names), strict=False):
+        assert_same(one, other)  # the half resumed from the ensemble's last checkpoint
     told.clear()
     monkeypatch.setattr(pipeline, "Engine", Tight)
-    assert all(run.result() for run in packed(tmp_path / "two", digits, NAMES, told))
+    assert all(run.result() for run in together(tmp_path / "two", digits, NAMES, told))
     assert told == ["loorf, arms-s do not fit into the memory of cpu together: trained as 1 + 1"]
 
 
@@ -469,8 +469,8 @@ REAL = """
 train(replace(config, steps=1, replicas=1), folder / "warm", device="cpu", dataset=digits)
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + (200 << 20),) * 2)
-packed(folder / "halves")
-packed(folder / "none", replace(config, latents=20_000))
+together(folder / "halves")
+together(folder / "none", replace(config, latents=20_000))
 """
 
 
@@ -515,4 +515,4 @@ def test_other_errors_pass_through(tmp_path: Path, digits: Dataset, monkeypatch:
 
     monkeypatch.setattr(Engine, "advance_block", broken)
     with pytest.raises(RuntimeError, match="something else"):
-        packed(tmp_path, digits)
+        together(tmp_path, digits)

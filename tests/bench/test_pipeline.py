@@ -272,8 +272,8 @@ def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) 
     mine = replace(digits, name="mine")
     run = train(CONFIG, tmp_path / "alone", device="cpu", dataset=mine)
     paths = [tmp_path / "a", tmp_path / "b"]
-    packed = train_together(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=[mine, mine])
-    assert {one.config().dataset for one in (run, *packed)} == {"mine"}
+    together = train_together(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=[mine, mine])
+    assert {one.config().dataset for one in (run, *together)} == {"mine"}
     with pytest.raises(ValueError, match="no data set is called 'mine'"):
         load_model(run)
 

@@ -195,10 +195,10 @@ def test_one_line_a_report_and_cause(tmp_path: Path) -> None:
     ]
 
 
-# ---- in a pack
+# ---- in an ensemble
 
 
-def pack_of(folder: Path, digits: Dataset, told: list[str], stop_at: int = 0) -> list[Run]:
+def ensemble_of(folder: Path, digits: Dataset, told: list[str], stop_at: int = 0) -> list[Run]:
     def stop(_: TrainConfig, record: Record) -> None:
         if record["step"] == stop_at:
             raise InterruptedError
@@ -214,19 +214,19 @@ def pack_of(folder: Path, digits: Dataset, told: list[str], stop_at: int = 0) ->
     )
 
 
-def test_a_run_without_replicas_leaves_the_pack_and_the_others_go_on(tmp_path: Path, digits: Dataset) -> None:
+def test_a_run_without_replicas_leaves_the_ensemble_and_the_others_continue(tmp_path: Path, digits: Dataset) -> None:
     told: list[str] = []
-    sound = pack_of(tmp_path / "sound", digits, told)
+    sound = ensemble_of(tmp_path / "sound", digits, told)
     for folder in (tmp_path / "once", tmp_path / "twice"):
         with pytest.raises(InterruptedError):
-            pack_of(folder, digits, told, stop_at=10)
+            ensemble_of(folder, digits, told, stop_at=10)
         damage(Run(folder / "loorf"), [0, 1, 2])
         if folder.name == "twice":
             with pytest.raises(InterruptedError):
-                pack_of(folder, digits, told, stop_at=30)
+                ensemble_of(folder, digits, told, stop_at=30)
         for _ in range(2):
             with pytest.raises(DivergedError, match=r"no replica survives of .*loorf \(step 20\)"):
-                pack_of(folder, digits, told)
+                ensemble_of(folder, digits, told)
         lost, left = Run(folder / "loorf"), Run(folder / "arms-s")
         assert lost.result() is None
         assert [record["step"] for record in lost.metrics()] == [10, 20]

@@ -59,7 +59,7 @@ class TrainConfig:
     precision: Precision = "highest"
     """Matrix products on a GPU, in PyTorch's words: float32; high takes TF32; medium also bfloat16, in gradients."""
     report_every: int = 100
-    """Steps between two reports."""
+    """Steps between two records of the metrics."""
     evaluate_every: int = 0
     """Steps between two looks at the test set, a multiple of `report_every`; 0 looks only at the end."""
     evaluate_images: int = 500

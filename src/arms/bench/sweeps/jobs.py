@@ -46,7 +46,7 @@ class Job:
         return [task for task in self.tasks if task.state != "done"]
 
     def seconds(self) -> float | None:
-        """Return about how many GPU seconds the rest takes, evaluations apart; None where that is not known."""
+        """Return about how many GPU seconds the rest takes, without evaluations; None where that is not known."""
         total = 0.0
         open_tasks = [task for task in self.rest if task.state != "diverged"]
         for step, same in groupby(sorted(open_tasks, key=lambda task: task.step), lambda task: task.step):

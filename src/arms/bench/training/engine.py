@@ -27,7 +27,7 @@ INDUCTOR: dict[str, str | int | bool | Callable[..., Any]] = {
     "fallback_random": True,  # the noise of the eager kernels: the same numbers, and cheaper than one inlined
     "comprehensive_padding": False,  # aligned rows are not worth the copies at an operator's border
     "unroll_reductions_threshold": 32,  # a sum over a few samples is no reduction
-    "max_pointwise_cat_inputs": 3,  # members of a pack are computed one by one, not all of them everywhere
+    "max_pointwise_cat_inputs": 3,  # estimators of an ensemble are computed one by one, not all of them everywhere
 }
 
 
