@@ -26,7 +26,7 @@ from arms.bench.runs.provenance import provenance_of
 from arms.bench.training.state import step_of
 
 CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
-FILES = ("result.json", "metrics.jsonl")
+FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
 FIRST_SCHEMA = 2
 """Of a config.json that does not name its schema."""
 
@@ -87,9 +87,7 @@ class Run:
     def check_same_run(self, config: TrainConfig) -> None:
         """Raise if the directory cannot be that of this configuration's run."""
         if not self.exists():
-            if found := [
-                name for name in ("result.json", "metrics.jsonl", *CHECKPOINTS) if (self.path / name).exists()
-            ]:
+            if found := [name for name in FILES_OF_A_RUN if (self.path / name).exists()]:
                 raise ValueError(
                     f"{self.path} holds {', '.join(found)} but no config.json, which says what run they belong to: "
                     "put it back, remove them, or choose another directory"
