@@ -3,9 +3,9 @@
     python benchmarks/gpu_step.py --precision medium --output benchmarks/results/gpu_step.json
 
 A run-step is one optimisation step of one replica. Made-up images of MNIST's shape; batch 50, 200 latents. Estimators
-joined by + are a pack: `loorf+disarm` with R = 10 is five replicas of each. The floor is what no step can do without,
-at rates measured on the same device: Adam's traffic, 28 bytes a parameter, at the speed of a copy, and the matrix
-products at the speed of a large TF32 one.
+joined by + are an ensemble: `loorf+disarm` with R = 10 is five replicas of each. The floor is what no step can do
+without, at rates measured on the same device: Adam's traffic, 28 bytes a parameter, at the speed of a copy, and the
+matrix products at the speed of a large TF32 one.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch
 from train_step import grey_images
 
 from arms.bench.config import TrainConfig
-from arms.bench.ensemble import packed_trainer
+from arms.bench.ensemble import ensemble_trainer
 from arms.bench.runs.memory import free_memory
 from arms.bench.training.engine import BLOCK, Engine
 
@@ -76,7 +76,7 @@ def build(network: str, estimators: str, n: int, replicas: int, precision: str, 
         )
         for name in names
     ]
-    engine = Engine(packed_trainer(configs, [grey_images()] * len(names), "cuda"))
+    engine = Engine(ensemble_trainer(configs, [grey_images()] * len(names), "cuda"))
     engine.advance(2 * BLOCK)
     torch.cuda.synchronize()
     return engine

@@ -24,7 +24,7 @@ def make_run(
     run = Run.create(path, config)
     for step in range(1, records + 1):
         values = [-100.0 + step + r for r in range(config.replicas)]
-        run.report({"step": step, "train_elbo": values, "gradient_variance": [10.0**-step] * config.replicas})
+        run.append({"step": step, "train_elbo": values, "gradient_variance": [10.0**-step] * config.replicas})
     if finish:
         found = bounds_of(config) if bounds is None else bounds
         run.finish({"steps": config.steps, "note": note, "bounds": found})

@@ -1,7 +1,5 @@
 """Unbiased, low-variance gradients through binary choices: RLOO, generalised to n antithetic samples."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from arms import checks
 from arms.checks import variance
 from arms.couplings import (
@@ -43,6 +41,8 @@ from arms.estimators import (
 from arms.expectation import attach, coupled_bound, draw, expectation, multi_sample_bound
 from arms.latents import Bernoulli, Latent, OneHot, as_latent
 from arms.targets import Expectation, MultiSampleBound, Target
+
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "ARM",
@@ -92,8 +92,3 @@ __all__ = [
     "variance",
     "variance_loss",
 ]
-
-try:
-    __version__ = version("arms-grad")
-except PackageNotFoundError:  # run from a checkout that was not installed
-    __version__ = "0+unknown"

@@ -3,7 +3,9 @@
 CUDA graphs need a GPU and are tested where there is one.
 """
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,12 +14,13 @@ import pytest
 import torch
 from marks import needs_gpu
 from torch import Tensor
+from torch.fx import GraphModule
 
 import arms
 from arms.bench import models
 from arms.bench.config import Precision, TrainConfig
 from arms.bench.data import Dataset
-from arms.bench.ensemble import packed_trainer
+from arms.bench.ensemble import ensemble_trainer
 from arms.bench.models import Network
 from arms.bench.training.engine import Engine, compiled_update
 from arms.bench.training.trainer import Trainer
@@ -53,11 +56,11 @@ def test_compiled_step_is_the_plain_one(
 
 @stands_in_for_a_gpu
 @pytest.mark.parametrize("names", [("loorf", "arms-d"), ("loorf-ms", "arms-ms-d"), ("relax",)])
-def test_compiled_pack_is_the_plain_one(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_ensemble_is_the_plain_one(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = [noise_images("noise"), noise_images("other noise", count=70)] * len(names)
     configs = [replace(SMALL, estimator=name, batch_size=5) for name in names for _ in range(2)]
     named = [replace(config, dataset=dataset.name) for config, dataset in zip(configs, datasets, strict=True)]
-    assert_compiled_is_plain(lambda: packed_trainer(named, datasets, "cpu"), monkeypatch)
+    assert_compiled_is_plain(lambda: ensemble_trainer(named, datasets, "cpu"), monkeypatch)
 
 
 def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +91,34 @@ def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.Mo
         assert (ours - theirs).norm() <= 1e-4 * theirs.norm()
 
 
+@stands_in_for_a_gpu
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the compiler does so
+def test_a_compiled_step_goes_with_its_trainer() -> None:
+    """PyTorch keeps few compilations of one function: with code of its own, no trainer counts against the next."""
+    compiled: list[int] = []
+    trainers: list[weakref.ref[Trainer]] = []
+
+    def backend(module: GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        compiled.append(len(trainers))
+        return module.forward
+
+    logging.disable()  # the compiler's traces, which pytest would collect, take longer than the compiler
+    for replicas in range(1, 11):
+        trainer = Trainer(replace(SMALL, replicas=replicas, batch_size=5), noise_images())
+        trainer._noise = None  # a compiler takes the default generator alone
+        update = compiled_update(trainer, partial(torch.compile, fullgraph=True, dynamic=False, backend=backend))
+        update()
+        update()
+        trainers.append(weakref.ref(trainer))
+        del trainer, update
+    logging.disable(logging.NOTSET)
+    gc.collect()
+    assert compiled == [number for number in range(10) for _ in range(2)], "estimate and apply, once each"
+    assert not any(trainer() for trainer in trainers)
+
+
 def test_graphs_are_refused_on_a_cpu(digits: Dataset) -> None:
-    with pytest.raises(ValueError, match="drive 'graph' needs a GPU, and the run is on cpu"):
+    with pytest.raises(ValueError, match="execution 'graph' needs a GPU, and the run is on cpu"):
         Engine(Trainer(SMALL, digits), "graph")
 
 
@@ -108,9 +137,9 @@ def test_engine_and_eager_agree(name: str, precision: Precision, network: Networ
     """
     config = replace(SMALL, estimator=name, network=network, precision=precision)
     trainers = []
-    for drive in ("eager", "graph", "compiled"):
+    for execution in ("eager", "graph", "compiled"):
         trainer = Trainer(config, noise_images(), "cuda")
-        Engine(trainer, drive, block=2).advance(4)
+        Engine(trainer, execution, block=2).advance(4)
         trainers.append(trainer)
         torch.compiler.reset()
     eager, *others = trainers

@@ -1,4 +1,4 @@
-"""Packing: runs side by side are runs of their own, and survive kills, full memory and being gone on with apart."""
+"""Ensembles: runs trained together are runs of their own, and survive kills, full memory and separate resumption."""
 
 import json
 import subprocess
@@ -15,10 +15,10 @@ import arms
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.ensemble import (
+    ensemble_trainer,
     joined_state,
-    pack,
-    packed_trainer,
     share_of_model,
+    stack,
 )
 from arms.bench.evaluation import evaluate
 from arms.bench.metrics import Record
@@ -26,7 +26,7 @@ from arms.bench.models import build_vae
 from arms.bench.runs import pipeline
 from arms.bench.runs.directory import CHECKPOINTS, Run
 from arms.bench.runs.memory import free_memory
-from arms.bench.runs.pipeline import train, train_packed
+from arms.bench.runs.pipeline import train, train_together
 from arms.bench.training.engine import Engine
 from arms.bench.training.state import of_run
 from arms.bench.training.trainer import Trainer
@@ -38,8 +38,8 @@ NAMES = ["loorf", "arms-s"]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> list[Run]:
-    """The pack that nothing happens to."""
-    return packed(tmp_path_factory.mktemp("whole"), digits)
+    """The ensemble that nothing happens to."""
+    return together(tmp_path_factory.mktemp("whole"), digits)
 
 
 @pytest.fixture(scope="module")
@@ -49,27 +49,27 @@ def strokes() -> Dataset:
     return Dataset("strokes", images[:130].clamp(min=8), images[130:150], images[150:], 8, 8, 16)
 
 
-def packed(
+def together(
     folder: Path,
     digits: Dataset,
     names: Sequence[str] = NAMES,
     told: list[str] | None = None,
     stop_at: int | None = None,
 ) -> list[Run]:
-    """Train a pack, or go on with it, saving at every report; `stop_at` ends it there, after the saves."""
+    """Train an ensemble, or resume it, saving at every record; `stop_at` ends it there, after the saves."""
 
     def stop(_: TrainConfig, record: Record) -> None:
         if record["step"] == stop_at:
             raise InterruptedError
 
-    return train_packed(
+    return train_together(
         configs_of(names),
         [folder / name for name in names],
         device="cpu",
         datasets=[digits] * len(names),
         checkpoint_seconds=0.0,
-        watch=stop,
-        tell=list[str]().append if told is None else told.append,
+        on_record=stop,
+        notify=list[str]().append if told is None else told.append,
     )
 
 
@@ -77,9 +77,9 @@ def configs_of(names: Sequence[str], config: TrainConfig = SMALL) -> list[TrainC
     return [replace(config, estimator=name) for name in names]
 
 
-def stopped_packed(folder: Path, digits: Dataset, stop_at: int, names: Sequence[str] = NAMES) -> None:
+def stopped_together(folder: Path, digits: Dataset, stop_at: int, names: Sequence[str] = NAMES) -> None:
     with pytest.raises(InterruptedError):
-        packed(folder, digits, names, stop_at=stop_at)
+        together(folder, digits, names, stop_at=stop_at)
 
 
 def assert_same(ours: Run, theirs: Run) -> None:
@@ -120,7 +120,7 @@ def test_packed_estimates_are_unbiased() -> None:
         assert ((part.mean(0) - truth).abs() <= score_limit(6) * error).all()
 
 
-def test_packed_runs_are_runs_of_their_own(whole: list[Run], digits: Dataset) -> None:
+def test_runs_trained_together_are_runs_of_their_own(whole: list[Run], digits: Dataset) -> None:
     for name, run in zip(NAMES, whole, strict=True):
         assert run.config() == replace(SMALL, estimator=name)
         result, state = run.result(), run.load()
@@ -132,18 +132,18 @@ def test_packed_runs_are_runs_of_their_own(whole: list[Run], digits: Dataset) ->
         assert len(list(run.path.glob("events.*"))) == 1
         assert run.provenance()["together"] == NAMES
         trainer = Trainer(run.config(), digits)
-        trainer.load_state(state)  # fits: plain training could go on
+        trainer.load_state(state)  # fits: it could be resumed alone
         found = evaluate(trainer.model, digits, "test", [1, 2, 4, 100], SMALL.seed)
         assert found == result["bounds"]["test"], "bounds depend on the run's own weights, not on its neighbours"
     assert whole[0].metrics() != whole[1].metrics()
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_packed_run_starts_from_the_weights_it_would_have_alone(
+def test_a_run_of_an_ensemble_starts_from_the_weights_it_would_have_alone(
     mixed: bool, digits: Dataset, strokes: Dataset
 ) -> None:
     datasets = [digits, strokes if mixed else digits]
-    trainer = packed_trainer(configs_of(NAMES), datasets, "cpu")
+    trainer = ensemble_trainer(configs_of(NAMES), datasets, "cpu")
     for index, dataset in enumerate(datasets):
         alone = build_vae(SMALL.network, SMALL.latents, dataset.pixel_mean(), SMALL.replicas, SMALL.seed).state_dict()
         own = share_of_model(trainer, SMALL, index, 2).state_dict()
@@ -153,7 +153,7 @@ def test_a_packed_run_starts_from_the_weights_it_would_have_alone(
 
 def test_so_does_what_an_estimator_learns(digits: Dataset, strokes: Dataset) -> None:
     configs = [replace(SMALL, estimator="relax", dataset=dataset.name) for dataset in (digits, strokes)]
-    trainer = packed_trainer(configs, [digits, strokes], "cpu")
+    trainer = ensemble_trainer(configs, [digits, strokes], "cpu")
     for index, (config, dataset) in enumerate(zip(configs, (digits, strokes), strict=True)):
         alone = Trainer(config, dataset).estimator_parameters
         assert len(alone) > 2
@@ -173,7 +173,7 @@ def test_data_sets_side_by_side(names: list[str], tmp_path: Path, digits: Datase
                 raise InterruptedError
 
         paths = [folder / f"{config.dataset}-{config.estimator}" for config in configs]
-        return train_packed(configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, watch=stop)
+        return train_together(configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, on_record=stop)
 
     with pytest.raises(InterruptedError):
         go(tmp_path / "again", stop_at=10)
@@ -185,13 +185,13 @@ def test_data_sets_side_by_side(names: list[str], tmp_path: Path, digits: Datase
         trainer, state, result = Trainer(config, dataset), run.load(), run.result()
         assert state is not None
         assert result is not None
-        trainer.load_state(state)  # fits: plain training could go on
+        trainer.load_state(state)  # fits: it could be resumed alone
         assert evaluate(trainer.model, dataset, "test", [1, 2, 4, 100], SMALL.seed) == result["bounds"]["test"]
 
 
 def test_neighbours_with_one_estimator_draw_at_once() -> None:
     configs = [replace(SMALL, estimator=name, dataset=data) for name in NAMES for data in ("a", "b", "c")]
-    together = pack(configs)
+    together = stack(configs)
     assert isinstance(together, arms.Stacked)
     assert together.inners == (arms.LOORF(4), arms.ARMS(4, arms.Systematic()))
     assert together.widths == (6, 6)
@@ -209,15 +209,15 @@ def test_every_replica_sees_its_own_images_evenly() -> None:
     assert torch.equal(seen > 0, torch.stack(expected) > 0)
 
 
-def test_a_pack_of_one_is_a_plain_run(tmp_path: Path, digits: Dataset) -> None:
-    (one,) = packed(tmp_path, digits, ["relax"])
+def test_an_ensemble_of_one_is_a_plain_run(tmp_path: Path, digits: Dataset) -> None:
+    (one,) = together(tmp_path, digits, ["relax"])
     plain = train(replace(SMALL, estimator="relax"), tmp_path / "plain", device="cpu", dataset=digits)
     assert_same(one, plain)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_states_come_apart_and_together_again(mixed: bool, digits: Dataset, strokes: Dataset) -> None:
-    trainer = packed_trainer(configs_of(NAMES), [digits, strokes if mixed else digits], "cpu")
+    trainer = ensemble_trainer(configs_of(NAMES), [digits, strokes if mixed else digits], "cpu")
     trainer.step()
     state = {name: tensor.clone() for name, tensor in trainer.state().items()}
     parts = [of_run(state, index, 2) for index in range(2)]
@@ -232,17 +232,17 @@ def test_states_come_apart_and_together_again(mixed: bool, digits: Dataset, stro
 
 
 @pytest.mark.parametrize("name", ["rebar", "relax", "exact"])
-def test_what_cannot_be_packed_is_refused(name: str, tmp_path: Path, digits: Dataset) -> None:
+def test_what_cannot_share_an_ensemble_is_refused(name: str, tmp_path: Path, digits: Dataset) -> None:
     with pytest.raises(
         ValueError, match=f"{name} cannot share an ensemble .* among reinforce, loorf, arm, disarm, arts, arms-d"
     ):
-        packed(tmp_path, digits, ["loorf", name])
+        together(tmp_path, digits, ["loorf", name])
     assert not list(tmp_path.iterdir())
 
 
 def test_packed_bounds_are_each_members_own(tmp_path: Path, digits: Dataset) -> None:
     names = ["disarm-ms", "arms-ms-d", "loorf-ms"]
-    estimator = pack([replace(SMALL, estimator=name) for name in names])
+    estimator = stack([replace(SMALL, estimator=name) for name in names])
     assert isinstance(estimator, arms.Stacked)
     assert estimator.target == arms.MultiSampleBound(2)
     logits = torch.linspace(-2, 2, 6 * 5 * 3, dtype=torch.float64).reshape(6, 5, 3)
@@ -254,11 +254,11 @@ def test_packed_bounds_are_each_members_own(tmp_path: Path, digits: Dataset) -> 
         own = arms.Draw(member, arms.Bernoulli(logits[part]), draw.points[:, part])
         assert torch.equal(grad[part], member.combine(own, values[:, part]))
         assert torch.equal(value[part], member.value(own, values[:, part]))
-    runs = packed(tmp_path, digits, names)
+    runs = together(tmp_path, digits, names)
     assert all(run.result() is not None for run in runs)
 
 
-def test_a_pack_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
+def test_an_ensemble_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
     for names, what in (
         (["loorf", "vimco"], r"loorf \(4 evaluations, expectation\), vimco \(4 evaluations, 4-sample bound\)"),
         (
@@ -267,21 +267,21 @@ def test_a_pack_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
         ),
     ):
         with pytest.raises(ValueError, match=f"must ask the same of the model, got {what}: train them separately"):
-            packed(tmp_path, digits, names)
+            together(tmp_path, digits, names)
     assert not list(tmp_path.iterdir())
 
 
 def test_refusals(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
     with pytest.raises(ValueError, match="must differ in estimator, data set or learning rate, got loorf, loorf"):
-        packed(tmp_path, digits, ["loorf", "loorf"])
+        together(tmp_path, digits, ["loorf", "loorf"])
     with pytest.raises(ValueError, match="holds another run"):
-        train_packed(configs_of(NAMES, replace(SMALL, seed=3)), [tmp_path / "new", whole[1].path], device="cpu")
+        train_together(configs_of(NAMES, replace(SMALL, seed=3)), [tmp_path / "new", whole[1].path], device="cpu")
     with pytest.raises(ValueError, match="no device 'tpu' here"):
-        train_packed(configs_of(NAMES), [tmp_path / name for name in NAMES], device="tpu")
+        train_together(configs_of(NAMES), [tmp_path / name for name in NAMES], device="tpu")
     assert not list(tmp_path.iterdir())
 
 
-# ---- going on
+# ---- resuming
 
 HEAD = """
 import json, os, resource, signal, sys, time
@@ -291,24 +291,24 @@ import torch
 torch.set_num_threads(1)
 sys.modules["torch.utils.tensorboard.writer"] = None
 import torch._dynamo, safetensors.torch  # what training imports on its way: once, not in each process
-from arms.bench.runs import directory as runs
+from arms.bench.runs import directory as runs, provenance
 from arms.bench.data import Dataset, load
-from arms.bench.runs.pipeline import train, train_packed
+from arms.bench.runs.pipeline import train, train_together
 from arms.bench.config import TrainConfig
 
 whole = load("digits")
 digits = Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20], 8, 8, whole.levels)
 folder, config, names = Path(sys.argv[1]), TrainConfig(**json.loads(sys.argv[2])), sys.argv[3].split()
 
-def packed(folder, config=config, **options):
-    options = {"device": "cpu", "datasets": [digits] * len(names), "tell": print, **options}
+def together(folder, config=config, **options):
+    options = {"device": "cpu", "datasets": [digits] * len(names), "notify": print, **options}
     configs = [replace(config, estimator=name) for name in names]
-    train_packed(configs, [folder / name for name in names], **options)
+    train_together(configs, [folder / name for name in names], **options)
 """
 
 KILLED = """
-runs._commit = lambda: ""
-os.fsync = lambda descriptor: None  # a killed process takes no disk along
+provenance.commit = lambda: ""
+os.fsync = lambda descriptor: None  # the processes are killed, not the machine
 
 def fatal_before(real, number):
     def operation(*args):
@@ -325,7 +325,7 @@ def sitting(folder, rename=0, save=0):
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     Path.replace = fatal_before(Path.replace, rename)
     runs.Run.save = fatal_before(runs.Run.save, save)
-    packed(folder, checkpoint_seconds=0.0)
+    together(folder, checkpoint_seconds=0.0)
     os._exit(0)
 
 def interrupted(folder):
@@ -335,7 +335,7 @@ def interrupted(folder):
         if own.estimator == names[0]:
             os.kill(os.getpid(), signal.SIGINT)
     try:
-        packed(folder, checkpoint_seconds=1e9, watch=once)
+        together(folder, checkpoint_seconds=1e9, on_record=once)
     except KeyboardInterrupt:
         os._exit(130)
 
@@ -356,7 +356,7 @@ def script(body: str, folder: Path, config: TrainConfig = SMALL, names: Sequence
 
 @pytest.fixture(scope="module")
 def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of packs that were killed and gone on with, and of one that was interrupted: real signals."""
+    """Folders of ensembles that were killed and resumed, and of one that was interrupted: real signals."""
     folder = tmp_path_factory.mktemp("aftermath")
     process = script(KILLED, folder)
     _, errors = process.communicate(timeout=300)
@@ -376,53 +376,53 @@ def test_killed_at_any_moment_it_ends_the_same(aftermath: Path, whole: list[Run]
 def test_interrupted_it_saves_every_run(aftermath: Path, digits: Dataset, whole: list[Run]) -> None:
     folder = aftermath / "interrupted"
     assert [max(Run(folder / name).checkpoints()) for name in NAMES] == [11, 11]
-    for run, other in zip(packed(folder, digits), whole, strict=True):
+    for run, other in zip(together(folder, digits), whole, strict=True):
         assert_same(run, other)
 
 
-def test_a_damaged_checkpoint_takes_the_pack_one_save_back(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
-    stopped_packed(tmp_path, digits, 20)
+def test_a_damaged_checkpoint_takes_all_one_save_back(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
+    stopped_together(tmp_path, digits, 20)
     (tmp_path / NAMES[1] / CHECKPOINTS[0]).write_bytes(b"gone")
     told: list[str] = []
-    for run, other in zip(packed(tmp_path, digits, told=told), whole, strict=True):
+    for run, other in zip(together(tmp_path, digits, told=told), whole, strict=True):
         assert_same(run, other)
     assert told == []
 
 
 def test_finished_runs_are_left_alone(tmp_path: Path, digits: Dataset) -> None:
-    (finished,) = packed(tmp_path, digits, ["loorf"])
+    (finished,) = together(tmp_path, digits, ["loorf"])
     before = {file.name: file.stat().st_mtime_ns for file in finished.path.iterdir()}
     told: list[str] = []
-    runs = packed(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
+    runs = together(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
     assert all(run.result() for run in runs)
     assert before == {file.name: file.stat().st_mtime_ns for file in finished.path.iterdir()}
-    assert told == ["these runs do not all go on together: disarm, arms-s from step 0; loorf finished before"]
-    packed(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
+    assert told == ["these runs are not all trained together: disarm, arms-s from step 0; loorf finished before"]
+    together(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
     assert len(told) == 1
 
 
-def test_runs_apart_go_on_from_where_they_stand(tmp_path: Path, digits: Dataset) -> None:
+def test_runs_at_different_steps_resume_from_where_they_are(tmp_path: Path, digits: Dataset) -> None:
     names = ["loorf", "disarm", "arms-s"]
-    stopped_packed(tmp_path, digits, 10, names)
-    stopped_packed(tmp_path, digits, 30, ["arms-s"])  # gone on with alone
+    stopped_together(tmp_path, digits, 10, names)
+    stopped_together(tmp_path, digits, 30, ["arms-s"])  # resumed alone
     before = Run(tmp_path / "arms-s").metrics()
     assert [record["step"] for record in before] == [10, 20, 30]
     told: list[str] = []
-    runs = packed(tmp_path, digits, names, told)
-    assert told == ["these runs do not all go on together: loorf, disarm from step 10; arms-s from step 30"]
+    runs = together(tmp_path, digits, names, told)
+    assert told == ["these runs are not all trained together: loorf, disarm from step 10; arms-s from step 30"]
     assert all(run.result() for run in runs)
     assert runs[2].metrics()[:3] == before
 
 
-def test_runs_begun_apart_meet_at_a_step(tmp_path: Path, digits: Dataset) -> None:
-    """Each alone to the same step, then together: killed and gone on with, the same as in one go."""
+def test_runs_begun_separately_meet_at_a_step(tmp_path: Path, digits: Dataset) -> None:
+    """Each alone to the same step, then together: killed and resumed, the same as in one go."""
     ends = []
     for folder in (tmp_path / "once", tmp_path / "twice"):
         for name in NAMES:
-            stopped_packed(folder, digits, 20, [name])
+            stopped_together(folder, digits, 20, [name])
         if folder.name == "twice":
-            stopped_packed(folder, digits, 30)
-        ends.append(packed(folder, digits))
+            stopped_together(folder, digits, 30)
+        ends.append(together(folder, digits))
     for one, other in zip(*ends, strict=True):
         assert_same(one, other)
 
@@ -430,7 +430,7 @@ def test_runs_begun_apart_meet_at_a_step(tmp_path: Path, digits: Dataset) -> Non
 # ---- memory
 
 
-def test_a_pack_that_does_not_fit_is_halved(
+def test_an_ensemble_that_does_not_fit_is_halved(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch, whole: list[Run]
 ) -> None:
     class Tight(Engine):
@@ -444,18 +444,18 @@ def test_a_pack_that_does_not_fit_is_halved(
 
     monkeypatch.setattr(pipeline, "Engine", Tight)
     names, told = ["loorf", "disarm", "arms-s"], list[str]()
-    runs = packed(tmp_path, digits, names, told)
+    runs = together(tmp_path, digits, names, told)
     assert told == ["loorf, disarm, arms-s do not fit into the memory of cpu together: trained as 2 + 1"]
     assert all(run.result() for run in runs)
     assert [record["step"] for record in runs[0].metrics()] == [10, 20, 30]
     monkeypatch.undo()
     names = names[:2]
-    stopped_packed(tmp_path / "again", digits, 20, ["loorf", "disarm", "arms-s"])
-    for one, other in zip(runs, packed(tmp_path / "again", digits, names), strict=False):
-        assert_same(one, other)  # the half went on from the pack's last checkpoint
+    stopped_together(tmp_path / "again", digits, 20, ["loorf", "disarm", "arms-s"])
+    for one, other in zip(runs, together(tmp_path / "again", digits, names), strict=False):
+        assert_same(one, other)  # the half resumed from the ensemble's last checkpoint
     told.clear()
     monkeypatch.setattr(pipeline, "Engine", Tight)
-    assert all(run.result() for run in packed(tmp_path / "two", digits, NAMES, told))
+    assert all(run.result() for run in together(tmp_path / "two", digits, NAMES, told))
     assert told == ["loorf, arms-s do not fit into the memory of cpu together: trained as 1 + 1"]
 
 
@@ -463,8 +463,8 @@ REAL = """
 train(replace(config, steps=1, replicas=1), folder / "warm", device="cpu", dataset=digits)
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + (200 << 20),) * 2)
-packed(folder / "halves")
-packed(folder / "none", replace(config, latents=20_000))
+together(folder / "halves")
+together(folder / "none", replace(config, latents=20_000))
 """
 
 
@@ -494,8 +494,8 @@ def test_gpu_memory_that_is_really_full(tmp_path: Path, digits: Dataset) -> None
     free_memory()
     torch.cuda.set_per_process_memory_fraction(share)
     try:
-        runs = train_packed(
-            configs_of(NAMES, config), paths[1:], device="cuda", datasets=[digits] * len(NAMES), tell=told.append
+        runs = train_together(
+            configs_of(NAMES, config), paths[1:], device="cuda", datasets=[digits] * len(NAMES), notify=told.append
         )
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
@@ -509,4 +509,4 @@ def test_other_errors_pass_through(tmp_path: Path, digits: Dataset, monkeypatch:
 
     monkeypatch.setattr(Engine, "advance_block", broken)
     with pytest.raises(RuntimeError, match="something else"):
-        packed(tmp_path, digits)
+        together(tmp_path, digits)

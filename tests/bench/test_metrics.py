@@ -13,7 +13,7 @@ from arms.bench.reports import build_report, collect
 from arms.bench.reports.curves import plots
 from arms.bench.reports.groups import group_runs
 from arms.bench.runs.directory import Run
-from arms.bench.runs.live_run import Member
+from arms.bench.runs.live_run import LiveRun
 
 ENTROPY = Metric("entropy", "entropy", "Entropy of q(b|x)", "entropy", "entropy", unit="bits", stops_replica=False)
 
@@ -26,7 +26,7 @@ def entropy(monkeypatch: pytest.MonkeyPatch) -> Metric:
 
 def test_a_new_metric_is_drawn_and_shown(entropy: Metric, tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs" / "a", TrainConfig(replicas=2), records=2)
-    run.report({"step": 3, "train_elbo": [-97.0, -96.0], "gradient_variance": [0.1, 0.1], "entropy": [7.0, 8.0]})
+    run.append({"step": 3, "train_elbo": [-97.0, -96.0], "gradient_variance": [0.1, 0.1], "entropy": [7.0, 8.0]})
     (group,) = group_runs(collect([tmp_path / "runs"]).runs)
     *_, plot = plots(group)
     assert plot.metric == entropy
@@ -41,12 +41,12 @@ def test_a_new_metric_is_drawn_and_shown(entropy: Metric, tmp_path: Path) -> Non
 def test_only_what_may_stop_a_replica_stops_it(entropy: Metric, tmp_path: Path) -> None:
     told: list[str] = []
     config = TrainConfig(replicas=2)
-    member = Member(Run.create(tmp_path, config), config, told.append)
-    member.report({"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [math.nan, 1.0]}, [True, True])
+    member = LiveRun(Run.create(tmp_path, config), config, told.append)
+    member.append({"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [math.nan, 1.0]}, [True, True])
     assert told == []
     assert member.run.metrics() == [{"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [None, 1.0]}]
     assert member.run.stopped() == {}
-    member.report({"step": 20, "gradient_variance": [1.0, math.inf]}, [True, True])
+    member.append({"step": 20, "gradient_variance": [1.0, math.inf]}, [True, True])
     assert told == [
         "replica 1 of arms-s stopped at step 20: its gradient variance is not finite; the other one goes on"
     ]

@@ -11,7 +11,7 @@ from marks import needs_gpu
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
-from arms.bench.training.engine import Drive, Engine
+from arms.bench.training.engine import Engine, Execution
 from arms.bench.training.noise import Noise
 from arms.bench.training.trainer import Trainer
 
@@ -91,7 +91,7 @@ def test_steps_leave_the_users_numbers_alone(by: str, digits: Dataset) -> None:
 
 @needs_gpu
 @pytest.mark.parametrize("drive", ["eager", "graph", "compiled"])
-def test_gpu_steps_leave_the_users_numbers_alone(drive: Drive, digits: Dataset) -> None:
+def test_gpu_steps_leave_the_users_numbers_alone(drive: Execution, digits: Dataset) -> None:
     once = Trainer(SMALL, digits, "cuda")
     Engine(once, drive, block=2).advance(4)
     torch.manual_seed(5)

@@ -19,9 +19,9 @@ from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE
 from arms.bench.runs.devices import choose_device
-from arms.bench.runs.directory import Run, held
-from arms.bench.runs.memory import is_out_of_memory
-from arms.bench.runs.pipeline import _interruptible, load_model, train, train_packed
+from arms.bench.runs.directory import Run, locked
+from arms.bench.runs.memory import free_memory, is_out_of_memory
+from arms.bench.runs.pipeline import _interruptible, load_model, train, train_together
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 
@@ -64,26 +64,26 @@ def test_a_device_may_be_a_device(tmp_path: Path, digits: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("means", "message"),
+    ("options", "message"),
     [
         ({"device": "meta"}, "no device 'meta' here"),
-        ({"drive": "fast"}, "drive must be one of auto, eager, graph, compiled, got 'fast'"),
-        ({"drive": "graph"}, "drive 'graph' needs a GPU, and the run is on cpu: try eager"),
-        ({"drive": "compiled"}, "drive 'compiled' needs a GPU"),
+        ({"execution": "fast"}, "execution must be one of auto, eager, graph, compiled, got 'fast'"),
+        ({"execution": "graph"}, "execution 'graph' needs a GPU, and the run is on cpu: try eager"),
+        ({"execution": "compiled"}, "execution 'compiled' needs a GPU"),
         ({"checkpoint_seconds": math.nan}, "checkpoint_seconds must be a finite number >= 0, got nan"),
         ({"checkpoint_seconds": math.inf}, "checkpoint_seconds must be a finite number >= 0, got inf"),
         ({"checkpoint_seconds": -5}, "checkpoint_seconds must be a finite number >= 0, got -5"),
         ({"checkpoint_seconds": "5"}, "checkpoint_seconds must be a finite number >= 0, got '5'"),
     ],
 )
-def test_means_are_checked_before_anything_is_written(
-    means: dict[str, Any], message: str, tmp_path: Path, digits: Dataset
+def test_options_are_checked_before_anything_is_written(
+    options: dict[str, Any], message: str, tmp_path: Path, digits: Dataset
 ) -> None:
-    given = {"device": "cpu", **means}
+    given = {"device": "cpu", **options}
     with pytest.raises(ValueError, match=message):
         train(CONFIG, tmp_path / "run", dataset=digits, **given)
     with pytest.raises(ValueError, match=message):
-        train_packed(configs_of("loorf", "arms-s"), [tmp_path / "a", tmp_path / "b"], **given)
+        train_together(configs_of("loorf", "arms-s"), [tmp_path / "a", tmp_path / "b"], **given)
     assert not list(tmp_path.iterdir())
 
 
@@ -104,20 +104,20 @@ def test_means_are_checked_before_anything_is_written(
         (
             [CONFIG, replace(CONFIG, estimator="loorf", seed=7)],
             ["a", "b"],
-            "may differ in estimator, dataset, learning_rate, .* only, got 0 and 7 for seed: train them apart",
+            "may differ in estimator, dataset, learning_rate, .* only, got 0 and 7 for seed: train them separately",
         ),
     ],
 )
-def test_a_pack_is_runs_of_one_kind_with_a_directory_each(
+def test_an_ensemble_is_runs_of_one_kind_with_a_directory_each(
     configs: Any, directories: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=message):
-        train_packed(configs, directories, device="cpu")
+        train_together(configs, directories, device="cpu")
     assert not list(tmp_path.iterdir())
 
 
-def test_data_sets_of_a_pack_are_one_for_each_run(tmp_path: Path, digits: Dataset) -> None:
+def test_data_sets_of_an_ensemble_are_one_for_each_run(tmp_path: Path, digits: Dataset) -> None:
     train_images, valid, test = (images.repeat(1, 2) for images in (digits.train, digits.valid, digits.test))
     wide = Dataset("wide", train_images, valid, test, 8, 16, 16)
     for datasets, message in (
@@ -131,7 +131,7 @@ def test_data_sets_of_a_pack_are_one_for_each_run(tmp_path: Path, digits: Datase
     ):
         paths = [tmp_path / "a", tmp_path / "b"]
         with pytest.raises(ValueError, match=message):
-            train_packed(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=datasets)  # type: ignore[arg-type]
+            train_together(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=datasets)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
@@ -176,7 +176,9 @@ def test_a_model_that_does_not_fit_a_finished_run_stays_as_it_is(
 ) -> None:
     other = own_model(digits, hidden=7)
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
-    with pytest.raises(ValueError, match=r"^the model given is not the one that .* has trained$"):
+    with pytest.raises(
+        ValueError, match=r"^the model given is not the one that .* has trained: give that one, or none$"
+    ):
         train(ALONE, own[0].path, device="cpu", dataset=digits, model=other)
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
     run = Run.create(tmp_path / "bare", ALONE)
@@ -188,7 +190,7 @@ def test_a_model_that_does_not_fit_a_finished_run_stays_as_it_is(
 def test_a_model_of_ones_own_is_not_loaded_by_name(
     own: tuple[Run, BinaryVAE], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = r"the model of .* is not the built-in linear network of its configuration for digits: build it anew"
+    message = r"the model of .* is not the built-in linear network of its configuration for digits: build it again"
     with pytest.raises(ValueError, match=message):
         load_model(own[0], "cpu")
     for verb in ("evaluate", "variance", "sample"):
@@ -256,16 +258,16 @@ def test_a_cpu_says_that_it_has_one_precision(tmp_path: Path, digits: Dataset) -
     told: list[str] = []
     for precision in ("highest", "medium"):
         config = replace(CONFIG, precision=precision)
-        train(config, tmp_path / precision, device="cpu", dataset=digits, tell=told.append)
-    assert told == ["a CPU computes in float32 all the same: precision 'medium' says something on a GPU only"]
+        train(config, tmp_path / precision, device="cpu", dataset=digits, notify=told.append)
+    assert told == ["precision 'medium' has an effect on a GPU only: a CPU computes in float32"]
 
 
 def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) -> None:
     mine = replace(digits, name="mine")
     run = train(CONFIG, tmp_path / "alone", device="cpu", dataset=mine)
     paths = [tmp_path / "a", tmp_path / "b"]
-    packed = train_packed(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=[mine, mine])
-    assert {one.config().dataset for one in (run, *packed)} == {"mine"}
+    together = train_together(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=[mine, mine])
+    assert {one.config().dataset for one in (run, *together)} == {"mine"}
     with pytest.raises(ValueError, match="no data set is called 'mine'"):
         load_model(run)
 
@@ -300,7 +302,7 @@ def test_checkpoints_never_take_most_of_the_time(
 ) -> None:
     saved: list[int] = []
 
-    def slowly(trainer: Trainer, members: object) -> None:
+    def slowly(trainer: Trainer, live_runs: object) -> None:
         saved.append(trainer.steps_done)
         sleep(0.05)
 
@@ -314,7 +316,7 @@ def test_checkpoints_never_take_most_of_the_time(
 
 def test_a_directory_is_trained_by_one_process_at_a_time(tmp_path: Path, digits: Dataset) -> None:
     tmp_path.joinpath("run").mkdir()
-    with held(tmp_path / "run"), pytest.raises(ValueError, match="run is being trained by another process"):
+    with locked(tmp_path / "run"), pytest.raises(ValueError, match="run is being trained by another process"):
         train(CONFIG, tmp_path / "run", device="cpu", dataset=digits)
     assert train(CONFIG, tmp_path / "run", device="cpu", dataset=digits).result()
 
@@ -340,7 +342,7 @@ def test_a_model_of_ones_own_goes_on_as_it_was(tmp_path: Path, digits: Dataset) 
         options = {"device": "cpu", "dataset": digits, "model": model, "checkpoint_seconds": 0}
         if stop_at:
             with pytest.raises(InterruptedError):
-                train(config, tmp_path / name, watch=stop, **options)  # type: ignore[arg-type]
+                train(config, tmp_path / name, on_record=stop, **options)  # type: ignore[arg-type]
         results.append(train(config, tmp_path / name, **options))  # type: ignore[arg-type]
     whole, again = results
     assert whole.result() == again.result()
@@ -383,3 +385,56 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path, digits: Dataset) -> None:
     config = replace(CONFIG, seed=np.int64(3), steps=np.int32(20), learning_rate=np.float32(0.5))  # type: ignore[arg-type]
     assert config == replace(CONFIG, seed=3, learning_rate=0.5)
     assert train(config, tmp_path / "run", device="cpu", dataset=digits).config() == config
+
+
+# ---- process-wide state
+
+
+def counting_compiled() -> tuple[Any, list[int]]:
+    """A user's compiled function, and how often it was compiled."""
+    compiled: list[int] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        compiled.append(1)
+        return module.forward
+
+    return torch.compile(lambda x: 2 * x + 1, backend=backend), compiled
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_training_leaves_the_users_compiled_functions_alone(
+    fits: bool, tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where memory is given back: after each training on a GPU, and where an ensemble did not fit."""
+    function, compiled = counting_compiled()
+    function(torch.ones(3))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)  # as far as giving memory back is concerned
+    advance = Engine.advance_block
+
+    def tight(engine: Engine) -> None:
+        if engine.trainer.config.replicas > CONFIG.replicas and not fits:
+            raise torch.OutOfMemoryError
+        advance(engine)
+
+    monkeypatch.setattr(Engine, "advance_block", tight)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    train_together(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=[digits] * 2, notify=print)
+    free_memory()
+    function(torch.ones(3))
+    assert compiled == [1]
+
+
+def test_only_the_command_changes_the_allocator(
+    tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr("arms.bench.runs.memory.keep_freed_memory", lambda: calls.append("mallopt"))
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    handler = signal.getsignal(signal.SIGINT)
+    train(CONFIG, tmp_path / "run", device="cpu", dataset=digits)
+    assert calls == []
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (threads, precision)
+    assert signal.getsignal(signal.SIGINT) is handler
+    monkeypatch.setattr(sys, "argv", ["arms", "data", "list"])
+    main()
+    assert calls == ["mallopt"]

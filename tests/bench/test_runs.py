@@ -2,21 +2,29 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+import tomllib
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from arms.bench.config import TrainConfig, run_name
-from arms.bench.runs import directory as runs
+import arms
+from arms.bench.config import TrainConfig, identity, run_name
+from arms.bench.runs import directory, provenance
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import CHECKPOINTS, Run
-from arms.bench.runs.pipeline import load_model, train
+from arms.bench.runs.pipeline import block_of, load_model, train
+
+ROOT = Path(__file__).parents[2]
 
 CONFIG = TrainConfig(steps=120, report_every=10, num_samples=4, latents=20, replicas=2, learning_rate=1e-3)
 
@@ -28,7 +36,7 @@ from arms.bench.runs.pipeline import train
 from arms.bench.config import TrainConfig
 config = TrainConfig(**json.loads(sys.argv[2]))
 slow = lambda record: time.sleep(float(sys.argv[3]))
-train(config, sys.argv[1], device="cpu", checkpoint_seconds=0, watch=slow)
+train(config, sys.argv[1], device="cpu", checkpoint_seconds=0, on_record=slow)
 """
 
 
@@ -108,7 +116,7 @@ def stopped_halfway(path: Path) -> None:
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        train(CONFIG, path, device="cpu", checkpoint_seconds=0, watch=stop)
+        train(CONFIG, path, device="cpu", checkpoint_seconds=0, on_record=stop)
 
 
 @pytest.mark.parametrize("damage", ["flip a bit", "truncate", "empty", "no header"])
@@ -159,11 +167,11 @@ def test_a_full_disk_leaves_the_last_checkpoint_readable(tmp_path: Path, whole: 
 
 def test_half_written_reports_are_passed_over(tmp_path: Path) -> None:
     run = Run.create(tmp_path, CONFIG)
-    run.report({"step": 10, "train_elbo": [1.0]})
+    run.append({"step": 10, "train_elbo": [1.0]})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 20, "train_')
     assert [record["step"] for record in run.metrics()] == [10]
-    run.forget_after(0)
+    run.truncate_after(0)
     assert run.metrics() == []
 
 
@@ -225,10 +233,143 @@ def test_the_commit_is_that_of_the_package_not_of_a_project_around_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    (tmp_path / "kept").write_text("")
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for folder in ("kept", "installed"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text("")
     subprocess.run([*git, "add", "kept"], check=True)
     subprocess.run([*git, "commit", "-qm", "theirs"], check=True)
-    for name, is_known in (("kept", True), ("installed.py", False)):
-        monkeypatch.setattr(runs, "__file__", str(tmp_path / name))
-        assert (runs._commit() != "unknown") is is_known
+    monkeypatch.delenv("ARMS_COMMIT", raising=False)
+    found = {}
+    for folder in ("kept", "installed"):
+        monkeypatch.setattr(provenance, "PACKAGE", tmp_path / folder)
+        found[folder] = provenance.commit()
+    assert re.fullmatch(r"[0-9a-f]{40}", found["kept"])
+    assert re.fullmatch(r"source-[0-9a-f]{16}", found["installed"])
+    (tmp_path / "installed" / "__init__.py").write_text("x = 1")
+    assert provenance.commit() not in found.values(), "other code, another digest"
+    monkeypatch.setenv("ARMS_COMMIT", "abc123")
+    assert provenance.commit() == "abc123"
+
+
+def test_the_version_needs_no_installation() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "arms.__version__"}
+    source = (ROOT / "src" / "arms" / "__init__.py").read_text()
+    assert f'\n__version__ = "{arms.__version__}"\n' in source, "a literal, which is read without importing torch"
+
+
+@pytest.mark.parametrize("note", ['{"wall_seconds": "long"}', '{"wall_seconds": null}', "[]", "{"])
+def test_a_damaged_provenance_does_not_end_a_training(note: str, tmp_path: Path) -> None:
+    run = Run.create(tmp_path, CONFIG)
+    (tmp_path / "provenance.json").write_text(note)
+    run.write_provenance("cpu", 2.0)
+    run.write_provenance("cpu", 1.0)
+    assert run.provenance()["wall_seconds"] == 3.0
+
+
+def test_no_committed_provenance_is_unknown() -> None:
+    files = sorted((ROOT / "results").rglob("provenance.json"))
+    assert len(files) >= 20
+    for file in files:
+        assert "unknown" not in file.read_text(), file
+        assert len(json.loads(file.read_text())["together"]) == 5
+
+
+# ---- the identity of a run
+
+
+def test_how_often_one_looks_is_no_part_of_a_run() -> None:
+    looks = replace(CONFIG, report_every=5, evaluate_every=10, evaluate_images=7)
+    assert identity(looks) == identity(CONFIG)
+    assert run_name(looks) == run_name(CONFIG)
+    words = {"dataset": "other", "network": "nonlinear", "estimator": "loorf", "decoder_samples": "extra"}
+    words |= {"precision": "high"}
+    for name in ("num_samples", "replicas", "steps", "seed", "batch_size", "latents", "learning_rate", *words):
+        changes: dict[str, Any] = {name: words.get(name) or 2 * getattr(CONFIG, name) + 2}
+        other = replace(CONFIG, **changes)
+        assert identity(other) != identity(CONFIG), name
+
+
+def test_a_field_that_is_added_renames_no_run() -> None:
+    @dataclass(frozen=True)
+    class Later(TrainConfig):
+        colour: str = "red"
+
+    values = asdict(CONFIG)
+    assert run_name(Later(**values)) == run_name(CONFIG)
+    assert run_name(Later(**values, colour="blue")) != run_name(CONFIG)
+
+
+def test_a_configuration_may_lack_fields(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"seed": 3}')
+    assert Run(tmp_path).config() == TrainConfig(seed=3)
+    assert Run.create(tmp_path, TrainConfig(seed=3, report_every=20)).identity() == {"schema": 2, "seed": 3}
+
+
+def test_another_run_is_told_by_its_fields(tmp_path: Path) -> None:
+    Run.create(tmp_path, CONFIG)
+    message = r"holds another run \(seed is 0 there, 5 was asked for, latents is 20 there, 30 was asked for\)"
+    with pytest.raises(ValueError, match=message):
+        Run.create(tmp_path, replace(CONFIG, seed=5, latents=30, report_every=20))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"schema": 1}))
+    with pytest.raises(ValueError, match=r"another version of this library \(schema 1, expected 2\)"):
+        Run.create(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize("every", [5, 40])
+def test_resumed_with_another_interval_it_ends_the_same(every: int, tmp_path: Path, whole: Run) -> None:
+    stopped_halfway(tmp_path)
+    run = train(replace(CONFIG, report_every=every), tmp_path, device="cpu")
+    assert run.config() == CONFIG, "config.json keeps what it was begun with"
+    assert run.result() == whole.result()
+    ours, theirs = run.load(), whole.load()
+    assert ours is not None
+    assert theirs is not None
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items() if name.startswith(("model", "adam")))
+    assert [record["step"] for record in run.metrics()] == [
+        *range(10, 70, 10),
+        *(step for step in range(every, 121, every) if step > 60),
+    ]
+
+
+def test_blocks_end_on_the_records_of_a_resumed_run() -> None:
+    assert block_of(replace(CONFIG, report_every=100, steps=1000)) == 10
+    assert block_of(replace(CONFIG, report_every=100, steps=1000), 500) == 10
+    assert block_of(replace(CONFIG, report_every=100, steps=1000), 15) == 5
+
+
+# ---- files that do not belong together
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    """Same shapes, other run: nothing but the digest shows it."""
+    stopped_halfway(tmp_path / "ours")
+    other = replace(CONFIG, estimator="loorf", seed=5, learning_rate=1e-2)
+    train(other, tmp_path / "theirs", device="cpu")
+    for name in CHECKPOINTS:
+        shutil.copy(tmp_path / "theirs" / name, tmp_path / "ours" / name)
+    with pytest.raises(ValueError, match=r"\.safetensors is a checkpoint of another configuration than"):
+        train(CONFIG, tmp_path / "ours", device="cpu")
+    with pytest.raises(ValueError, match="checkpoint of another configuration"):
+        load_model(Run(tmp_path / "ours"), "cpu")
+
+
+def test_a_checkpoint_that_names_no_run_is_accepted(tmp_path: Path, whole: Run) -> None:
+    """Those of earlier versions."""
+    stopped_halfway(tmp_path)
+    for name in CHECKPOINTS:
+        state, _ = directory._read_checkpoint(tmp_path / name)
+        save_file(state, tmp_path / name, metadata={"sha256": directory._digest(state)})
+    train(CONFIG, tmp_path, device="cpu")
+    assert_same(Run(tmp_path), whole)
+
+
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", *CHECKPOINTS])
+def test_a_directory_without_its_configuration_is_not_adopted(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=rf"holds {name} but no config\.json.*: put it back, remove them, or choose"):
+        train(replace(CONFIG, estimator="loorf"), tmp_path, device="cpu")
+    assert [path.name for path in tmp_path.iterdir()] == [name]

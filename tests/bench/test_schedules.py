@@ -12,11 +12,11 @@ from torch import Tensor
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
-from arms.bench.ensemble import names_of, packed_trainer
+from arms.bench.ensemble import ensemble_trainer, names_of
 from arms.bench.metrics import Record
 from arms.bench.runs.directory import Run
-from arms.bench.runs.pipeline import train_packed
-from arms.bench.training.engine import Drive, Engine
+from arms.bench.runs.pipeline import train_together
+from arms.bench.training.engine import Engine, Execution
 from arms.bench.training.schedules import LearningRates
 from arms.bench.training.trainer import Trainer
 
@@ -111,7 +111,7 @@ def test_the_trainer_moves_by_the_rate_of_its_step(one_image: Dataset) -> None:
 def test_runs_of_an_ensemble_have_their_own_rates(one_image: Dataset) -> None:
     """The same as each alone, where noise has no say: the exact gradient, of one image."""
     configs = [replace(config, estimator="exact", replicas=2) for config in CONFIGS]
-    together = packed_trainer(configs, [one_image] * len(configs), "cpu")
+    together = ensemble_trainer(configs, [one_image] * len(configs), "cpu")
     for _ in range(12):
         together.step()
     for index, config in enumerate(configs):
@@ -134,7 +134,7 @@ def test_an_ensemble_of_rates_resumes_bit_for_bit(tmp_path: Path, digits: Datase
 
         paths = [folder / str(index) for index in range(len(configs))]
         datasets = [digits] * len(configs)
-        return train_packed(configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, watch=stop)
+        return train_together(configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, on_record=stop)
 
     with pytest.raises(InterruptedError):
         go(tmp_path / "again", stop_at=10)
@@ -168,7 +168,7 @@ def test_runs_are_told_apart_by_their_rates() -> None:
 
 
 def ensemble(dataset: Dataset) -> Trainer:
-    return packed_trainer([replace(config, estimator="exact") for config in CONFIGS], [dataset] * len(CONFIGS), "cpu")
+    return ensemble_trainer([replace(config, estimator="exact") for config in CONFIGS], [dataset] * len(CONFIGS), "cpu")
 
 
 def alone(dataset: Dataset) -> Trainer:
@@ -196,11 +196,11 @@ def test_compiled_steps_move_along_the_schedule(make: Callable[[Dataset], Traine
 
 @pytest.mark.parametrize("drive", ["eager", *(pytest.param(drive, marks=needs_gpu) for drive in ("graph", "compiled"))])
 @pytest.mark.parametrize("runs", [1, 2])
-def test_replayed_steps_move_along_the_schedule(runs: int, drive: Drive, digits: Dataset) -> None:
+def test_replayed_steps_move_along_the_schedule(runs: int, drive: Execution, digits: Dataset) -> None:
     """A rate that is cut to almost nothing after two steps: nothing moves from then on, whatever the noise."""
     cut = replace(BASE, schedule="step", decay_every=2, decay_factor=1e-6, replicas=2)
     device = "cpu" if drive == "eager" else "cuda"
-    trainer = packed_trainer([cut, replace(BASE, replicas=2)][:runs], [digits] * runs, device)
+    trainer = ensemble_trainer([cut, replace(BASE, replicas=2)][:runs], [digits] * runs, device)
     engine = Engine(trainer, drive, block=2)
     engine.advance(2)
     before = [weight.detach().clone() for weight in trainer.weights]

@@ -16,7 +16,6 @@ from arms.bench.cli import runs as verbs
 from arms.bench.cli import train as train_verbs
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
-from arms.bench.experiments import run_experiment
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE, build_vae
 from arms.bench.reports import build_report, collect, summary
@@ -24,8 +23,9 @@ from arms.bench.reports.curves import plots
 from arms.bench.reports.groups import group_runs
 from arms.bench.reports.tables import comparison
 from arms.bench.runs.directory import CHECKPOINTS, Run, _digest
-from arms.bench.runs.live_run import DivergedError, Member
-from arms.bench.runs.pipeline import load_model, train, train_packed
+from arms.bench.runs.live_run import DivergedError, LiveRun
+from arms.bench.runs.pipeline import load_model, train, train_together
+from arms.bench.sweeps.local import run_experiment
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 
@@ -70,7 +70,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> Run:
 def lost_one(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple[Run, list[str]]:
     told: list[str] = []
     path = tmp_path_factory.mktemp("lost") / "run"
-    run = train(CONFIG, path, device="cpu", dataset=digits, model=poisoned(digits), tell=told.append)
+    run = train(CONFIG, path, device="cpu", dataset=digits, model=poisoned(digits), notify=told.append)
     return run, told
 
 
@@ -91,7 +91,7 @@ def test_replicas_never_mix(name: str, digits: Dataset) -> None:
 
 def test_the_others_go_on_to_the_same_numbers(clean: Run, lost_one: tuple[Run, list[str]]) -> None:
     run, told = lost_one
-    assert told == ["replica 1 of arms-s stopped at step 10: its ELBO is not finite; the other 2 go on"]
+    assert told == ["replica 1 of arms-s stopped at step 10: its ELBO is not finite; the other 2 continue"]
     for ours, theirs in zip(strictly(run.path / "metrics.jsonl"), clean.metrics(), strict=True):
         assert ours == {name: value if name == "step" else without(value, 1) for name, value in theirs.items()}
     (result,) = strictly(run.path / "result.json")
@@ -119,7 +119,7 @@ def interrupted(path: Path, digits: Dataset, step: int, told: list[str]) -> None
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        train(CONFIG, path, device="cpu", dataset=digits, checkpoint_seconds=0, watch=stop, tell=told.append)
+        train(CONFIG, path, device="cpu", dataset=digits, checkpoint_seconds=0, on_record=stop, notify=told.append)
 
 
 def test_stopped_is_stopped_also_after_going_on(tmp_path: Path, digits: Dataset, clean: Run) -> None:
@@ -127,8 +127,8 @@ def test_stopped_is_stopped_also_after_going_on(tmp_path: Path, digits: Dataset,
     interrupted(tmp_path, digits, 10, told)
     damage(Run(tmp_path), [2])
     interrupted(tmp_path, digits, 20, told)
-    assert told == ["replica 2 of arms-s stopped at step 20: its ELBO is not finite; the other 2 go on"]
-    run = train(CONFIG, tmp_path, device="cpu", dataset=digits, tell=told.append)
+    assert told == ["replica 2 of arms-s stopped at step 20: its ELBO is not finite; the other 2 continue"]
+    run = train(CONFIG, tmp_path, device="cpu", dataset=digits, notify=told.append)
     assert len(told) == 1, "known already"
     expected = [record["train_elbo"] for record in clean.metrics()]
     assert [record["train_elbo"] for record in run.metrics()] == [
@@ -145,14 +145,14 @@ def test_when_none_is_left_the_run_ends(tmp_path: Path, digits: Dataset) -> None
     told: list[str] = []
     config = replace(CONFIG, learning_rate=1e38)
     for _ in range(2):
-        with pytest.raises(DivergedError, match=r"no replica is left of .*smaller than 1e\+38"):
-            train(config, tmp_path, device="cpu", dataset=digits, tell=told.append)
+        with pytest.raises(DivergedError, match=r"no replica survives of .*below 1e\+38"):
+            train(config, tmp_path, device="cpu", dataset=digits, notify=told.append)
     assert told == [
-        "replicas 0, 1, 2 of arms-s stopped at step 10: their ELBO is not finite; none is left, and the run ends"
+        "replicas 0, 1, 2 of arms-s stopped at step 10: their ELBO is not finite; none survives, and the run ends"
     ]
     assert Run(tmp_path).result() is None
     assert strictly(tmp_path / "metrics.jsonl")[-1]["train_elbo"] == [None] * 3
-    with pytest.raises(ValueError, match=r"no replica of .* is left"):
+    with pytest.raises(ValueError, match=r"no replica of .* survives"):
         load_model(Run(tmp_path))
 
 
@@ -168,8 +168,8 @@ def test_a_parameter_is_enough(tmp_path: Path, digits: Dataset, monkeypatch: pyt
     monkeypatch.setattr(Engine, "advance_block", spoil)
     told: list[str] = []
     config = replace(CONFIG, evaluate_every=0)
-    result = train(config, tmp_path, device="cpu", dataset=digits, tell=told.append).result()
-    assert told == ["replica 0 of arms-s stopped at step 40: its parameters are not finite; the other 2 go on"]
+    result = train(config, tmp_path, device="cpu", dataset=digits, notify=told.append).result()
+    assert told == ["replica 0 of arms-s stopped at step 40: its parameters are not finite; the other 2 continue"]
     assert result is not None
     assert result["stopped"] == {"0": 40}
 
@@ -177,49 +177,51 @@ def test_a_parameter_is_enough(tmp_path: Path, digits: Dataset, monkeypatch: pyt
 def test_one_line_a_report_and_cause(tmp_path: Path) -> None:
     told: list[str] = []
     config = replace(CONFIG, replicas=5)
-    member = Member(Run.create(tmp_path, config), config, told.append)
+    live = LiveRun(Run.create(tmp_path, config), config, told.append)
     elbo = [math.nan, -1.0, math.inf, -1.0, -1.0]
-    member.report({"step": 10, "train_elbo": elbo}, [True, True, False, True, False])
+    live.append({"step": 10, "train_elbo": elbo}, [True, True, False, True, False])
     assert told == [
-        "replicas 0, 2 of arms-s stopped at step 10: their ELBO is not finite; the other 2 go on",
-        "replica 4 of arms-s stopped at step 10: its parameters are not finite; the other 2 go on",
+        "replicas 0, 2 of arms-s stopped at step 10: their ELBO is not finite; the other 2 continue",
+        "replica 4 of arms-s stopped at step 10: its parameters are not finite; the other 2 continue",
     ]
-    member.finish({"bounds": {"test": {"1": [-1.0, math.nan, -1.0, -1.0, -1.0]}}})
-    assert told[2:] == ["replica 1 of arms-s stopped at step 40: its final bound is not finite; the other one goes on"]
+    live.finish({"bounds": {"test": {"1": [-1.0, math.nan, -1.0, -1.0, -1.0]}}})
+    assert told[2:] == [
+        "replica 1 of arms-s stopped at step 40: its final bound is not finite; the other one continues"
+    ]
 
 
-# ---- in a pack
+# ---- in an ensemble
 
 
-def pack_of(folder: Path, digits: Dataset, told: list[str], stop_at: int = 0) -> list[Run]:
+def ensemble_of(folder: Path, digits: Dataset, told: list[str], stop_at: int = 0) -> list[Run]:
     def stop(_: TrainConfig, record: Record) -> None:
         if record["step"] == stop_at:
             raise InterruptedError
 
-    return train_packed(
+    return train_together(
         [replace(CONFIG, estimator=name) for name in NAMES],
         [folder / name for name in NAMES],
         device="cpu",
         datasets=[digits] * len(NAMES),
         checkpoint_seconds=0,
-        watch=stop,
-        tell=told.append,
+        on_record=stop,
+        notify=told.append,
     )
 
 
-def test_a_run_without_replicas_leaves_the_pack_and_the_others_go_on(tmp_path: Path, digits: Dataset) -> None:
+def test_a_run_without_replicas_leaves_the_ensemble_and_the_others_continue(tmp_path: Path, digits: Dataset) -> None:
     told: list[str] = []
-    sound = pack_of(tmp_path / "sound", digits, told)
+    sound = ensemble_of(tmp_path / "sound", digits, told)
     for folder in (tmp_path / "once", tmp_path / "twice"):
         with pytest.raises(InterruptedError):
-            pack_of(folder, digits, told, stop_at=10)
+            ensemble_of(folder, digits, told, stop_at=10)
         damage(Run(folder / "loorf"), [0, 1, 2])
         if folder.name == "twice":
             with pytest.raises(InterruptedError):
-                pack_of(folder, digits, told, stop_at=30)
+                ensemble_of(folder, digits, told, stop_at=30)
         for _ in range(2):
-            with pytest.raises(DivergedError, match=r"no replica is left of .*loorf \(step 20\)"):
-                pack_of(folder, digits, told)
+            with pytest.raises(DivergedError, match=r"no replica survives of .*loorf \(step 20\)"):
+                ensemble_of(folder, digits, told)
         lost, left = Run(folder / "loorf"), Run(folder / "arms-s")
         assert lost.result() is None
         assert [record["step"] for record in lost.metrics()] == [10, 20]
@@ -259,7 +261,7 @@ def test_reports_take_the_mean_over_those_left(tmp_path: Path, lost_one: tuple[R
 
 def test_a_run_without_replicas_is_reported_as_diverged(tmp_path: Path, digits: Dataset) -> None:
     with pytest.raises(DivergedError):
-        train(replace(CONFIG, learning_rate=1e38), tmp_path, device="cpu", dataset=digits, tell=lambda line: None)
+        train(replace(CONFIG, learning_rate=1e38), tmp_path, device="cpu", dataset=digits, notify=lambda line: None)
     found = collect([tmp_path])
     (problem,) = found.problems
     assert problem.what == "diverged at step 10: numbers not finite, and no replica is left"
@@ -296,9 +298,9 @@ def test_events_leave_out_what_is_no_number(lost_one: tuple[Run, list[str]]) -> 
 
 def test_an_experiment_goes_on_without_the_run_that_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [replace(CONFIG, learning_rate=rate, evaluate_every=0) for rate in (1e38, 1e-3)]
-    monkeypatch.setattr("arms.bench.experiments.configs", lambda name, scale: wanted)
+    monkeypatch.setattr("arms.bench.sweeps.local.configs", lambda name, scale: wanted)
     told: list[str] = []
-    (page,) = run_experiment("figure3", "smoke", tmp_path, device="cpu", tell=told.append)
-    assert any("no replica is left of" in line for line in told)
+    (page,) = run_experiment("figure3", "smoke", tmp_path, device="cpu", notify=told.append)
+    assert any("no replica survives of" in line for line in told)
     assert "diverged at step 10: numbers not finite, and no replica is left" in page.read_text()
     assert len(list(tmp_path.glob("*/result.json"))) == 1

@@ -136,7 +136,7 @@ def test_several_estimators_at_once(
     with pytest.raises(SystemExit, match="2"):
         main()
     lost = capsys.readouterr().err
-    assert lost.startswith("arms: no replica is left of runs/both (step 10): their numbers are not finite")
+    assert lost.startswith("arms: no replica survives of runs/both (step 10): their numbers are not finite")
     assert len(lost.strip().splitlines()) == 1
 
 
@@ -157,7 +157,7 @@ def test_a_preset_gives_way_to_every_typed_flag(
         asked.extend(configs)
         return []
 
-    monkeypatch.setattr("arms.bench.runs.pipeline.train_packed", ask)
+    monkeypatch.setattr("arms.bench.runs.pipeline.train_together", ask)
     monkeypatch.setattr(sys, "argv", ["arms", "train", "--preset", "paper", *words])
     main()
     assert [(one.steps, one.replicas, one.decoder_samples) for one in asked] == [expected]

@@ -229,7 +229,7 @@ def test_curves_pool_replicas_and_stay_thin(tmp_path: Path) -> None:
 
 def test_a_diverged_curve_is_cut_not_fatal(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs" / "a", TrainConfig(), bounds_of(TrainConfig(), level=math.nan), records=2)
-    run.report({"step": 3, "train_elbo": [math.nan], "gradient_variance": [math.inf]})
+    run.append({"step": 3, "train_elbo": [math.nan], "gradient_variance": [math.inf]})
     (group,) = groups_of(tmp_path)
     assert plots(group)[0].curves[0].steps == [1, 2]
     build_report([tmp_path], tmp_path / "report.html")

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from arms.bench.models import BinaryVAE, build_vae
     from arms.bench.reports import build_report
     from arms.bench.runs.directory import Run
-    from arms.bench.runs.pipeline import load_model, train
-    from arms.bench.runs.pipeline import train_packed as train_together
+    from arms.bench.runs.pipeline import load_model, train, train_together
     from arms.bench.training.trainer import Trainer
 
 __all__ = [

@@ -1,9 +1,10 @@
-"""The configuration of a run: everything that decides its numbers, the presets, and the name made from it."""
+"""The configuration of a run, its presets, and the identity and name that are made from it."""
 
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Literal, TypeAlias, get_args
 
@@ -16,10 +17,19 @@ DecoderSamples: TypeAlias = Literal["all", "extra"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
+SCHEMA = 2
+"""Version of the identity. Raise it when the same fields begin to mean another experiment; leave the defaults of
+`TrainConfig` as they are, since identities are relative to them."""
+OBSERVATION = ("report_every", "evaluate_every", "evaluate_images")
+"""Fields that say how often a run is looked at: they decide no number that it comes to."""
+
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides the numbers of a run. The defaults are the paper's, but for the decoder's gradient."""
+    """Everything that decides the numbers of a run, and how often it is looked at.
+
+    The defaults are the paper's, but for the decoder's gradient.
+    """
 
     dataset: str = "digits"
     """Data set by name (see `arms data list`)."""
@@ -57,7 +67,7 @@ class TrainConfig:
     precision: Precision = "highest"
     """Matrix products on a GPU, in PyTorch's words: float32; high takes TF32; medium also bfloat16, in gradients."""
     report_every: int = 100
-    """Steps between two reports."""
+    """Steps between two records of the metrics."""
     evaluate_every: int = 0
     """Steps between two looks at the test set, a multiple of `report_every`; 0 looks only at the end."""
     evaluate_images: int = 500
@@ -116,12 +126,40 @@ def paper_preset(config: TrainConfig) -> TrainConfig:
     return replace(config, steps=1_000_000, replicas=5, decoder_samples="extra")
 
 
+def identity(config: TrainConfig) -> dict[str, object]:
+    """Return what tells this run from others: the fields that decide numbers and differ from their defaults.
+
+    A field that is added later therefore renames no run, as long as its default means what was done before.
+
+    >>> identity(TrainConfig(seed=3, report_every=10))
+    {'schema': 2, 'seed': 3}
+    """
+    values = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in OBSERVATION}
+    defaults = {field.name: field.default for field in fields(config)}
+    return {"schema": SCHEMA} | {name: value for name, value in values.items() if value != defaults[name]}
+
+
+def digest_of(identity: Mapping[str, object]) -> str:
+    """Return a digest of an identity, the same wherever it is computed."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, object]]:
+    """Return the fields in which the identities of two runs differ, each with both values.
+
+    >>> difference(TrainConfig(seed=3, report_every=10), TrainConfig())
+    {'seed': (3, 0)}
+    """
+    names = [field.name for field in fields(one) if field.name not in OBSERVATION]
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
 def run_name(config: TrainConfig) -> str:
-    """Return a name that tells runs apart at a glance, and by a digest of the configuration for certain.
+    """Return a name that tells runs apart at a glance, and for certain by a digest of their identity.
 
     >>> run_name(TrainConfig())
-    'digits-linear-arms-s-n4-r1-seed0-26ad3328'
+    'digits-linear-arms-s-n4-r1-seed0-5dfac908'
     """
-    digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:8]
     name = f"{config.dataset}-{config.network}-{config.estimator}-n{config.num_samples}"
-    return f"{name}-r{config.replicas}-seed{config.seed}-{digest}"
+    return f"{name}-r{config.replicas}-seed{config.seed}-{digest_of(identity(config))[:8]}"

@@ -1,8 +1,9 @@
 """Several runs as one wider ensemble: what differs is which estimator serves which replicas, and on which images.
 
 A GPU that five replicas keep half idle trains seventy-five for little more. Runs that share everything but estimator
-and data set can therefore go through one trainer side by side. Here is what that takes: the estimator of all, and how
-states, reports and models are taken apart into those of each run, and put together again.
+and data set can therefore go through one trainer side by side. Here is what that takes: which runs may share an
+ensemble, the estimator of all of them, and how states, records and models are taken apart into those of each run, and
+put together again.
 """
 
 from collections import Counter
@@ -23,13 +24,13 @@ from arms.bench.training.trainer import Trainer, prepared_estimator
 from arms.estimators import ESTIMATORS, Estimator, Stacked, as_estimator
 from arms.estimators.wrappers import what_is_asked
 
-OWN = ("estimator", "dataset", *RATE_FIELDS)
-"""What runs of one pack may differ in."""
+MAY_DIFFER = ("estimator", "dataset", *RATE_FIELDS)
+"""Fields in which runs of one ensemble may differ."""
 
 
 def names_of(configs: Sequence[TrainConfig]) -> list[str]:
-    """Return what tells runs of one pack apart."""
-    differing = [name for name in OWN if len({getattr(config, name) for config in configs}) > 1]
+    """Return what tells runs of one ensemble apart."""
+    differing = [name for name in MAY_DIFFER if len({getattr(config, name) for config in configs}) > 1]
     names = []
     for config in configs:
         name = f"{config.estimator} on {config.dataset}" if "dataset" in differing else config.estimator
@@ -38,33 +39,59 @@ def names_of(configs: Sequence[TrainConfig]) -> list[str]:
     return names
 
 
-def pack(configs: Sequence[TrainConfig]) -> Estimator:
-    """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once.
+def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
+    """Return what runs of one ensemble have in common: those with equal keys may share one, and no others.
 
-    An estimator that can share the replica axis with no other can still serve several data sets.
+    This is the one place that decides it: whatever groups runs, or refuses to, compares these keys. An estimator that
+    cannot share the replica axis with another is part of the key; it can still serve several data sets.
     """
-    _refuse_strangers(configs)
+    own = as_estimator(config.estimator, config.num_samples)
+    shared = [value for name, value in asdict(config).items() if name not in MAY_DIFFER]
+    return (*shared, what_is_asked(own) or config.estimator)
+
+
+def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
+    """Sort runs into those that can be trained as one ensemble; within one, runs of one estimator are neighbours.
+
+    Their data sets must have images of the same size and number of levels, which is seen once they are loaded.
+
+    >>> runs = [TrainConfig(estimator=name) for name in ("loorf", "relax", "arms-s", "vimco")]
+    >>> [[config.estimator for config in together] for together in group_for_ensembles(runs)]
+    [['loorf', 'arms-s'], ['relax'], ['vimco']]
+    """
+    found: dict[object, list[TrainConfig]] = {}
+    order = [config.estimator for config in configs]
+    for config in sorted(configs, key=lambda config: order.index(config.estimator)):
+        found.setdefault(ensemble_key(config), []).append(config)
+    return list(found.values())
+
+
+def check_same_config(configs: Sequence[TrainConfig]) -> None:
+    """Raise, with the reason, if runs cannot share an ensemble."""
+    if len({ensemble_key(config) for config in configs}) > 1:
+        raise ValueError(_why_not_together(configs))
+    names = names_of(configs)
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"runs trained together must differ in estimator, data set or learning rate, got {', '.join(names)}: "
+            "name each once; more seeds are `replicas`"
+        )
+
+
+def stack(configs: Sequence[TrainConfig]) -> Estimator:
+    """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once."""
+    check_same_config(configs)
     groups = [(name, len(list(same))) for name, same in groupby(config.estimator for config in configs)]
     members = tuple(as_estimator(name, configs[0].num_samples) for name, _ in groups)
     if len(members) == 1:
         return members[0]
-    for (name, _), member in zip(groups, members, strict=True):
-        if what_is_asked(member) is None:
-            fitting = ", ".join(name for name, make in ESTIMATORS.items() if what_is_asked(make(4)) is not None)
-            raise ValueError(
-                f"{name} cannot share an ensemble with other estimators: train it separately, or choose among {fitting}"
-            )
-    if len({what_is_asked(member) for member in members}) > 1:
-        pairs = zip(groups, members, strict=True)
-        what = ", ".join(f"{name} ({one.evaluations} evaluations, {one.target})" for (name, _), one in pairs)
-        raise ValueError(f"runs of one ensemble must ask the same of the model, got {what}: train them separately")
     return Stacked(members, [count * configs[0].replicas for _, count in groups])
 
 
-def packed_trainer(
+def ensemble_trainer(
     configs: Sequence[TrainConfig], datasets: Sequence[Dataset], device: str, model: BinaryVAE | None = None
 ) -> Trainer:
-    """Return the trainer of runs side by side, each with the data set and the weights that it would have alone."""
+    """Return the trainer of an ensemble; each run has the data set and the weights that it would have alone."""
     config = configs[0]
     if len(configs) == 1:
         return Trainer(config, datasets[0], device, model)
@@ -74,7 +101,8 @@ def packed_trainer(
         for dataset in dict.fromkeys(datasets)
     }
     together = _filled(wide, joined_models([alone[dataset].state_dict() for dataset in datasets]))
-    trainer = Trainer(wide, datasets, device, together, pack(configs), LearningRates(configs, device))
+    trainer = Trainer(wide, datasets, device, together, stack(configs), LearningRates(configs, device))
+    # What an estimator learns starts as it would alone, too: each run gets a copy of its own.
     own = prepared_estimator(config, config.latents, trainer.data.images.shape[1], device)
     with torch.no_grad():
         for of_all, of_one in zip(trainer.estimator_parameters, own.parameters(), strict=True):
@@ -83,7 +111,7 @@ def packed_trainer(
 
 
 def share_of_record(record: Record, index: int, replicas: int) -> Record:
-    """Return a run's own part of a report: its replicas of every list."""
+    """Return a run's own part of a record: its replicas of every list."""
     part = slice(index * replicas, (index + 1) * replicas)
     return {name: value[part] if isinstance(value, list) else value for name, value in record.items()}
 
@@ -98,13 +126,13 @@ def joined_state(states: Sequence[State], seed: int, device: str) -> dict[str, T
     return joined(states, lambda step: seeded_generator(seed, f"train from {step}", device=device).get_state())
 
 
-def side_by_side(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
-    """Sort runs, given the steps that each can go on from, into those that go on together: step, and their indices.
+def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
+    """Sort runs, given the steps that each can resume from, into those that resume together: step, and their indices.
 
-    A crash between two saves leaves runs of one pack a save apart: the step that most of them share is taken first, and
-    of several such the newest.
+    A crash between two saves leaves runs of one ensemble a save apart: the step that most of them share is taken first,
+    and of several such steps the newest.
 
-    >>> side_by_side([{120, 110}, {110, 100}, {500, 490}])
+    >>> group_by_step([{120, 110}, {110, 100}, {500, 490}])
     [(110, [0, 1]), (500, [2])]
     """
     rest = dict(enumerate(resumable))
@@ -125,17 +153,20 @@ def _filled(config: TrainConfig, weights: State) -> BinaryVAE:
     return model
 
 
-def _refuse_strangers(configs: Sequence[TrainConfig]) -> None:
+def _why_not_together(configs: Sequence[TrainConfig]) -> str:
+    """Return why the keys of these runs are not all equal."""
     first = asdict(configs[0])
     for config in configs:
-        if other := [name for name, value in asdict(config).items() if name not in OWN and value != first[name]]:
-            raise ValueError(
-                f"runs of one pack may differ in {', '.join(OWN)} only, got {first[other[0]]!r} and "
-                f"{getattr(config, other[0])!r} for {other[0]}: train them apart"
+        if other := [name for name, value in asdict(config).items() if name not in MAY_DIFFER and value != first[name]]:
+            return (
+                f"runs trained together may differ in {', '.join(MAY_DIFFER)} only, got {first[other[0]]!r} and "
+                f"{getattr(config, other[0])!r} for {other[0]}: train them separately"
             )
-    names = names_of(configs)
-    if len(set(names)) < len(names):
-        raise ValueError(
-            f"runs of one pack must differ in estimator, data set or learning rate, got {', '.join(names)}: "
-            "name each once; more seeds are `replicas`"
+    estimators = {config.estimator: as_estimator(config.estimator, config.num_samples) for config in configs}
+    if alone := [name for name, one in estimators.items() if what_is_asked(one) is None]:
+        fitting = ", ".join(name for name, make in ESTIMATORS.items() if what_is_asked(make(4)) is not None)
+        return (
+            f"{alone[0]} cannot share an ensemble with other estimators: train it separately, or choose among {fitting}"
         )
+    what = ", ".join(f"{name} ({one.evaluations} evaluations, {one.target})" for name, one in estimators.items())
+    return f"runs trained together must ask the same of the model, got {what}: train them separately"

@@ -1,23 +1,19 @@
-"""Every figure and table of the ARMS paper by name, each a pure function from a scale to the runs behind it."""
+"""Every figure and table of the ARMS paper by name, each a pure function from a scale to the runs behind it.
+
+A catalogue: what is wanted, not how it is trained (`arms.bench.sweeps`).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from time import perf_counter
 from typing import Literal, TypeAlias, get_args
 
 import torch
 
 from arms.bench import toy
-from arms.bench.config import TrainConfig, paper_preset, run_name
-from arms.bench.ensemble import OWN
+from arms.bench.config import TrainConfig, paper_preset
 from arms.bench.models import Network
-from arms.bench.runs.devices import choose_device
-from arms.bench.runs.live_run import DivergedError, Tell
-from arms.bench.runs.pipeline import train_packed
-from arms.estimators import as_estimator
-from arms.estimators.wrappers import what_is_asked
 
 Scale: TypeAlias = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -121,69 +117,16 @@ def configs(name: str, scale: Scale) -> list[TrainConfig]:
     return _experiment(name).source.configs(_checked(scale))
 
 
-def run_experiment(
-    name: str,
-    scale: Scale,
-    output: Path | str,
-    *,
-    device: str = "auto",
-    data_dir: Path | str | None = None,
-    tell: Tell = lambda line: None,
-) -> list[Path]:
-    """Train what is not yet trained under `output`, write the report or the figures, and return their paths.
-
-    The same call again goes on where an earlier one ended; experiments in one folder share their runs. On a GPU runs
-    that differ only in estimator and data set are trained together; on a CPU one by one, so that the numbers of none
-    depend on what else is trained. A run that loses all its replicas is told, and stands in the report as diverged.
-    """
-    source, folder = _experiment(name).source, Path(output)
-    if isinstance(source, Drawing):
-        return source.draw(_checked(scale), folder / name)
-    wanted = configs(name, scale)
-    on_gpu = choose_device(device).startswith("cuda")
-    done = 0
-    for together in packs(wanted) if on_gpu else [[config] for config in wanted]:
-        done += len(together)
-        _train(together, folder, f"{name} {done}/{len(wanted)}", device, data_dir, tell)
-    from arms.bench.reports import build_report
-
-    page = folder / f"{name}.html"
-    build_report([folder / run_name(config) for config in wanted], page)
-    return [page]
-
-
-def packs(wanted: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
-    """Sort runs into those that can be trained as one ensemble: all but estimator and data set is the same, K too.
-
-    Those with one estimator stand together, whatever their data sets, which must be of one form.
-
-    >>> [[config.estimator for config in together] for together in packs(configs("figure3", "smoke"))]
-    [['arms-d', 'arms-n', 'arms-s', 'loorf', 'disarm'], ['relax']]
-    """
-    found: dict[object, list[TrainConfig]] = {}
-    order = [config.estimator for config in wanted]
-    for config in sorted(wanted, key=lambda config: order.index(config.estimator)):
-        asked = what_is_asked(as_estimator(config.estimator, config.num_samples))
-        shared = (*(asdict(config) | dict.fromkeys(OWN)).values(), asked or config.estimator)
-        found.setdefault(shared, []).append(config)
-    return list(found.values())
-
-
-def _train(
-    together: Sequence[TrainConfig], folder: Path, place: str, device: str, data_dir: Path | str | None, tell: Tell
-) -> None:
-    start, names = perf_counter(), [run_name(config) for config in together]
-    try:
-        train_packed(together, [folder / name for name in names], device=device, data_dir=data_dir, tell=tell)
-    except DivergedError as error:
-        tell(str(error))
-    tell(f"{place} {', '.join(names)}: {perf_counter() - start:.1f} s")
+def draw(name: str, scale: Scale, output: Path | str) -> list[Path]:
+    """Draw a figure that needs no training into a folder of its name, and return the files; none for any other."""
+    source = _experiment(name).source
+    return source.draw(_checked(scale), Path(output) / name) if isinstance(source, Drawing) else []
 
 
 def _scaled(config: TrainConfig, scale: Scale) -> TrainConfig:
     """Make the paper's run as small as the scale asks; a short run learns ten times as fast."""
     if scale == "paper":
-        return replace(config, report_every=1000, evaluate_every=10_000)
+        return replace(config, report_every=10_000, evaluate_every=100_000, evaluate_images=1000)
     if scale == "laptop":
         return replace(
             config,

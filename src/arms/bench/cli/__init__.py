@@ -31,6 +31,7 @@ def main() -> None:
     """Run the command line; a mistake of the user is one line on stderr and exit code 2."""
     try:
         from arms.bench.cli.parsing import parse
+        from arms.bench.runs.memory import keep_freed_memory
 
         known = verbs()
     except ModuleNotFoundError as error:
@@ -41,7 +42,9 @@ def main() -> None:
         )
         raise SystemExit(2) from None
     try:
-        parse(known, sys.argv[1:])()
+        verb = parse(known, sys.argv[1:])
+        keep_freed_memory()  # process-wide, so the command's business and not the library's
+        verb()
         sys.stdout.flush()
     except ValueError as error:
         sys.stderr.write(f"arms: {error}\n")

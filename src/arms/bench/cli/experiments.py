@@ -7,21 +7,20 @@ import rich
 import tyro
 from rich.table import Table
 
-from arms.bench.cli.console import explaining_missing_packages as _drawing
-from arms.bench.cli.console import print_paths as _tell
-from arms.bench.cli.console import print_plain as tell
+from arms.bench.cli.console import explaining_missing_packages, print_paths, print_plain
 from arms.bench.cli.parsing import Output
-from arms.bench.experiments import EXPERIMENTS, Scale, configs, run_experiment
+from arms.bench.config import Precision
+from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs
+from arms.bench.sweeps.local import preview, run_experiment
 
 ALL = "all"
 
 
 def experiments_list() -> None:
-    """List every figure and table of the paper, with the runs behind it."""
-    table = Table("name", "what", "runs: smoke", "laptop", "paper")
+    """List every figure and table of the paper, with the number of runs behind it at each scale."""
+    table = Table("name", "what", *(f"runs: {scale}" if scale == SCALES[0] else scale for scale in SCALES))
     for name, experiment in EXPERIMENTS.items():
-        counts = [str(len(configs(name, scale)) or "") for scale in ("smoke", "laptop", "paper")]
-        table.add_row(name, experiment.description, *counts)
+        table.add_row(name, experiment.description, *(str(len(configs(name, scale)) or "") for scale in SCALES))
     rich.print(table)
 
 
@@ -30,20 +29,41 @@ def experiments_run(
     /,
     scale: Scale = "smoke",
     output: Output = Path("experiments"),
+    results: tuple[Path, ...] = (),
+    precision: Precision = "highest",
+    dry_run: bool = False,
     device: str = "auto",
     data_dir: Path | None = None,
 ) -> None:
-    """Run a figure or table of the paper, or go on with it, and write its report.
+    """Train what is missing of a figure or table of the paper, resuming what is unfinished, and write its page.
 
     Args:
         name: A name of `arms experiments list`, or all.
         scale: smoke: seconds on 8x8 digits. laptop: 5,000 steps, one budget. paper: as printed, for a GPU.
-        output: Folder for runs and reports; experiments share the runs they have in common.
+        output: Folder of the runs and the page; experiments in one folder share the runs they have in common.
+        results: Further folders to look for finished runs in: whatever their folders are called, those that are
+            wanted are not trained again.
+        precision: Of what is still to be trained; finished runs count at any.
+        dry_run: Print a line per job: its done, unfinished and missing runs, and what they would take; write nothing.
         device: cpu, cuda, or auto; on a GPU, runs that differ only in estimator and data set are trained together.
-        data_dir: Folder with the data sets; else ARMS_DATA_DIR, the cache, or the network.
+        data_dir: Folder with the data sets; unless given, ARMS_DATA_DIR, the cache, or the network.
     """
+    names = list(EXPERIMENTS) if name == ALL else [name]
+    if dry_run:
+        for line in preview(names, scale, output, results=results, precision=precision, device=device):
+            print_plain(line)
+        return
     written: list[Path] = []
-    with _drawing():
-        for each in EXPERIMENTS if name == ALL else [name]:
-            written += run_experiment(each, scale, output, device=device, data_dir=data_dir, tell=tell)
-    _tell(written)
+    with explaining_missing_packages():
+        for each in names:
+            written += run_experiment(
+                each,
+                scale,
+                output,
+                results=results,
+                precision=precision,
+                device=device,
+                data_dir=data_dir,
+                notify=print_plain,
+            )
+    print_paths(written)

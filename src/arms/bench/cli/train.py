@@ -22,7 +22,7 @@ from arms.bench.pictures import write_samples
 from arms.bench.reports import build_report
 from arms.bench.runs import pipeline
 from arms.bench.runs.directory import Run
-from arms.bench.runs.live_run import Watcher
+from arms.bench.runs.live_run import OnRecord
 
 DEMO_CONFIG = TrainConfig(replicas=3, steps=5000, num_samples=4, latents=50, learning_rate=1e-3, evaluate_every=500)
 DEMO_ESTIMATORS = ("loorf", "disarm", "arms-d", "arms-n", "arms-s")
@@ -88,14 +88,14 @@ def train(
     done_before = [path for path in paths if Run(path).result()]
     with _bars() as bars:
         watchers = {one: _watcher(bars, one) for one in configs}
-        finished = pipeline.train_packed(
+        finished = pipeline.train_together(
             configs,
             paths,
             device=device,
             data_dir=data_dir,
             checkpoint_seconds=checkpoint_seconds,
-            watch=lambda one, record: watchers[one](record),
-            tell=print_plain,
+            on_record=lambda one, record: watchers[one](record),
+            notify=print_plain,
         )
     for run in finished:
         print_plain(f"{run.path}{' (finished before)' if run.path in done_before else ''}: {_summary(run)}")
@@ -114,7 +114,7 @@ def demo(output: Path = Path("demo"), steps: int = DEMO_CONFIG.steps, replicas: 
     with _bars() as bars:
         for config in configs:
             path, watch = output / run_name(config), _watcher(bars, config)
-            finished.append(pipeline.train(config, path, device="cpu", watch=watch, tell=print_plain))
+            finished.append(pipeline.train(config, path, device="cpu", on_record=watch, notify=print_plain))
     for run in finished:
         model, dataset = pipeline.load_model(run, "cpu")
         write_samples(run.path / "samples.png", model, dataset, 10, seeded_generator(0, "sample"))
@@ -141,7 +141,7 @@ def _bars() -> Iterator[Progress]:
             bars.stop()
 
 
-def _watcher(bars: Progress, config: TrainConfig) -> Watcher:
+def _watcher(bars: Progress, config: TrainConfig) -> OnRecord:
     """Return a function of records that moves a bar of its own."""
     tasks: list[TaskID] = []
 

@@ -1,9 +1,9 @@
-"""A run directory: what was asked, what came of it, and enough to go on after a crash at any moment.
+"""A run directory: what was asked, what came of it, and enough to resume after a crash at any moment.
 
-config.json      the configuration, which decides every number
-metrics.jsonl    a line a report: step, then each metric as a list with one number a replica, null once it has stopped
+config.json      the configuration; a field that is missing has its default
+metrics.jsonl    a record per line: step, then each metric as a list with one number per replica, null once it stopped
 checkpoint.safetensors, checkpoint.previous.safetensors
-result.json      the final bounds, once training has ended; "stopped": {replica: step} where some came to no number
+result.json      the final bounds, once training has ended; "stopped": {replica: step} where numbers were not finite
 provenance.json  versions, device, command, wall time
 events.*         the metrics again, for TensorBoard, where it is installed
 """
@@ -12,9 +12,6 @@ import hashlib
 import json
 import math
 import os
-import platform
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
@@ -23,16 +20,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from arms.bench.config import TrainConfig, run_name
+from arms.bench.config import SCHEMA, TrainConfig, difference, digest_of, identity
 from arms.bench.metrics import Record, stopped_replicas
+from arms.bench.runs.provenance import provenance_of
 from arms.bench.training.state import step_of
 
 CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
+FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
+FIRST_SCHEMA = 2
+"""Of a config.json that does not name its schema."""
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Keep other processes from training in a directory; a process that dies lets go of it."""
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from training in a directory; the lock of a process that dies is released."""
     try:
         import fcntl
     except ImportError:  # not a Unix
@@ -60,30 +61,70 @@ class Run:
 
     @classmethod
     def create(cls, path: Path | str, config: TrainConfig) -> "Run":
-        """Return the run of this configuration in that directory, new or to be gone on with."""
+        """Return the run of this configuration in that directory, new or to be resumed.
+
+        How often one looks (`report_every`, `evaluate_every`, `evaluate_images`) is no part of a run's identity: a
+        run may be resumed with other intervals, which then hold from there on, and config.json keeps the first ones.
+
+        Args:
+            path: The directory; it is made where it does not exist.
+            config: What the run is asked for.
+
+        Raises:
+            ValueError: The directory holds another run, or files of a run without its config.json.
+        """
         run = cls(path)
-        if run.exists():
-            if (found := run.config()) != config:
-                raise ValueError(f"{path} holds another run ({run_name(found)}): choose another directory")
-            return run
-        run.path.mkdir(parents=True, exist_ok=True)
-        replace_file(run.path / "config.json", _to_json(asdict(config)))
+        run.check_same_run(config)
+        if not run.exists():
+            run.path.mkdir(parents=True, exist_ok=True)
+            replace_file(run.path / "config.json", _to_json({"schema": SCHEMA, **asdict(config)}))
         return run
 
     def exists(self) -> bool:
         """Whether a run was begun here."""
         return (self.path / "config.json").exists()
 
+    def check_same_run(self, config: TrainConfig) -> None:
+        """Raise if the directory cannot be that of this configuration's run."""
+        if not self.exists():
+            if found := [name for name in FILES_OF_A_RUN if (self.path / name).exists()]:
+                raise ValueError(
+                    f"{self.path} holds {', '.join(found)} but no config.json, which says what run they belong to: "
+                    "put it back, remove them, or choose another directory"
+                )
+            return
+        if self.schema() != SCHEMA:
+            raise ValueError(
+                f"{self.path} holds a run of another version of this library (schema {self.schema()}, expected "
+                f"{SCHEMA}): choose another directory, or resume it with that version"
+            )
+        if other := difference(self.config(), config):
+            parts = [f"{name} is {there!r} there, {here!r} was asked for" for name, (there, here) in other.items()]
+            raise ValueError(
+                f"{self.path} holds another run ({', '.join(parts)}): choose another directory, or ask for that run"
+            )
+
     def config(self) -> TrainConfig:
         """Return the configuration."""
-        found = self._read("config.json")
+        found = {name: value for name, value in self._read("config.json").items() if name != "schema"}
         known = {field.name for field in fields(TrainConfig)}
         if unknown := set(found) - known:
-            raise ValueError(f"{self.path / 'config.json'} has unknown fields {', '.join(sorted(unknown))}")
+            raise ValueError(
+                f"{self.path / 'config.json'} has unknown fields {', '.join(sorted(unknown))}: it is of another "
+                "version of this library"
+            )
         try:
             return TrainConfig(**found)
         except TypeError as error:
-            raise ValueError(f"{self.path / 'config.json'} is no configuration: {error}") from None
+            raise ValueError(f"{self.path / 'config.json'} is not a configuration: {error}") from None
+
+    def schema(self) -> object:
+        """Return the version of the identity that the configuration was written under."""
+        return self._read("config.json").get("schema", FIRST_SCHEMA)
+
+    def identity(self) -> dict[str, object]:
+        """Return what tells the run from others, under the schema that it was written with."""
+        return identity(self.config()) | {"schema": self.schema()}
 
     def result(self) -> Record | None:
         """Return the final bounds, or None while the run is not finished."""
@@ -94,42 +135,45 @@ class Run:
         return self._read("provenance.json")
 
     def metrics(self) -> list[Record]:
-        """Return all reports that were written whole."""
+        """Return all records that were written whole."""
         return list(self._whole_lines())
 
-    def report(self, record: Mapping[str, object]) -> None:
-        """Append a report."""
+    def append(self, record: Mapping[str, object]) -> None:
+        """Append a record to the metrics.
+
+        Args:
+            record: `step`, and each metric as a list with one number per replica, None for one that has stopped.
+        """
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(_to_line(record))
 
     def finish(self, result: Mapping[str, object]) -> None:
-        """Write the final bounds: the run is done."""
+        """Write the final bounds: the run is done.
+
+        Args:
+            result: What `result()` is to return.
+        """
         replace_file(self.path / "result.json", _to_json(result))
 
-    def describe(self, device: str, seconds: float, together: Sequence[str] = ()) -> None:
-        """Write down the provenance; `seconds` of this sitting are added to those of earlier ones.
+    def write_provenance(self, device: str, seconds: float, together: Sequence[str] = ()) -> None:
+        """Write down where the numbers come from.
 
-        `together` names the runs of a pack: its runs share their noise and their time.
+        Args:
+            device: Device that was trained on.
+            seconds: Wall time of this session, added to that of earlier ones.
+            together: Names of the runs of an ensemble, which share their noise and their time.
         """
         earlier: Record = {}
         with suppress(ValueError):
             earlier = self.provenance()
-        record: Record = {
-            "version": _version(),
-            "commit": _commit(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
-            "threads": torch.get_num_threads(),
-            "command": " ".join(sys.argv),
-            "wall_seconds": round(float(earlier.get("wall_seconds", 0)) + seconds, 3),
-        }
-        if shared := list(together) if len(together) > 1 else earlier.get("together"):
-            record["together"] = shared
-        replace_file(self.path / "provenance.json", _to_json(record))
+        replace_file(self.path / "provenance.json", _to_json(provenance_of(device, seconds, together, earlier)))
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write a checkpoint, and keep the one before."""
+        """Write a checkpoint, and keep the one before.
+
+        Args:
+            tensors: What `load()` is to return; `counts` begins with the step.
+        """
         from safetensors.torch import save
 
         # Copies, since one tensor may stand under two names: tied weights are written twice.
@@ -137,7 +181,7 @@ class Run:
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             for name, tensor in tensors.items()
         }
-        data = save(flat, metadata={"sha256": _digest(flat)})
+        data = save(flat, metadata={"sha256": _digest(flat), "run": digest_of(self.identity())})
         newest, previous = (self.path / name for name in CHECKPOINTS)
         with _written(newest.with_suffix(".new"), data) as written:
             if newest.exists():
@@ -145,7 +189,7 @@ class Run:
             written.replace(newest)
 
     def load(self) -> dict[str, Tensor] | None:
-        """Return the newest checkpoint that is intact, or None."""
+        """Return the newest checkpoint that is intact, or None; one of another configuration is an error."""
         return next((state for state in map(self._checkpoint, CHECKPOINTS) if state is not None), None)
 
     def checkpoints(self) -> dict[int, dict[str, Tensor]]:
@@ -153,18 +197,28 @@ class Run:
         return {step_of(state): state for state in map(self._checkpoint, reversed(CHECKPOINTS)) if state is not None}
 
     def resumable(self) -> dict[int, dict[str, Tensor]]:
-        """Return its intact checkpoints by step, and an empty one of step 0 if it has come no further than one save."""
+        """Return its intact checkpoints by step, and an empty one of step 0 if it was saved no more than once.
+
+        A crash between the first saves of an ensemble leaves some of its runs without any: all can start again.
+        """
         found = self.checkpoints()
-        return {**found, 0: {}} if max(found, default=0) <= self.config().report_every else found
+        return found if found and (self.path / CHECKPOINTS[1]).exists() else {**found, 0: {}}
+
+    def step(self) -> int:
+        """Return the step of the newest checkpoint that can be opened, 0 without one; its contents are not checked."""
+        return next((step for step in map(_step_in, (self.path / name for name in CHECKPOINTS)) if step is not None), 0)
 
     def stopped(self) -> dict[int, int]:
-        """Return the replicas that have stopped, each with the step of the report that found it."""
+        """Return the replicas that have stopped, each with the step of the record that showed it."""
         return stopped_replicas(self._whole_lines())
 
-    def forget_after(self, step: int) -> None:
-        """Drop what belongs to steps that will be done again, reports and checkpoints.
+    def truncate_after(self, step: int) -> None:
+        """Drop the records and checkpoints of later steps, which will be done again.
 
         A checkpoint that stayed would push the one in use out at the next save.
+
+        Args:
+            step: The step that training resumes from.
         """
         kept = [record for record in self._whole_lines() if record["step"] <= step]
         replace_file(self.path / "metrics.jsonl", "".join(map(_to_line, kept)))
@@ -174,9 +228,19 @@ class Run:
                 (self.path / name).unlink(missing_ok=True)
 
     def _checkpoint(self, name: str) -> dict[str, Tensor] | None:
-        with suppress(ValueError, FileNotFoundError):
-            return _read_checkpoint(self.path / name)
-        return None
+        """Return a checkpoint, None if it is missing or damaged; one of another configuration is an error."""
+        try:
+            tensors, run = _read_checkpoint(self.path / name)
+        except (_DamagedError, FileNotFoundError):
+            return None
+        # A checkpoint that names no run was written before they did; there is nothing to compare, and refusing it
+        # would lose every run that was begun then.
+        if run is not None and run != digest_of(self.identity()):
+            raise ValueError(
+                f"{self.path / name} is a checkpoint of another configuration than the config.json beside it: "
+                "remove it to start from the beginning, or put back the config.json it belongs to"
+            )
+        return tensors
 
     def _whole_lines(self) -> Iterator[Record]:
         file = self.path / "metrics.jsonl"
@@ -201,7 +265,7 @@ class Run:
         return content
 
 
-class Events:
+class TensorBoardEvents:
     """The metrics as TensorBoard events; silent where TensorBoard is not installed."""
 
     def __init__(self, path: Path, steps_done: int) -> None:
@@ -244,18 +308,33 @@ def _written(path: Path, data: bytes) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _read_checkpoint(path: Path) -> dict[str, Tensor]:
+class _DamagedError(Exception):
+    """A checkpoint cannot be read, or is not what was written."""
+
+
+def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None]:
+    """Return the tensors, and the digest of the run that they belong to where the file names it."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            expected = (file.metadata() or {}).get("sha256")
+            metadata = file.metadata() or {}
     except SafetensorError as error:
-        raise ValueError(f"{path} is no checkpoint: {error}") from None
-    if _digest(tensors) != expected:
-        raise ValueError(f"{path} is damaged: its contents do not match their checksum")
-    return tensors
+        raise _DamagedError from error
+    if _digest(tensors) != metadata.get("sha256"):
+        raise _DamagedError
+    return tensors, metadata.get("run")
+
+
+def _step_in(path: Path) -> int | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return step_of({"counts": file.get_tensor("counts")})
+    except (SafetensorError, FileNotFoundError):
+        return None
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
@@ -281,22 +360,3 @@ def _strict(content: object) -> object:
     if isinstance(content, list | tuple):
         return [_strict(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def _version() -> str:
-    from arms import __version__
-
-    return __version__
-
-
-def _commit() -> str:
-    """Return the commit of this file, not that of a project it is merely installed in."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    is_ours = [*git, "ls-files", "--error-unmatch", Path(__file__).name]
-    describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        for command in (is_ours, describe):
-            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
-        return done.stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"

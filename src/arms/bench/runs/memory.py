@@ -12,10 +12,11 @@ OUT_OF_MEMORY = ("allocate memory", "out of memory", "cublas_status_alloc_failed
 
 
 def keep_freed_memory() -> bool:
-    """Let the allocator keep what was freed instead of handing it to the system, where every page must be made anew.
+    """Let the C library's allocator keep freed memory, for the whole process: for commands, not for libraries.
 
-    A training step frees and takes back the same megabytes a hundred times a second: worth a seventh of it on a CPU.
-    glibc only; elsewhere nothing happens, and False is returned.
+    A training step frees and allocates the same megabytes a hundred times a second, and pages handed back to the
+    system must be zeroed again: worth a seventh of a step on a CPU. glibc only; elsewhere nothing happens, and False
+    is returned.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -37,9 +38,11 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def free_memory() -> None:
-    """Give back what the last pack took, its compiled step included: there is a limit to how many of those are kept."""
-    if torch.cuda.is_available():
-        torch.compiler.reset()
+    """Give back what the last ensemble took.
+
+    Its compiled step goes with the objects it belonged to (`arms.bench.training.engine`), so `torch.compiler.reset`
+    is not needed here: that would drop the user's own compiled functions too.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

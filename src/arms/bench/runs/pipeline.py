@@ -1,4 +1,4 @@
-"""From a configuration to a finished run: train, report, save, evaluate; and go on where an earlier try ended.
+"""From a configuration to a finished run: train, record, save, evaluate; and resume where an earlier session ended.
 
 One loop serves a list of runs that share the replica axis; a run alone is the list of one.
 """
@@ -19,22 +19,22 @@ from torch import Tensor
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, check_same_shape_and_levels, load
 from arms.bench.ensemble import (
+    ensemble_trainer,
+    group_by_step,
     joined_state,
     names_of,
-    pack,
-    packed_trainer,
     share_of_model,
     share_of_record,
-    side_by_side,
+    stack,
 )
 from arms.bench.evaluation import evaluate, final_bounds
 from arms.bench.metrics import GRADIENT_VARIANCE, TEST_BOUND, TEST_BOUND_SAMPLES, TRAIN_ELBO, Record
 from arms.bench.models import BinaryVAE, blank_vae
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run
-from arms.bench.runs.live_run import Member, Tell, Watcher, refuse_lost
-from arms.bench.runs.memory import free_memory, is_out_of_memory, keep_freed_memory
-from arms.bench.training.engine import BLOCK, Drive, Engine, refuse_without_gpu
+from arms.bench.runs.live_run import LiveRun, Notify, OnRecord, check_survivors
+from arms.bench.runs.memory import free_memory, is_out_of_memory
+from arms.bench.training.engine import BLOCK, Engine, Execution, check_execution
 from arms.bench.training.state import finite_replicas, model_of, of_replicas, of_run
 from arms.bench.training.trainer import Trainer
 
@@ -42,8 +42,8 @@ CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
 """How many times as long as a checkpoint takes a run trains before the next, unless all are asked for."""
 
-PackWatcher: TypeAlias = Callable[[TrainConfig, Record], None]
-"""Called with every report of every run of a pack: its configuration, and what a `Watcher` gets."""
+OnRunRecord: TypeAlias = Callable[[TrainConfig, Record], None]
+"""Called with every record of every run of an ensemble: its configuration, and what an `OnRecord` is given."""
 
 
 def train(
@@ -54,85 +54,131 @@ def train(
     data_dir: Path | str | None = None,
     dataset: Dataset | None = None,
     model: BinaryVAE | None = None,
-    drive: Drive = "auto",
+    execution: Execution = "auto",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    watch: Watcher | None = None,
-    tell: Tell = warnings.warn,
+    on_record: OnRecord | None = None,
+    notify: Notify = warnings.warn,
 ) -> Run:
-    """Train to the end of `config.steps`, evaluate, and return the run; the same call again goes on, or does nothing.
+    """Train to the end of `config.steps`, evaluate, and return the run; called again it resumes, or does nothing.
 
-    `dataset` and `model` stand in for the ones the configuration names: your own tensors, your own networks; the run's
-    configuration then has your data set's name and your model's number of latents. A replica whose numbers are not
-    finite stops, and the others go on; where none is left, that is a `DivergedError`. A model of your own comes back
-    trained, also where the run was finished before: from its newest checkpoint.
+    A replica whose numbers are not finite stops, and the others continue.
+
+    Process-wide while it trains, and put back afterwards: the handler of SIGINT, so that Ctrl-C saves first, and
+    PyTorch's precision of matrix products on a GPU or its number of threads on a CPU, and the state of a GPU's default
+    generator, which a step borrows. PyTorch's cache of freed GPU memory is emptied at the end. Nothing else is touched:
+    functions that you have compiled stay compiled.
+
+    Args:
+        config: What to train; its identity decides every number.
+        directory: The run's directory, made unless it exists.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU where there is one.
+        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        dataset: Your own images in place of the data set that `config` names; the run then has your data set's name.
+        model: Your own networks in place of those that `config` names; the run then has your model's number of
+            latents. The model comes back trained, also where the run was finished before: from its checkpoint.
+        execution: How steps are executed, see `Engine`.
+        checkpoint_seconds: Time between two checkpoints, which are written at records only; 0 saves at every record.
+        on_record: Called with every record.
+        notify: Called with lines that a user should read.
+
+    Raises:
+        DivergedError: No replica survives.
+        ValueError: An argument cannot be used, or the directory holds another run.
     """
-    means = _Means(str(device), drive, checkpoint_seconds, tell, model)
+    options = _Options(str(device), execution, checkpoint_seconds, notify, model)
     if model is not None:
         config = replace(config, latents=model.latents)
-    member = Member(Run(directory), _on(dataset, config), tell, watch)
-    if model is not None and member.is_finished():
-        weights = model_of(_newest_state(member.run))
-        _refuse_other_weights(model, weights, f"the model given is not the one that {member.run.path} has trained")
+    live = LiveRun(Run(directory), _on(dataset, config), notify, on_record)
+    if model is not None and live.is_finished():
+        weights = model_of(_newest_state(live.run))
+        _check_weights(
+            model, weights, f"the model given is not the one that {live.run.path} has trained: give that one, or none"
+        )
         model.load_state_dict(weights)
     else:
-        _train([member], means, data_dir, {dataset.name: dataset} if dataset else {})
-    return member.run
+        _train([live], options, data_dir, {dataset.name: dataset} if dataset else {})
+    return live.run
 
 
-def train_packed(
+def train_together(
     configs: Sequence[TrainConfig],
     directories: Sequence[Path | str],
     *,
     device: str | torch.device = "auto",
     data_dir: Path | str | None = None,
     datasets: Sequence[Dataset] | None = None,
-    drive: Drive = "auto",
+    execution: Execution = "auto",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    watch: PackWatcher | None = None,
-    tell: Tell = warnings.warn,
+    on_record: OnRunRecord | None = None,
+    notify: Notify = warnings.warn,
 ) -> list[Run]:
-    """Train runs that differ in estimator and data set only, all at once, into one directory each; or go on with them.
+    """Train runs that differ in estimator and data set only as one ensemble, into one directory each; or resume them.
 
-    Each is a run as `train` makes it, but for its noise, which depends on its neighbours too. Finished runs are left
-    alone, and runs that stand at different steps go on one after the other. A pack that does not fit into memory is
-    halved. Several estimators must have one objective, and no parameters or noise of their own to remember; the data
-    sets must have one form. `datasets`, one for each run, stand in for the ones the configurations name.
+    Each is a run as `train` makes it, but for its noise, which depends on the other runs too. Finished runs are left
+    alone, and runs at different steps are resumed one after the other. An ensemble that does not fit into memory is
+    halved. `train` says what is process-wide.
+
+    Args:
+        configs: What to train. Several estimators must share their objective, and have no parameters or noise of their
+            own to remember (`arms.bench.ensemble.group_for_ensembles` sorts runs accordingly).
+        directories: A directory for each run.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        datasets: A data set for each run, in place of those that the configurations name; all with images of the
+            same size and number of levels.
+        execution: How steps are executed, see `Engine`.
+        checkpoint_seconds: Time between two checkpoints, which are written at records only; 0 saves at every record.
+        on_record: Called with every record of every run, and its configuration.
+        notify: Called with lines that a user should read.
+
+    Raises:
+        DivergedError: A run has no replica that survives; the others are trained to their end first.
+        ValueError: An argument cannot be used, or a directory holds another run.
     """
-    means = _Means(str(device), drive, checkpoint_seconds, tell)
+    options = _Options(str(device), execution, checkpoint_seconds, notify)
     if isinstance(configs, TrainConfig) or not configs:
         got = "one" if isinstance(configs, TrainConfig) else "none"
         raise ValueError(f"configs must be a list with at least one configuration, got {got}: write [config]")
     own = _one_dataset_each(configs, datasets)
     wanted = [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)]
     if len(wanted) > 1:
-        pack(wanted)  # refuses what cannot be packed, before anything is written
+        stack(wanted)  # raises if they cannot share an ensemble, before anything is written
     paths = _one_directory_each(wanted, directories)
-    members = [
-        Member(Run(path), config, tell, _watch_of(config, watch), name=name)
+    live_runs = [
+        LiveRun(Run(path), config, notify, _listener(config, on_record), name=name)
         for config, path, name in zip(wanted, paths, names_of(wanted), strict=True)
     ]
-    _train(members, means, data_dir, {dataset.name: dataset for dataset in own if dataset})
-    return [member.run for member in members]
+    _train(live_runs, options, data_dir, {dataset.name: dataset for dataset in own if dataset})
+    return [live.run for live in live_runs]
 
 
 def load_model(
     run: Run, device: str | torch.device = "auto", data_dir: Path | str | None = None
 ) -> tuple[BinaryVAE, Dataset]:
-    """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set."""
+    """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set.
+
+    Args:
+        run: The run, of a built-in network and data set.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`, where the model shall be.
+        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+
+    Raises:
+        ValueError: There is no intact checkpoint, its model is not a built-in one, or no replica survives.
+    """
     config, state, stopped = run.config(), _newest_state(run), run.stopped()
     weights = model_of(state)
     dataset = load(config.dataset, data_dir)
     model = _blank(config, dataset, config.replicas)
-    _refuse_other_weights(
+    _check_weights(
         model,
         weights,
         f"the model of {run.path} is not the built-in {config.network} network of its configuration for "
-        f"{config.dataset}: build it anew in Python and load the weights of Run(path).load() there",
+        f"{config.dataset}: build it again in Python and load the weights of Run(path).load() there",
     )
     finite = finite_replicas(weights, config.replicas)
     kept = [replica for replica in range(config.replicas) if finite[replica] and replica not in stopped]
     if not kept:
-        raise ValueError(f"no replica of {run.path} is left: train anew with a smaller learning_rate")
+        raise ValueError(f"no replica of {run.path} survives: train again with a smaller learning_rate")
     if len(kept) < config.replicas:
         model = _blank(config, dataset, len(kept))
     model.load_state_dict(model_of(of_replicas(state, kept)))
@@ -148,7 +194,7 @@ def _newest_state(run: Run) -> dict[str, Tensor]:
     return state
 
 
-def _refuse_other_weights(model: BinaryVAE, weights: Mapping[str, Tensor], message: str) -> None:
+def _check_weights(model: BinaryVAE, weights: Mapping[str, Tensor], message: str) -> None:
     """Raise if these are not a model's tensors, before it takes some of them."""
     if {name: t.shape for name, t in model.state_dict().items()} != {name: t.shape for name, t in weights.items()}:
         raise ValueError(message)
@@ -158,37 +204,40 @@ def _blank(config: TrainConfig, dataset: Dataset, replicas: int) -> BinaryVAE:
     return blank_vae(config.network, config.latents, dataset.pixel_mean(), replicas)
 
 
-def block_of(config: TrainConfig) -> int:
-    """Return the longest block of steps that ends on every report."""
-    return math.gcd(config.report_every, config.steps, BLOCK)
+def block_of(config: TrainConfig, step: int = 0) -> int:
+    """Return the longest block of steps that, begun at a step, ends on every record.
+
+    A run that was saved under another `report_every` may resume between two multiples of this one.
+    """
+    return math.gcd(config.report_every, config.steps, step, BLOCK)
 
 
 @dataclass(frozen=True)
-class _Means:
-    """By what means to train: nothing here decides what is learnt but the model, where it is the user's own."""
+class _Options:
+    """How to train: nothing here decides what is learnt but the model, where it is the user's own."""
 
     device: str
-    drive: Drive
+    execution: Execution
     checkpoint_seconds: float
-    tell: Tell
+    notify: Notify
     model: BinaryVAE | None = None
 
     def __post_init__(self) -> None:
-        if self.drive not in get_args(Drive):
-            raise ValueError(f"drive must be one of {', '.join(get_args(Drive))}, got {self.drive!r}")
+        if self.execution not in get_args(Execution):
+            raise ValueError(f"execution must be one of {', '.join(get_args(Execution))}, got {self.execution!r}")
         seconds = self.checkpoint_seconds
         if not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
             raise ValueError(f"checkpoint_seconds must be a finite number >= 0, got {seconds!r}")
 
-    def on_a_device_here(self) -> "_Means":
-        """Return the same with the device chosen; one that is not here, or cannot be driven like that, is refused."""
+    def resolved(self) -> "_Options":
+        """Return the same with the device chosen; one that is not here, or cannot execute like that, is an error."""
         name = choose_device(self.device)
-        refuse_without_gpu(self.drive, name)
+        check_execution(self.execution, name)
         return replace(self, device=name)
 
 
 def _one_directory_each(configs: Sequence[TrainConfig], directories: Sequence[Path | str]) -> list[Path]:
-    """Return the directories; whatever is not one for each run is refused."""
+    """Return the directories, one for each run."""
     if isinstance(directories, str | Path):
         raise ValueError(f"directories must be a list, got {str(directories)!r}: write [{str(directories)!r}]")
     if len(directories) != len(configs):
@@ -216,71 +265,78 @@ def _on(dataset: Dataset | None, config: TrainConfig) -> TrainConfig:
     return replace(config, dataset=dataset.name) if dataset else config
 
 
-def _watch_of(config: TrainConfig, watch: PackWatcher | None) -> Watcher | None:
-    return (lambda record: watch(config, record)) if watch else None
+def _listener(config: TrainConfig, on_record: OnRunRecord | None) -> OnRecord | None:
+    return (lambda record: on_record(config, record)) if on_record else None
 
 
-def _train(members: Sequence[Member], means: _Means, data_dir: Path | str | None, given: Mapping[str, Dataset]) -> None:
-    rest = [member for member in members if not member.is_finished()]
-    for member in rest:
-        member.stopped = member.run.stopped()
-    if not any(member.left for member in rest):
-        refuse_lost(rest)
+def _train(
+    live_runs: Sequence[LiveRun], options: _Options, data_dir: Path | str | None, given: Mapping[str, Dataset]
+) -> None:
+    rest = [live for live in live_runs if not live.is_finished()]
+    for live in rest:
+        live.stopped = live.run.stopped()
+    if not any(live.surviving for live in rest):
+        check_survivors(rest)
         return
-    means = means.on_a_device_here()
-    if means.device == "cpu" and (precision := members[0].config.precision) != "highest":
-        means.tell(f"a CPU computes in float32 all the same: precision {precision!r} says something on a GPU only")
-    names = dict.fromkeys(member.config.dataset for member in rest)
+    options = options.resolved()
+    if options.device == "cpu" and (precision := live_runs[0].config.precision) != "highest":
+        options.notify(f"precision {precision!r} has an effect on a GPU only: a CPU computes in float32")
+    names = dict.fromkeys(live.config.dataset for live in rest)
     data = {name: given.get(name) or load(name, data_dir) for name in names}
     check_same_shape_and_levels([*data.values()])
     for name, dataset in data.items():
-        if means.model is not None and (width := means.model.pixel_mean.shape[-1]) != dataset.train.shape[1]:
-            raise ValueError(f"the model is for images of {width} pixels, and {name} has {dataset.train.shape[1]}")
-    for member in rest:
-        Run.create(member.run.path, member.config)  # only now: a wrong device or data set leaves nothing behind
-    keep_freed_memory()
-    groups = side_by_side([set(member.run.resumable()) for member in rest])
-    if len(rest) < len(members) or len(groups) > 1:
-        means.tell(_who_goes_on(members, rest, groups))
+        if options.model is not None and (width := options.model.pixel_mean.shape[-1]) != dataset.train.shape[1]:
+            raise ValueError(
+                f"the model is for images of {width} pixels, and {name} has {dataset.train.shape[1]}: "
+                "give a model for these images"
+            )
+    for live in rest:
+        Run.create(live.run.path, live.config)  # only now: a wrong device or data set leaves nothing behind
+    groups = group_by_step([set(live.run.resumable()) for live in rest])
+    if len(rest) < len(live_runs) or len(groups) > 1:
+        options.notify(_who_resumes(live_runs, rest, groups))
     for _, indices in groups:
         together = [rest[index] for index in indices]
-        if any(member.left for member in together):
-            _train_what_fits(together, means, data)
-    refuse_lost(rest)
+        if any(live.surviving for live in together):
+            _train_what_fits(together, options, data)
+    check_survivors(rest)
 
 
-def _who_goes_on(members: Sequence[Member], rest: Sequence[Member], groups: Sequence[tuple[int, list[int]]]) -> str:
+def _who_resumes(live_runs: Sequence[LiveRun], rest: Sequence[LiveRun], groups: Sequence[tuple[int, list[int]]]) -> str:
     parts = [f"{', '.join(rest[index].name for index in indices)} from step {step}" for step, indices in groups]
-    done = [member.name for member in members if member not in rest]
+    done = [live.name for live in live_runs if live not in rest]
     parts += [f"{', '.join(done)} finished before"] if done else []
-    return f"these runs do not all go on together: {'; '.join(parts)}"
+    return f"these runs are not all trained together: {'; '.join(parts)}"
 
 
-def _train_what_fits(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset]) -> None:
-    """Train runs together, or half of them after the other half where memory does not suffice."""
-    fits = _fits(members, means, data)
-    if not fits or means.device.startswith("cuda"):
+def _train_what_fits(live_runs: Sequence[LiveRun], options: _Options, data: Mapping[str, Dataset]) -> None:
+    """Train runs together, or one half after the other where memory does not suffice."""
+    fits = _fits(live_runs, options, data)
+    if not fits or options.device.startswith("cuda"):
         free_memory()
     if fits:
         return
-    names, config = ", ".join(member.name for member in members), members[0].config
-    if len(members) == 1:
+    names, config = ", ".join(live.name for live in live_runs), live_runs[0].config
+    if len(live_runs) == 1:
         raise ValueError(
-            f"{names} does not fit into the memory of {means.device}: lower replicas ({config.replicas}), "
+            f"{names} does not fit into the memory of {options.device}: lower replicas ({config.replicas}), "
             f"batch_size ({config.batch_size}) or num_samples ({config.num_samples})"
         )
-    half = (len(members) + 1) // 2
-    means.tell(
-        f"{names} do not fit into the memory of {means.device} together: trained as {half} + {len(members) - half}"
+    half = (len(live_runs) + 1) // 2
+    options.notify(
+        f"{names} do not fit into the memory of {options.device} together: trained as {half} + {len(live_runs) - half}"
     )
-    _train_what_fits(members[:half], means, data)
-    _train_what_fits(members[half:], means, data)
+    _train_what_fits(live_runs[:half], options, data)
+    _train_what_fits(live_runs[half:], options, data)
 
 
-def _fits(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset]) -> bool:
-    """Train runs together, and return whether memory sufficed; once back here, nothing holds on to it."""
+def _fits(live_runs: Sequence[LiveRun], options: _Options, data: Mapping[str, Dataset]) -> bool:
+    """Train runs together, and return whether memory sufficed.
+
+    A function of its own, so that on return no local variable and no traceback keeps trainer and engine alive.
+    """
     try:
-        _train_together(members, means, data)
+        _train_ensemble(live_runs, options, data)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -288,60 +344,64 @@ def _fits(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset])
     return True
 
 
-def _train_together(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset]) -> None:
-    trainer = _begin(members, means, data)
-    engine = Engine(trainer, means.drive, block_of(members[0].config))
-    step, names = trainer.steps_done, [member.name for member in members]
-    with ExitStack() as stack:
-        for member in members:
-            stack.enter_context(member.going_on(step, means.device, names))
-        _advance(engine, members, data, means.checkpoint_seconds)
-        for index, member in enumerate(members):
-            if member.left:
-                own = share_of_model(trainer, member.config, index, len(members))
-                member.finish(final_bounds(own, data[member.config.dataset], member.config))
+def _train_ensemble(live_runs: Sequence[LiveRun], options: _Options, data: Mapping[str, Dataset]) -> None:
+    trainer = _begin(live_runs, options, data)
+    step, names = trainer.steps_done, [live.name for live in live_runs]
+    engine = Engine(trainer, options.execution, block_of(live_runs[0].config, step))
+    with ExitStack() as sessions:
+        for live in live_runs:
+            sessions.enter_context(live.session(step, options.device, names))
+        _advance(engine, live_runs, data, options.checkpoint_seconds)
+        for index, live in enumerate(live_runs):
+            if live.surviving:
+                own = share_of_model(trainer, live.config, index, len(live_runs))
+                live.finish(final_bounds(own, data[live.config.dataset], live.config))
 
 
-def _begin(members: Sequence[Member], means: _Means, data: Mapping[str, Dataset]) -> Trainer:
-    """Return the trainer of runs, at the step that they can go on from together."""
-    configs = [member.config for member in members]
-    found = [member.run.resumable() for member in members]
-    ((step, _),) = side_by_side([set(states) for states in found])
-    trainer = packed_trainer(configs, [data[config.dataset] for config in configs], means.device, means.model)
+def _begin(live_runs: Sequence[LiveRun], options: _Options, data: Mapping[str, Dataset]) -> Trainer:
+    """Return the trainer of runs, at the step that all of them can resume from."""
+    configs = [live.config for live in live_runs]
+    found = [live.run.resumable() for live in live_runs]
+    ((step, _),) = group_by_step([set(states) for states in found])
+    trainer = ensemble_trainer(configs, [data[config.dataset] for config in configs], options.device, options.model)
     if step:
-        trainer.load_state(joined_state([states[step] for states in found], configs[0].seed, means.device))
+        trainer.load_state(joined_state([states[step] for states in found], configs[0].seed, options.device))
     return trainer
 
 
-def _advance(engine: Engine, members: Sequence[Member], data: Mapping[str, Dataset], checkpoint_seconds: float) -> None:
-    trainer, config = engine.trainer, members[0].config
-    due = -math.inf  # the first report saves
+def _advance(
+    engine: Engine, live_runs: Sequence[LiveRun], data: Mapping[str, Dataset], checkpoint_seconds: float
+) -> None:
+    trainer, config = engine.trainer, live_runs[0].config
+    due = -math.inf  # the first record saves
     with _interruptible() as interrupted:
-        while trainer.steps_done < config.steps and any(member.left for member in members):
+        while trainer.steps_done < config.steps and any(live.surviving for live in live_runs):
             engine.advance_block()
             step, last, stop = trainer.steps_done, trainer.steps_done == config.steps, interrupted()
-            reports = last or step % config.report_every == 0
-            records = _report(trainer, members, data) if reports else []
-            if stop or last or (reports and perf_counter() >= due):
+            is_record = last or step % config.report_every == 0
+            records = _record(trainer, live_runs, data) if is_record else []
+            if stop or last or (is_record and perf_counter() >= due):
                 start = perf_counter()
-                _save(trainer, members)
+                _save(trainer, live_runs)
                 took = perf_counter() - start
                 due = start + took + max(checkpoint_seconds, MOST_SAVING * took if checkpoint_seconds else 0)
-            for member, record in records:
-                member.show(record)
+            for live, record in records:  # after the save: whatever a user's function raises, the step is kept
+                live.show(record)
             if stop:
                 raise KeyboardInterrupt(f"saved at step {step}")
 
 
-def _save(trainer: Trainer, members: Sequence[Member]) -> None:
-    """Save every run, also one without replicas left: the noise of the others depends on its being there."""
+def _save(trainer: Trainer, live_runs: Sequence[LiveRun]) -> None:
+    """Save every run, also one of which no replica survives: the noise of the others depends on its being there."""
     state = trainer.state()
-    for index, member in enumerate(members):
-        member.run.save(of_run(state, index, len(members)))
+    for index, live in enumerate(live_runs):
+        live.run.save(of_run(state, index, len(live_runs)))
 
 
-def _report(trainer: Trainer, members: Sequence[Member], data: Mapping[str, Dataset]) -> list[tuple[Member, Record]]:
-    """Let every run that has replicas left report where it stands."""
+def _record(
+    trainer: Trainer, live_runs: Sequence[LiveRun], data: Mapping[str, Dataset]
+) -> list[tuple[LiveRun, Record]]:
+    """Write a record of every run that has surviving replicas."""
     whole: Record = {
         "step": trainer.steps_done,
         TRAIN_ELBO.key: trainer.recent_elbo().tolist(),
@@ -349,26 +409,26 @@ def _report(trainer: Trainer, members: Sequence[Member], data: Mapping[str, Data
     }
     finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
     written = []
-    for index, member in enumerate(members):
-        if not member.left:
+    for index, live in enumerate(live_runs):
+        if not live.surviving:
             continue
-        config = member.config
+        config = live.config
         record = share_of_record(whole, index, config.replicas)
         if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
-            own = share_of_model(trainer, config, index, len(members))
+            own = share_of_model(trainer, config, index, len(live_runs))
             dataset = data[config.dataset]
             found = evaluate(own, dataset, "test", [TEST_BOUND_SAMPLES], config.seed, config.evaluate_images)
             record[TEST_BOUND.key] = found[str(TEST_BOUND_SAMPLES)]
-        first = index * config.replicas
-        written.append((member, member.report(record, finite[first : first + config.replicas])))
+        first = index * config.replicas  # the ensemble's replica axis holds run after run, each with its replicas
+        written.append((live, live.append(record, finite[first : first + config.replicas])))
     return written
 
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C into a question that is asked between steps: half a step could not be gone on with.
+    """Turn Ctrl-C into a question that is asked between steps: nobody could resume from half a step.
 
-    Who asks twice does not want to wait: the second one interrupts at once.
+    A second Ctrl-C does not wait, and interrupts at once.
     """
     asked: list[int] = []
 

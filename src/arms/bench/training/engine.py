@@ -6,6 +6,7 @@ All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from arms.bench.training.torch_private import inductor_options, trace
 from arms.bench.training.trainer import Trainer
 
-Drive: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
+Execution: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
 Compiler: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 BLOCK = 10
 """Steps in one CUDA graph at the most: enough to hide the launch of the next."""
@@ -29,12 +30,12 @@ class Engine:
     first. `auto` is `compiled` on a GPU and `eager` elsewhere.
     """
 
-    def __init__(self, trainer: Trainer, drive: Drive = "auto", block: int = BLOCK) -> None:
+    def __init__(self, trainer: Trainer, execution: Execution = "auto", block: int = BLOCK) -> None:
         on_gpu = trainer.device.type == "cuda"
-        refuse_without_gpu(drive, str(trainer.device))
+        check_execution(execution, str(trainer.device))
         self.trainer = trainer
-        self.drive = ("compiled" if on_gpu else "eager") if drive == "auto" else drive
-        self.block = block if self.drive != "eager" else 1
+        self.execution = ("compiled" if on_gpu else "eager") if execution == "auto" else execution
+        self.block = block if self.execution != "eager" else 1
         self._graph: torch.cuda.CUDAGraph | None = None
         config, weights = trainer.config, sum(p.numel() for p in trainer.model.parameters())
         self._is_small = not on_gpu and weights * config.batch_size * config.num_samples < ONE_THREAD_BELOW
@@ -50,7 +51,7 @@ class Engine:
         """Do one block of steps."""
         # A replay reads seed and offset of the default generator as it starts: the run's own must be there by then.
         with self._fitting(), self.trainer.noise.active():
-            if self.drive == "eager":
+            if self.execution == "eager":
                 self.trainer.update()
             else:
                 self._graph = self._graph or self._capture()
@@ -74,9 +75,10 @@ class Engine:
         return graph
 
     def _update(self) -> Callable[[], None]:
-        if self.drive == "graph":
+        if self.execution == "graph":
             return self.trainer.update
-        return compiled_update(self.trainer, partial(torch.compile, fullgraph=True, options=inductor_options()))
+        compiler = partial(torch.compile, fullgraph=True, dynamic=False, options=inductor_options())
+        return compiled_update(self.trainer, compiler)
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
@@ -108,9 +110,9 @@ class Engine:
 
 def compiled_update(trainer: Trainer, compiler: Compiler) -> Callable[[], None]:
     """Return `trainer.update` with its parts compiled; making it may do a step, but for the parameters' move."""
-    apply = compiler(trainer.apply)
+    apply = compiler(_with_own_code(trainer.apply))
     if trainer.estimator.slopes == "none" and not trainer.estimator_parameters:
-        estimate = compiler(trainer.estimate)
+        estimate = compiler(_with_own_code(trainer.estimate))
         return lambda: trainer.update(estimate, apply)
     # Slopes, and what an estimator's own parameters learn from, are derivatives inside of the step, which compilers do
     # not take: written out as plain operations first, it is a function like any other.
@@ -127,7 +129,26 @@ def compiled_update(trainer: Trainer, compiler: Compiler) -> Callable[[], None]:
     return update
 
 
-def refuse_without_gpu(drive: Drive, device: str) -> None:
+def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same method around a copy of its code.
+
+    PyTorch keeps what it compiles with the code object, and no more than a few compilations of each. With code of its
+    own, a step's compilation goes when the trainer goes, no other trainer counts against it, and nobody has to reset
+    the compiler, which would drop the user's functions too.
+    """
+    assert isinstance(method, MethodType)
+    function = method.__func__
+    copy = FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    return MethodType(copy, method.__self__)
+
+
+def check_execution(execution: Execution, device: str) -> None:
     """Raise if steps cannot be driven like that on that device."""
-    if drive in ("graph", "compiled") and not device.startswith("cuda"):
-        raise ValueError(f"drive {drive!r} needs a GPU, and the run is on {device}: try eager")
+    if execution in ("graph", "compiled") and not device.startswith("cuda"):
+        raise ValueError(f"execution {execution!r} needs a GPU, and the run is on {device}: try eager")

@@ -1,0 +1,1 @@
+"""Many runs: what they still take, and how they are trained."""

@@ -1,0 +1,232 @@
+"""Sweeps: jobs know what is done wherever it lies, say what the rest takes, and train exactly that."""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from arms.bench.cli import main
+from arms.bench.config import Precision, TrainConfig, identity, run_name
+from arms.bench.ensemble import check_same_config, group_for_ensembles
+from arms.bench.experiments import configs
+from arms.bench.runs.directory import Run
+from arms.bench.runs.pipeline import train
+from arms.bench.sweeps import costs
+from arms.bench.sweeps.jobs import Job, find_runs, plan, totals
+from arms.bench.sweeps.local import preview, run_experiment
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+SMALL = TrainConfig(latents=10, batch_size=10, replicas=2, steps=20, report_every=10)
+
+
+def states(jobs: Sequence[Job]) -> dict[str, str]:
+    return {task.config.estimator: task.state for job in jobs for task in job.tasks}
+
+
+def interrupt(config: TrainConfig, path: Path, step: int) -> None:
+    def stop(record: dict[str, object]) -> None:
+        if record["step"] == step:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(config, path, device="cpu", checkpoint_seconds=0, on_record=stop, notify=print)
+
+
+# ---- one definition of the paper's sweep
+
+
+def test_every_committed_full_run_is_recognised() -> None:
+    committed = list(find_runs(RESULTS))
+    assert len(committed) == 20
+    jobs = plan(configs("table1", "paper"), "nowhere", results=[RESULTS], on_gpu=True)
+    done = [task for job in jobs for task in job.tasks if task.state == "done"]
+    assert {task.path for task in done} == {run.path for run in committed}
+    assert {task.config.precision for task in done} == {"highest", "high"}
+    assert "5 done (highest) dynamic-mnist arms-d arms-n arms-s loorf disarm; 10 missing (highest)" in jobs[0].line()
+    assert totals(jobs).startswith("total: 144 runs in 16 jobs: 20 done, 0 unfinished, 124 missing; takes about ")
+
+
+def test_committed_runs_were_looked_at_as_often_as_the_catalogue_says() -> None:
+    config = configs("table1", "paper")[0]
+    for run in find_runs(RESULTS):
+        found = run.config()
+        assert (found.report_every, found.evaluate_every) == (config.report_every, config.evaluate_every)
+        assert found.evaluate_images == config.evaluate_images
+
+
+def test_dry_run_prints_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["arms", "experiments", "run", "table1", "--scale", "paper", "--results", str(RESULTS), "--dry-run"]
+    monkeypatch.setattr(sys, "argv", [*words, "--device", "cuda", "--precision", "medium"])
+    main()
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) == 16
+    assert lines[0].startswith("1/16 linear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-d")
+    assert "10 missing (medium) fashion-mnist" in lines[0]
+    assert lines[0].endswith("takes about 347 s on a GPU")
+    assert "20 done, 0 unfinished, 124 missing; takes about 10,6" in last
+    monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu"])
+    main()
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) == 144
+    assert last.endswith("takes an unknown time on a CPU")
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_experiments_share_their_runs() -> None:
+    lines = preview(["figure1", "table1", "table3", "figure5"], "paper", "nowhere", device="cuda")
+    assert lines[0] == "figure1: is drawn without training"
+    assert lines[-1].startswith("total: 144 runs")
+    with pytest.raises(ValueError, match="there is no folder nowhere to look for finished runs in"):
+        preview(["table1"], "paper", "nowhere", results=["nowhere"])
+
+
+# ---- what is done, unfinished, missing
+
+
+def test_runs_are_found_by_what_they_are_not_by_what_they_are_called(tmp_path: Path) -> None:
+    wanted = [replace(SMALL, estimator=name) for name in ("loorf", "arms-s", "disarm", "arms-d", "arms-n")]
+    train(replace(wanted[0], report_every=5, precision="high"), tmp_path / "out" / "a", device="cpu", notify=print)
+    train(wanted[1], tmp_path / "more" / "deep" / "b", device="cpu")
+    interrupt(wanted[2], tmp_path / "out" / "c", 10)
+    interrupt(wanted[3], tmp_path / "more" / "d", 10)  # not ours to resume
+    jobs = plan(wanted, tmp_path / "out", results=[tmp_path / "more"], on_gpu=True)
+    (job,) = jobs
+    assert states(jobs) == {
+        "loorf": "done",
+        "arms-s": "done",
+        "disarm": "unfinished",
+        "arms-d": "missing",
+        "arms-n": "missing",
+    }
+    assert job.line() == (
+        "linear, n = 4, R = 2: 1 done (high) digits loorf; 1 done (highest) digits arms-s; "
+        "1 unfinished (step 10 of 20, highest) digits disarm; 2 missing (highest) digits arms-d arms-n; "
+        "takes an unknown time"
+    )
+    assert [task.path.name for task in job.rest] == ["c", run_name(wanted[3]), run_name(wanted[4])]
+    assert totals(jobs).startswith("total: 5 runs in 1 jobs: 2 done, 1 unfinished, 2 missing")
+
+
+def test_of_two_runs_the_one_of_the_precision_asked_for_is_taken(tmp_path: Path) -> None:
+    for precision in get_args(Precision)[:2]:
+        train(replace(SMALL, precision=precision), tmp_path / precision, device="cpu", notify=print)
+    for precision in get_args(Precision):
+        (job,) = plan([SMALL], tmp_path, precision=precision)
+        (task,) = job.tasks
+        assert task.state == "done"
+        assert task.path.name == (precision if precision != "medium" else "high")
+
+
+def test_a_run_of_a_later_schema_is_another(tmp_path: Path) -> None:
+    run = train(SMALL, tmp_path / "run", device="cpu")
+    config = json.loads((run.path / "config.json").read_text())
+    assert config["schema"] == identity(SMALL)["schema"]
+    (run.path / "config.json").write_text(json.dumps(config | {"schema": 99}))
+    assert states(plan([SMALL], tmp_path)) == {"arms-s": "missing"}
+
+
+# ---- training the rest
+
+
+def test_smoke_runs_end_to_end_and_not_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    output = tmp_path / "out"
+    (page,) = run_experiment("figure3", "smoke", output, device="cpu", notify=told.append)
+    wanted = configs("figure3", "smoke")
+    assert len(told) == len(wanted) == 6
+    text = page.read_text()
+    for config in wanted:
+        run = Run(output / run_name(config))
+        assert run.result() is not None
+        assert run.path.name in text
+    assert "every run that was asked for is finished and whole" in text
+
+    def fail(*args: object, **options: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("arms.bench.runs.pipeline.Trainer", fail)
+    assert run_experiment("figure3", "smoke", output, device="cpu") == [page]
+    # Elsewhere, under other names: the page is made of them all the same.
+    for index, config in enumerate(wanted):
+        (output / run_name(config)).rename(tmp_path / f"kept-{index}")
+    shutil.rmtree(output)
+    told.clear()
+    (page,) = run_experiment("figure3", "smoke", output, results=[tmp_path], device="cpu", notify=told.append)
+    assert all("1 done (highest) digits" in line for line in told)
+    assert "every run that was asked for is finished and whole" in page.read_text()
+    assert not list(output.rglob("config.json"))
+
+
+def test_on_a_gpu_runs_are_trained_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arms.bench.sweeps.local.choose_device", lambda name: "cuda")  # only the choice
+    wanted = {config.estimator: config for config in configs("figure3", "smoke")}
+    interrupt(replace(wanted["loorf"], precision="high"), tmp_path / "begun", 10)
+    told: list[str] = []
+    run_experiment("figure3", "smoke", tmp_path, device="cpu", notify=told.append)
+    assert [line.split()[1] for line in told if line.startswith("figure3 ")] == ["5/6", "6/6"]
+    runs = {run.config().estimator: run for run in find_runs(tmp_path)}
+    assert all(run.result() for run in runs.values())
+    assert runs["loorf"].path.name == "begun", "resumed at its own precision, and so alone"
+    assert "together" not in runs["loorf"].provenance()
+    assert runs["disarm"].provenance()["together"] == ["arms-d", "arms-n", "arms-s", "disarm"]
+    assert "together" not in runs["relax"].provenance()
+
+
+def test_ensembles_of_the_papers_tables() -> None:
+    sizes = [len(together) for together in group_for_ensembles(configs("table1", "paper"))]
+    assert sorted(sizes) == [3] * 8 + [15] * 8, "three data sets together; relax with itself alone"
+    bounds = group_for_ensembles(configs("table2", "paper"))
+    assert sorted(len(together) for together in bounds) == [3] * 8 + [9] * 8
+    assert all(len(together) == 9 or together[0].estimator == "vimco" for together in bounds), "another bound"
+    estimators = [config.estimator for config in bounds[0]]
+    assert estimators == sorted(estimators, key=estimators.index), "those that can draw at once stand together"
+    for together in bounds:
+        check_same_config(together)  # what is grouped is never refused
+    for one, other in pairwise(bounds):
+        with pytest.raises(ValueError, match="train"):
+            check_same_config([one[0], other[0]])
+
+
+# ---- what it would cost
+
+
+def test_costs_are_the_measured_ones() -> None:
+    found = {}
+    for name in ("gpu_step_n4", "gpu_step_n10", "gpu_packs"):
+        for row in json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["rows"]:
+            found[row["network"], row["estimator"], row["R"], row["n"]] = row["us/step"]
+    for network, of in costs.STEP.items():
+        for replicas, times in of.items():
+            assert times == tuple(found[network, "arms-d", replicas, n] for n in costs.BUDGETS)
+        assert costs.RELAX[network] == tuple(found[network, "relax", costs.RELAX_REPLICAS, n] for n in costs.BUDGETS)
+    for (network, names, replicas, n), measured in found.items():
+        config = TrainConfig("omniglot", network, names.split("+")[0], n)
+        estimate = costs.step_microseconds(config, replicas)
+        assert estimate == pytest.approx(measured, rel=0.17), (network, names, replicas, n)
+
+
+def test_costs_of_other_models_are_not_known() -> None:
+    config = configs("table1", "paper")[0]
+    assert costs.step_microseconds(config, 5) == pytest.approx(78.89)
+    for other in ({"latents": 20}, {"batch_size": 20}, {"dataset": "digits"}):
+        assert costs.step_microseconds(replace(config, **other), 5) is None
+
+
+def test_what_is_trained_already_costs_nothing(tmp_path: Path) -> None:
+    config = replace(configs("table1", "paper")[0], steps=1000)
+    job = plan([config], tmp_path, on_gpu=True)[0]
+    half = replace(job, tasks=[replace(job.tasks[0], state="unfinished", step=500)])
+    whole, rest = job.seconds(), half.seconds()
+    assert whole is not None
+    assert rest == pytest.approx(whole / 2)
+    assert replace(job, tasks=[replace(job.tasks[0], state="done")]).seconds() == 0
