@@ -177,6 +177,10 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
     else:
         latent = Bernoulli(logits)
     check_logits(latent.logits, latent.event_axes)
-    if validate and not true_or_unreadable(~latent.logits.isnan().any()):
-        raise ValueError("logits must not be NaN: look for the step that made them so (infinite logits are fine)")
+    # Of the mean, not of the logits: a category of logit inf, or a choice among none but -inf, has no law either.
+    if validate and not true_or_unreadable(~latent.mean().isnan().any()):
+        raise ValueError(
+            "logits must not be NaN: look for the step that made them so (infinite logits are fine, but of categories "
+            "the largest must be finite)"
+        )
     return latent
