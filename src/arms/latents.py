@@ -141,8 +141,15 @@ class OneHot(Latent):
         return torch.softmax(at_least_float32(self.logits), -1)
 
     def score(self, samples: Tensor) -> Tensor:
-        log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
-        return torch.where(samples > 0, -torch.expm1(log_probs), -log_probs.exp())
+        """Return b - p; 1 - p of the likeliest category is the sum of the others, not left to a difference.
+
+        >>> OneHot(torch.tensor([[20.0, 0.0]])).score(torch.tensor([[[1.0, 0.0]]])).flatten()
+        tensor([ 2.0612e-09, -2.0612e-09])
+        """
+        probs = self.mean()
+        likeliest = probs.argmax(-1, keepdim=True)
+        others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
+        return torch.where(samples > 0, (1 - probs).scatter(-1, likeliest, others), -probs)
 
     def log_prob(self, samples: Tensor) -> Tensor:
         log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
