@@ -2,71 +2,177 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from arms import ARM, ARMS, ARTS, LOORF, Coupling, DisARM, Draw, Estimator, Exact, Independent, Reinforce
-from arms.estimators.arts import CorrelatedPair
+from arms import (
+    ARM,
+    ARMS,
+    ARTS,
+    LOORF,
+    VIMCO,
+    Bernoulli,
+    BinaryCoupling,
+    Coupling,
+    DisARM,
+    Draw,
+    Estimator,
+    Exact,
+    ExtraSample,
+    Independent,
+    Latent,
+    MultiSampleARMS,
+    MultiSampleDisARM,
+    MultiSampleLOORF,
+    MultiSampleReinforce,
+    Reinforce,
+    Stacked,
+)
+from arms.checks.oracle import as_seen
+from arms.couplings import CorrelatedPair
+from arms.estimators.base import TensorObjective
+from arms.estimators.pipeline import Options, evaluate, gradient
 
 
-def expected_estimate(estimator: Estimator, objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """The exact expectation of the estimate, for logits [d]."""
-    draw, weights = every_draw(estimator, logits)
-    return (weights.unsqueeze(-1) * estimator.combine(draw, objective(draw.samples))).sum(0)
+class Law(NamedTuple):
+    """All that can happen to one latent."""
+
+    columns: Tensor
+    """`[rows, outcomes]`: a row per sample, bits or categories; rows of noise after them."""
+    weights: Tensor
+    """`[outcomes]`: their probabilities."""
 
 
-def every_draw(estimator: Estimator, logits: Tensor) -> tuple[Draw, Tensor]:
-    """A draw whose batch runs over all joint states [n, states, d], and the probability of each [states]."""
+def expected_estimate(estimator: Estimator, objective: TensorObjective, latent: Latent) -> Tensor:
+    """The exact expectation of the whole estimate `[*event]`: of `combine`, and of the target's direct term if any."""
+    draw, weights = every_draw(estimator, latent)
+    target = estimator.target
+    own = type(latent)(latent.logits.detach().expand(draw.points.shape[1:]).clone().requires_grad_(target.direct))
+    found = evaluate(as_seen(objective, own, target), draw, Options())
+    grad = gradient(draw, found).detach()
+    if target.direct:
+        (direct,) = torch.autograd.grad(draw.estimator.value(draw, found.values).sum(), own.logits)
+        grad = grad + direct
+    return (latent.with_event_axes(weights) * grad).sum(0)
+
+
+def every_draw(estimator: Estimator, latent: Latent) -> tuple[Draw, Tensor]:
+    """A draw whose batch runs over all joint states `[m, states, *event]`, and the probability of each `[states]`."""
     match estimator:
         case Exact():
-            return estimator.draw(logits.unsqueeze(0)), torch.ones(1, dtype=torch.float64)
-        case Reinforce() | LOORF():
-            per_latent = [patterns(Independent(), estimator.num_samples, phi) for phi in logits]
+            return estimator.draw(_repeated(latent, 1)), torch.ones(1, dtype=torch.float64)
+        case ExtraSample():
+            return _with_extra_sample(estimator, latent)
+        case Stacked():
+            return _side_by_side(estimator, latent)
+    laws = [law_of(estimator, one) for one in _each_latent(latent)]
+    columns, weights = joint(laws)
+    many, rows = _repeated(latent, len(weights)), estimator.num_samples
+    memory = (columns[rows:],) if len(columns) > rows else ()
+    return Draw(estimator, many, _as_samples(columns[:rows], latent), memory=memory), weights
+
+
+def law_of(estimator: Estimator, latent: Latent) -> Law:
+    """What an estimator draws of a single latent, logits [1] or [1, K]."""
+    n = estimator.num_samples
+    match estimator:
+        case MultiSampleARMS():
+            bound = estimator.bound_samples
+            return product(coupled(Independent(), bound, latent), coupled(estimator.coupling, n - bound, latent))
         case ARMS():
-            per_latent = [patterns(estimator.coupling, estimator.num_samples, phi) for phi in logits]
-        case ARTS() | DisARM():
-            pair = CorrelatedPair(estimator.correlation if isinstance(estimator, ARTS) else -1.0)
-            per_latent = [pairs(patterns(pair, 2, phi), estimator.num_samples // 2) for phi in logits]
+            return coupled(estimator.coupling, n, latent)
+        case Reinforce() | LOORF() | MultiSampleReinforce() | VIMCO() | MultiSampleLOORF():
+            return coupled(Independent(), n, latent)
+        case ARTS():
+            return pairs(coupled(CorrelatedPair(estimator.correlation), 2, latent), n // 2)
+        case DisARM() | MultiSampleDisARM():
+            return pairs(coupled(CorrelatedPair(), 2, latent), n // 2)
         case ARM():
-            per_latent = [pairs(uniform_cells(phi), estimator.num_samples // 2) for phi in logits]
+            return pairs(uniform_cells(latent), n // 2)
         case _:
             raise AssertionError(f"no enumeration for {estimator}")
-    joint = list(itertools.product(*per_latent))
-    weights = torch.tensor([math.prod(weight for _, weight in state) for state in joint], dtype=torch.float64)
-    columns = torch.tensor([[column for column, _ in state] for state in joint], dtype=torch.float64).permute(2, 0, 1)
-    if isinstance(estimator, ARM):  # the last rows hold the mean of u in its cell: the estimate is linear in u
-        samples, noise = columns[: estimator.num_samples], columns[estimator.num_samples :]
-        return Draw(estimator, logits.expand(len(joint), -1), samples, noise), weights
-    return Draw(estimator, logits.expand(len(joint), -1), columns), weights
 
 
-Weighted = tuple[tuple[float, ...], float]
+def coupled(coupling: Coupling, n: int, latent: Latent) -> Law:
+    """All outcomes of n samples: bits, exchangeable, have their share of P(S = s); categories are independent."""
+    k = 2 if isinstance(latent, Bernoulli) else latent.logits.shape[-1]
+    columns = torch.tensor(list(itertools.product(range(k), repeat=n)), dtype=torch.float64).T
+    if isinstance(latent, Bernoulli):
+        assert isinstance(coupling, BinaryCoupling)
+        law = coupling.count_law(latent.logits, n)
+        assert law is not None
+        share = law.squeeze(-1) / torch.tensor([math.comb(n, s) for s in range(n + 1)], dtype=torch.float64)
+        return Law(columns, share[columns.sum(0).long()])
+    assert isinstance(coupling, Independent)
+    return Law(columns, torch.softmax(latent.logits[0], -1)[columns.long()].prod(0))
 
 
-def patterns(coupling: Coupling, n: int, phi: Tensor) -> list[Weighted]:
-    """All 2^n bit patterns of one latent; exchangeable, so each has its share of P(S = s)."""
-    law = coupling.count_law(phi, n)
-    assert law is not None
-    return [(bits, law[sum(bits)].item() / math.comb(n, sum(bits))) for bits in itertools.product((0, 1), repeat=n)]
+def uniform_cells(latent: Latent) -> Law:
+    """The cells of u on which ARM's pair (b, b') is constant, each with the mean of u: the estimate is linear in u."""
+    p, not_p = torch.sigmoid(latent.logits).item(), torch.sigmoid(-latent.logits).item()
+    cells = list(itertools.pairwise(sorted({0.0, p, not_p, 1.0})))
+    u = torch.tensor([(low + high) / 2 for low, high in cells], dtype=torch.float64)
+    widths = torch.tensor([high - low for low, high in cells], dtype=torch.float64)
+    return Law(torch.stack([(u < p).double(), (u >= not_p).double(), u]), widths)
 
 
-def uniform_cells(phi: Tensor) -> list[Weighted]:
-    """The cells of u on which ARM's pair (b, b') is constant, each as (b, b', mean of u)."""
-    p, not_p = torch.sigmoid(phi).item(), torch.sigmoid(-phi).item()
-    edges = sorted({0.0, p, not_p, 1.0})
-    middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
-    widths = [high - low for low, high in itertools.pairwise(edges)]
-    return [((float(u < p), float(u >= not_p), u), width) for u, width in zip(middles, widths, strict=True)]
+def product(*laws: Law) -> Law:
+    """Independent draws from several laws, one below the other."""
+    chosen = _combinations([len(law.weights) for law in laws])
+    columns = torch.cat([law.columns[:, at] for law, at in zip(laws, chosen.T, strict=True)])
+    return Law(columns, _weights(laws, chosen))
 
 
-def pairs(cells: list[Weighted], count: int) -> list[Weighted]:
+def pairs(law: Law, count: int) -> Law:
     """Independent repetitions of a pair, laid out as estimators do: all firsts, then all seconds, then all noise."""
-    return [
-        (
-            tuple(value for row in zip(*(columns for columns, _ in chosen), strict=True) for value in row),
-            math.prod(weight for _, weight in chosen),
-        )
-        for chosen in itertools.product(cells, repeat=count)
-    ]
+    columns, weights = product(*[law] * count)
+    return Law(columns.unflatten(0, (count, -1)).transpose(0, 1).flatten(0, 1), weights)
+
+
+def joint(laws: list[Law]) -> tuple[Tensor, Tensor]:
+    """Independent latents side by side: `[rows, states, d]` and `[states]`."""
+    chosen = _combinations([len(law.weights) for law in laws])
+    columns = torch.stack([law.columns[:, at] for law, at in zip(laws, chosen.T, strict=True)], -1)
+    return columns, _weights(laws, chosen)
+
+
+def _combinations(sizes: list[int]) -> Tensor:
+    return torch.cartesian_prod(*map(torch.arange, sizes)).view(-1, len(sizes))
+
+
+def _weights(laws: list[Law] | tuple[Law, ...], chosen: Tensor) -> Tensor:
+    return torch.stack([law.weights[at] for law, at in zip(laws, chosen.T, strict=True)]).prod(0)
+
+
+def _each_latent(latent: Latent) -> list[Latent]:
+    return [replace(latent, logits=part) for part in latent.logits.split(1)]
+
+
+def _repeated(latent: Latent, count: int) -> Latent:
+    return replace(latent, logits=latent.logits.expand(count, *latent.logits.shape))
+
+
+def _as_samples(columns: Tensor, latent: Latent) -> Tensor:
+    if isinstance(latent, Bernoulli):
+        return columns
+    return torch.nn.functional.one_hot(columns.long(), latent.logits.shape[-1]).double()
+
+
+def _with_extra_sample(estimator: ExtraSample, latent: Latent) -> tuple[Draw, Tensor]:
+    """Every draw of the inner estimator, each beside some extra sample: whichever it is, it must not matter."""
+    inner, weights = every_draw(estimator.inner, latent)
+    states = latent.states()
+    extra = states[torch.arange(len(weights)) % len(states)]
+    points = torch.cat([extra.unsqueeze(0), inner.points])
+    return Draw(ExtraSample(inner.estimator), inner.latent, points, inner.extra, (inner,)), weights
+
+
+def _side_by_side(estimator: Stacked, latent: Latent) -> tuple[Draw, Tensor]:
+    """Every draw of each part, an equal share of the weight for each."""
+    draws, weights = zip(*(every_draw(inner, latent) for inner in estimator.inners), strict=True)
+    wide = Stacked(estimator.inners, [len(one) for one in weights])
+    points = torch.cat([draw.points for draw in draws], 1)
+    return Draw(wide, _repeated(latent, points.shape[1]), points, memory=draws), torch.cat(weights) / len(draws)

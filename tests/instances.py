@@ -1,41 +1,173 @@
-"""The one list of estimators that drives every generic test."""
+"""The one list of estimators, each with a latent and a target: it drives every generic test."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
 
 from arms import (
     ARM,
     ARMS,
     ARTS,
     LOORF,
+    REBAR,
+    RELAX,
+    VIMCO,
+    Bernoulli,
+    Coupling,
     Dirichlet,
     DisARM,
     Estimator,
     Exact,
+    ExtraSample,
     Gaussian,
     Independent,
+    Latent,
+    MultiSampleARMS,
+    MultiSampleDisARM,
+    MultiSampleLOORF,
+    MultiSampleReinforce,
+    OneHot,
     Reinforce,
+    Relaxation,
+    Stacked,
     Systematic,
 )
 
-ESTIMATORS: list[Estimator] = [
-    Reinforce(1),
-    Reinforce(3),
-    LOORF(2),
-    LOORF(3),
-    ARM(2),
-    ARM(4),
-    DisARM(2),
-    DisARM(4),
+
+class Wave(nn.Module):
+    """A control that is far from zero, for up to eight latents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.first = nn.Parameter(torch.randn(8, 5, generator=generator, dtype=torch.float64))
+        self.last = nn.Parameter(torch.randn(5, generator=generator, dtype=torch.float64))
+
+    def forward(self, z: Tensor) -> Tensor:
+        first, last = self.first.to(z), self.last.to(z)
+        values: Tensor = torch.tanh(z @ first[: z.shape[-1]]) @ last + 0.3 * z[..., 0]
+        return values
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An estimator, and the kind of latent that it is tried on."""
+
+    estimator: Estimator
+    kind: type[Latent] = Bernoulli
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name or self.estimator}, {self.kind.__name__}"
+
+    def fitted(self, width: int) -> Estimator:
+        """The estimator for a first batch axis of that length."""
+        return fitted(self.estimator, width)
+
+
+def fitted(estimator: Estimator, width: int) -> Estimator:
+    """The estimator for a first batch axis of that length, which stacked ones share out."""
+    match estimator:
+        case ExtraSample():
+            return ExtraSample(fitted(estimator.inner, width))
+        case Stacked():
+            share = width // len(estimator.inners)
+            first = [share] * (len(estimator.inners) - 1)
+            return Stacked(estimator.inners, [*first, width - sum(first)])
+        case _:
+            return estimator
+
+
+EXPECTATION = [
+    *(Reinforce(n) for n in (1, 3)),
+    *(LOORF(n) for n in (2, 3)),
+    *(ARM(n) for n in (2, 4)),
+    *(DisARM(n) for n in (2, 4)),
     ARTS(2),
     ARTS(2, correlation=-0.3),
     ARTS(4, correlation=0.4),
     ARMS(3, Independent()),
-    ARMS(2, Dirichlet()),
-    ARMS(3, Dirichlet()),
-    ARMS(4, Dirichlet()),
-    ARMS(2, Gaussian()),
-    ARMS(3, Gaussian()),
-    ARMS(4, Gaussian()),
-    ARMS(2, Systematic()),
-    ARMS(3, Systematic()),
-    ARMS(4, Systematic()),
+    *(ARMS(n, coupling) for coupling in (Dirichlet(), Gaussian(), Systematic()) for n in (2, 3, 4)),
     Exact(),
 ]
+BOUND = [
+    *(MultiSampleReinforce(n) for n in (1, 2, 3)),
+    *(VIMCO(n, baseline=kind) for n in (1, 2, 3) for kind in ("geometric", "arithmetic")),
+    *(MultiSampleDisARM(n) for n in (2, 4, 6)),
+    *(MultiSampleLOORF(k + m, bound_samples=k) for k, m in ((1, 2), (1, 3), (2, 2), (3, 3))),
+    *(
+        MultiSampleARMS(k + m, bound_samples=k, coupling=coupling)
+        for coupling in (Dirichlet(), Systematic(), Independent())
+        for k, m in ((1, 2), (1, 3), (2, 2), (2, 4), (3, 3))
+    ),
+    *(MultiSampleARMS(k + m, bound_samples=k, coupling=Gaussian()) for k, m in ((1, 3), (2, 2), (3, 3))),
+]
+RELAXED = {
+    f"{name}, n = {n}": estimator
+    for n in (2, 4, 8)
+    for name, estimator in {
+        "rebar": REBAR(n),
+        "rebar, other temperature and scale": REBAR(n, Relaxation(temperature=0.7, scale=-0.6)),
+        "relax": RELAX(n),
+        "relax, network": RELAX(n, control=Wave()),
+        "relax, network alone": RELAX(n, relaxation=None, control=Wave()),
+    }.items()
+}
+WRAPPED = [
+    ExtraSample(LOORF(2)),
+    ExtraSample(ARMS(3, Systematic())),
+    ExtraSample(ARM(2)),
+    Stacked([LOORF(2), ARMS(2, Systematic()), ARM(2)], [1, 1, 1]),
+    Stacked([MultiSampleLOORF(4), MultiSampleARMS(4, coupling=Dirichlet()), MultiSampleDisARM(4)], [1, 1, 1]),
+    ExtraSample(Stacked([DisARM(2), Reinforce(2)], [1, 1])),
+]
+CATEGORICAL = [
+    Reinforce(2),
+    LOORF(2),
+    LOORF(3),
+    ARMS(3, Independent()),
+    Exact(),
+    MultiSampleReinforce(2),
+    VIMCO(2),
+    VIMCO(3, baseline="arithmetic"),
+    MultiSampleLOORF(3, bound_samples=1),
+    MultiSampleLOORF(4),
+    MultiSampleARMS(4, coupling=Independent()),
+    ExtraSample(LOORF(2)),
+    Stacked([LOORF(2), Reinforce(2)], [1, 1]),
+]
+INSTANCES = [
+    *(Instance(estimator) for estimator in (*EXPECTATION, *BOUND, *WRAPPED)),
+    *(Instance(estimator, name=name) for name, estimator in RELAXED.items()),
+    Instance(ExtraSample(RELAXED["relax, network, n = 2"]), name="extra sample of relax, network, n = 2"),
+    *(Instance(estimator, OneHot) for estimator in CATEGORICAL),
+]
+
+
+def parts(estimator: Estimator) -> list[Estimator]:
+    """The estimators that one is made of: itself, if it is no wrapper."""
+    match estimator:
+        case ExtraSample():
+            return parts(estimator.inner)
+        case Stacked():
+            return [part for inner in estimator.inners for part in parts(inner)]
+        case _:
+            return [estimator]
+
+
+def couplings(estimator: Estimator) -> list[Coupling]:
+    """The couplings that an estimator draws from, as far as it names them."""
+    return [part.coupling for part in parts(estimator) if isinstance(part, ARMS | MultiSampleARMS)]
+
+
+def is_enumerable(instance: Instance) -> bool:
+    """Whether all that it can draw can be listed: Gaussian counts have no closed form, relaxed noise is continuous."""
+    return not (
+        any(isinstance(coupling, Gaussian) for coupling in couplings(instance.estimator))
+        or any(isinstance(part, REBAR) for part in parts(instance.estimator))
+    )
+
+
+ENUMERABLE = [instance for instance in INSTANCES if is_enumerable(instance)]
+BITS = [instance for instance in INSTANCES if instance.kind is Bernoulli]

@@ -141,8 +141,15 @@ class OneHot(Latent):
         return torch.softmax(at_least_float32(self.logits), -1)
 
     def score(self, samples: Tensor) -> Tensor:
-        log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
-        return torch.where(samples > 0, -torch.expm1(log_probs), -log_probs.exp())
+        """Return b - p; 1 - p of the likeliest category is the sum of the others, not left to a difference.
+
+        >>> OneHot(torch.tensor([[20.0, 0.0]])).score(torch.tensor([[[1.0, 0.0]]])).flatten()
+        tensor([ 2.0612e-09, -2.0612e-09])
+        """
+        probs = self.mean()
+        likeliest = probs.argmax(-1, keepdim=True)
+        others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
+        return torch.where(samples > 0, (1 - probs).scatter(-1, likeliest, others), -probs)
 
     def log_prob(self, samples: Tensor) -> Tensor:
         log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
@@ -177,6 +184,10 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
     else:
         latent = Bernoulli(logits)
     check_logits(latent.logits, latent.event_axes)
-    if validate and not true_or_unreadable(~latent.logits.isnan().any()):
-        raise ValueError("logits must not be NaN: look for the step that made them so (infinite logits are fine)")
+    # Of the mean, not of the logits: a category of logit inf, or a choice among none but -inf, has no law either.
+    if validate and not true_or_unreadable(~latent.mean().isnan().any()):
+        raise ValueError(
+            "logits must not be NaN: look for the step that made them so (infinite logits are fine, but of categories "
+            "the largest must be finite)"
+        )
     return latent

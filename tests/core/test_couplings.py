@@ -6,12 +6,28 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms import COUPLINGS, Coupling, Dirichlet, Gaussian, Systematic, coupling
+from arms import (
+    COUPLINGS,
+    Bernoulli,
+    BinaryCoupling,
+    Coupling,
+    Dirichlet,
+    Gaussian,
+    Independent,
+    Latent,
+    OneHot,
+    Systematic,
+    as_coupling,
+)
 
 LOGITS = [0.0, 1e-4, -0.1, 0.5, 1.0, -1.7, 2.0, 3.3, -5.0, 8.0, 10.0, 14.0, -17.0, 25.0, 40.0, -60.0, 80.0]
 finite_logits = st.floats(-200, 200, allow_nan=False, width=32)
 counts = st.sampled_from([2, 3, 4, 10, 100, 1000])
 names = st.sampled_from(sorted(COUPLINGS))
+
+
+def coupling(name: str) -> BinaryCoupling:
+    return COUPLINGS[name]()
 
 
 def reference_debias(name: str, logit: float, n: int) -> mp.mpf:
@@ -39,11 +55,12 @@ def reference_debias(name: str, logit: float, n: int) -> mp.mpf:
 @pytest.mark.parametrize("name", COUPLINGS)
 def test_debias_against_many_digits(name: str, n: int) -> None:
     with mp.workdps(60):
+        logits = torch.tensor(LOGITS)  # numbers of float32, which float64 has too
+        references = [reference_debias(name, logit, n) for logit in logits.tolist()]
         for dtype, tolerance in ((torch.float32, 3e-6), (torch.float64, 1e-13)):
-            logits = torch.tensor(LOGITS, dtype=dtype)
-            factors = coupling(name).debias(logits, n)
-            for logit, factor in zip(logits.tolist(), factors.tolist(), strict=True):
-                assert abs(factor / reference_debias(name, logit, n) - 1) < tolerance
+            factors = coupling(name).debias(logits.to(dtype), n)
+            for factor, reference in zip(factors.tolist(), references, strict=True):
+                assert abs(factor / reference - 1) < tolerance
 
 
 @given(names, finite_logits, counts, st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]))
@@ -70,8 +87,8 @@ def test_law_is_symmetric_in_p(name: str, logit: float, n: int) -> None:
 def test_samples_are_bits_and_inputs_stay(name: str, logits: list[float], n: int, dtype: torch.dtype) -> None:
     phi = torch.tensor(logits, dtype=dtype, requires_grad=True)
     before = phi.detach().clone()
-    samples = coupling(name).sample(phi, n, torch.Generator().manual_seed(0))
-    again = coupling(name).sample(phi, n, torch.Generator().manual_seed(0))
+    samples = coupling(name).sample(Bernoulli(phi), n, torch.Generator().manual_seed(0))
+    again = coupling(name).sample(Bernoulli(phi), n, torch.Generator().manual_seed(0))
     assert samples.shape == (n, len(logits))
     assert samples.dtype == dtype
     assert not samples.requires_grad
@@ -85,7 +102,7 @@ def test_samples_are_bits_and_inputs_stay(name: str, logits: list[float], n: int
 @pytest.mark.parametrize("name", COUPLINGS)
 def test_certain_latents_never_change(name: str, n: int, dtype: torch.dtype) -> None:
     phi = torch.tensor([torch.inf, -torch.inf, 900, -900], dtype=dtype).expand(200, -1)
-    samples = coupling(name).sample(phi, n, torch.Generator().manual_seed(0))
+    samples = coupling(name).sample(Bernoulli(phi), n, torch.Generator().manual_seed(0))
     assert torch.equal(samples, (phi > 0).to(dtype).expand_as(samples))
     assert (coupling(name).debias(phi, n) - 1).abs().max() < 1e-6
 
@@ -93,7 +110,7 @@ def test_certain_latents_never_change(name: str, n: int, dtype: torch.dtype) -> 
 @pytest.mark.parametrize("n", [2, 5, 8])
 def test_systematic_puts_out_one_of_two_counts(n: int) -> None:
     phi = torch.linspace(-4, 4, 33).expand(300, -1)
-    ones = Systematic().sample(phi, n, torch.Generator().manual_seed(0)).sum(0)
+    ones = Systematic().sample(Bernoulli(phi), n, torch.Generator().manual_seed(0)).sum(0)
     expected = n * torch.sigmoid(phi)
     assert ((ones - expected).abs() < 1 + 1e-5).all()
 
@@ -113,29 +130,53 @@ def test_lowest_correlation_is_systematics_and_touches_the_bound() -> None:
 
 @pytest.mark.parametrize("name", ["dirichlet", "gaussian", "systematic"])
 def test_coupling_of_one_is_refused(name: str) -> None:
-    for method in ("sample", "debias"):
-        with pytest.raises(ValueError, match="n must be an integer >= 2, got 1"):
-            getattr(coupling(name), method)(torch.zeros(2), 1)
+    with pytest.raises(ValueError, match="n must be an integer >= 2, got 1"):
+        coupling(name).sample(Bernoulli(torch.zeros(2)), 1)
+    with pytest.raises(ValueError, match="n must be an integer >= 2, got 1"):
+        coupling(name).debias(torch.zeros(2), 1)
 
 
 def test_unknown_coupling_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"no coupling is called 'copula': choose one of independent, dirichlet"):
-        coupling("copula")
+        as_coupling("copula")
+    for name, factory in COUPLINGS.items():
+        assert as_coupling(name) == factory()
+    assert as_coupling(Gaussian()) == Gaussian()
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "gaussian", "systematic"])
+def test_couplings_of_bits_refuse_categories(name: str) -> None:
+    from arms import ARMS, MultiSampleARMS
+
+    for estimator in (ARMS(4, coupling(name)), MultiSampleARMS(4, coupling=coupling(name))):
+        with pytest.raises(ValueError, match="takes Bernoulli latents, got OneHot"):
+            estimator(lambda b: b.sum((-1, -2)), OneHot(torch.zeros(2, 3)))
+    assert Independent().sample(OneHot(torch.zeros(2, 3)), 4).shape == (4, 2, 3)
 
 
 def test_a_users_own_coupling_needs_only_two_methods() -> None:
     from arms import ARMS
     from arms.checks import check_bias
 
-    class Swapped(Coupling):
+    class Swapped(BinaryCoupling):
         """Dirichlet up to one half, independent beyond: a legal mixture."""
 
-        def sample(self, logits: torch.Tensor, n: int, generator: torch.Generator | None = None) -> torch.Tensor:
-            coupled, free = (coupling(name).sample(logits, n, generator) for name in ("dirichlet", "independent"))
-            return torch.where(logits > 0, free, coupled)
+        def sample(self, latent: Latent, n: int, generator: torch.Generator | None = None) -> torch.Tensor:
+            coupled, free = (coupling(name).sample(latent, n, generator) for name in ("dirichlet", "independent"))
+            return torch.where(latent.logits > 0, free, coupled)
 
         def debias(self, logits: torch.Tensor, n: int) -> torch.Tensor:
             return torch.where(logits > 0, 1.0, Dirichlet().debias(logits, n))
 
+    class Undone(Coupling):
+        """The same by `undo`, without a factor."""
+
+        def sample(self, latent: Latent, n: int, generator: torch.Generator | None = None) -> torch.Tensor:
+            return Swapped().sample(latent, n, generator)
+
+        def undo(self, latent: Latent, n: int, r: torch.Tensor) -> torch.Tensor:
+            return torch.where(latent.logits > 0, r, Dirichlet().undo(latent, n, r))
+
     assert Swapped().correlation(torch.tensor([1.0, 0.0]), 3)[0] == 0
     assert check_bias(ARMS(3, Swapped()), draws=20_000).passed
+    assert check_bias(ARMS(3, Undone()), draws=20_000).passed

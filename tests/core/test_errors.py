@@ -21,11 +21,11 @@ def nothing(b: Tensor) -> Any:
 
 
 class WrongShape(arms.Independent):
-    def sample(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
-        return super().sample(logits, n + 1, generator)
+    def sample(self, latent: arms.Latent, n: int, generator: Generator | None = None) -> Tensor:
+        return super().sample(latent, n + 1, generator)
 
 
-class WrongDebias(arms.Independent):
+class WrongDebias(arms.Systematic):
     def debias(self, logits: Tensor, n: int) -> Tensor:
         return torch.ones(n)
 
@@ -48,21 +48,24 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: call(torch.tensor([0.0, torch.nan])), r"logits must not be NaN"),
     (lambda: call(torch.tensor(0.0)), r"shape \[\*batch, d\].*got a scalar"),
     (lambda: call([0.0, 1.0]), r"logits must be a tensor.*got list"),
-    (lambda: call(Normal(0.0, 1.0)), r"must be Bernoulli, got Normal"),
+    (lambda: call(Normal(0.0, 1.0)), r"must be Bernoulli or OneHotCategorical, got Normal"),
     (lambda: call(IndependentDistribution(Bernoulli(logits=torch.zeros(3, 2)), 2)), r"exactly one axis.*got 2"),
-    (lambda: call(objective=lambda b: b), r"one value a sample, shape \[4, 3\], got \[4, 3, 2\]"),
+    (lambda: call(objective=lambda b: b), r"one value per sample, shape \[4, 3\], got \[4, 3, 2\]"),
     (lambda: call(objective=lambda b: b.sum()), r"shape \[4, 3\], got \[\]"),
     (lambda: call(objective=lambda b: "a string"), r"a tensor or an array of shape \[4, 3\], got str"),
     (lambda: call(objective=lambda b: b.sum(-1) * torch.nan), r"returned NaN or infinity"),
     (lambda: call(objective=lambda b: b.sum(-1) / 0), r"returned NaN or infinity"),
     (lambda: call(estimator=arms.ARMS(4, WrongShape())), r"samples of shape \[4, 3, 2\], got \[5, 3, 2\]"),
     (lambda: call(estimator=arms.ARMS(4, WrongDebias())), r"debias factor for every latent, shape \[3, 2\], got \[4\]"),
-    (lambda: arms.ARMS(4, "dirichlet"), r"coupling must be an object with methods sample and debias"),  # type: ignore[arg-type]
+    (lambda: arms.ARMS(4, "dirichlet"), r"coupling must be an object with methods sample and undo"),  # type: ignore[arg-type]
     (lambda: arms.ARTS(2, correlation=1.0), r"correlation must lie in \[-1, 1\), got 1.0"),
-    (lambda: call(torch.zeros(17), estimator="exact"), r"at most 16 latents \(65536 states\), got 17"),
+    (
+        lambda: call(torch.zeros(17), estimator="exact"),
+        r"at most 16 latents \(65536 states\), got 131072 states of logits \[..., 17\]",
+    ),
     (lambda: arms.expectation(total, torch.zeros(2), chunk=0), r"chunk must be an integer >= 1, got 0"),
-    (lambda: arms.expectation(lambda b: b.sum(), torch.zeros(2), chunk=2), r"got a scalar for each chunk"),
-    (lambda: arms.expectation(nothing, torch.zeros(3), chunk=2), r"a tensor or an array of shape \[8\], got NoneType"),
+    (lambda: arms.expectation(lambda b: b.sum(), torch.zeros(2), chunk=2), r"shape \[2\], got a scalar"),
+    (lambda: arms.expectation(nothing, torch.zeros(3), chunk=2), r"a tensor or an array of shape \[2\], got NoneType"),
     (lambda: arms.variance(total, torch.zeros(2), repeats=1), r"repeats must be an integer >= 2, got 1"),
     (lambda: arms.variance(total, torch.zeros(2), 0), r"num_samples must be an integer >= 1, got 0"),
     (lambda: arms.variance(total, torch.zeros(2), estimators=[]), r"at least one estimator"),

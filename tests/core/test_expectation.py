@@ -1,6 +1,7 @@
 """The user's door: values, gradients, shapes, dtypes, transforms."""
 
 import copy
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from instances import ESTIMATORS
+from instances import BITS, INSTANCES, Instance, parts
 from torch import Generator, Tensor
 from torch.distributions import Bernoulli
 from torch.distributions import Independent as IndependentDistribution
 
 import arms
 from arms.checks import exact_gradient, score_limit
+from arms.checks.oracle import as_seen
 
 NAMES = ["reinforce", "loorf", "arm", "disarm", "arts", "arms-d", "arms-n", "arms-s"]
 
@@ -29,15 +31,69 @@ def quadratic(b: Tensor) -> Tensor:
     return (b * weights).sum(-1).square()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_value_is_the_mean_and_gradient_the_estimate(name: str) -> None:
-    logits = torch.linspace(-2, 2, 12).reshape(3, 4).requires_grad_()
-    value = arms.expectation(quadratic, logits, name, 4, seeded())
-    estimate = arms.estimator(name, 4)(quadratic, logits, seeded())
-    assert torch.equal(value, estimate.values.mean(0))
-    scale = torch.tensor([1.0, 2.0, -3.0])
-    (value * scale).sum().backward()
-    assert torch.allclose(logits.grad, estimate.grad * scale.unsqueeze(-1))  # type: ignore[arg-type]
+def evenly(instance: Instance, batch: tuple[int, ...] = (4,), dtype: torch.dtype = torch.float32) -> arms.Latent:
+    """A latent of the instance's kind, logits attached."""
+    event = (4,) if instance.kind is arms.Bernoulli else (2, 3)
+    count = math.prod(batch) * math.prod(event)
+    return instance.kind(torch.linspace(-2, 2, count, dtype=dtype).view(*batch, *event).requires_grad_())
+
+
+def surrogate(
+    instance: Instance,
+    objective: Callable[[Tensor], Tensor],
+    latent: arms.Latent,
+    generator: Generator | None = None,
+) -> Tensor:
+    """The instance's own public function; a bound's log-weight carries log q."""
+    estimator = instance.fitted(len(latent.logits))
+    if estimator.target.direct:
+        return arms.multi_sample_bound(as_seen(objective, latent, estimator.target), latent, estimator, None, generator)
+    return arms.expectation(objective, latent, estimator, None, generator)
+
+
+def weighted(weights: Tensor) -> Callable[[Tensor], Tensor]:
+    """A smooth objective of both kinds of samples, weights [4] or [2, 3]."""
+    return lambda b: (b * weights.to(b)).sum(tuple(range(-weights.ndim, 0))).square()
+
+
+@pytest.mark.parametrize("instance", INSTANCES, ids=str)
+def test_value_and_gradients_are_the_estimates(instance: Instance) -> None:
+    """The gradient for the logits is the estimator's, for all else autograd's through the value, scaled alike."""
+    latent = evenly(instance)
+    weights = torch.linspace(-1, 2, latent.logits[0].numel()).view_as(latent.logits[0]).requires_grad_()
+    scale = torch.tensor([1.0, 2.0, -3.0, 0.5])
+    value = surrogate(instance, weighted(weights), latent, seeded())
+    found = torch.autograd.grad((value * scale).sum(), (latent.logits, weights))
+    estimator = instance.fitted(4)
+    estimate = estimator(as_seen(weighted(weights), latent, estimator.target), latent, seeded())
+    assert torch.equal(value, estimate.value)
+    direct, own = torch.autograd.grad(
+        (estimate.value * scale).sum(), (latent.logits, weights), allow_unused=True, materialize_grads=True
+    )
+    torch.testing.assert_close(found[0], latent.with_event_axes(scale) * estimate.grad.detach() + direct)
+    torch.testing.assert_close(found[1], own)
+    assert (found[0] != 0).any()
+
+
+@pytest.mark.parametrize("instance", INSTANCES, ids=str)
+def test_value_is_made_of_the_samples(instance: Instance) -> None:
+    latent = evenly(instance)
+    weights = torch.linspace(-1, 2, latent.logits[0].numel()).view_as(latent.logits[0])
+    estimator = instance.fitted(4)
+    estimate = estimator(weighted(weights), latent, seeded())
+    drawn = arms.draw(latent, estimator, generator=seeded())
+    values = weighted(weights)(drawn.samples)
+    inner = values[1:] if isinstance(estimator, arms.ExtraSample) else values
+    torch.testing.assert_close(estimate.values, inner)
+    match estimator:
+        case arms.ExtraSample():
+            expected = values[0]
+        case arms.Exact():
+            expected = (latent.log_prob(drawn.samples).exp() * values).sum(0)
+        case _:
+            expected = estimator.target.value(values)
+            assert torch.equal(estimate.value, estimator.target.value(estimate.values))
+    torch.testing.assert_close(estimate.value, expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,10 +114,32 @@ def test_logits_inside_the_objective_keep_their_own_gradient() -> None:
     assert torch.allclose(logits.grad, p + logits.detach() * p * (1 - p))  # type: ignore[arg-type]
 
 
-def test_two_steps_equal_one() -> None:
+@pytest.mark.parametrize("instance", INSTANCES, ids=str)
+def test_two_steps_equal_one(instance: Instance) -> None:
+    """`attach` of the values at the points, the slopes taken from their graph or given, is what one step gives."""
+    latent, estimator = evenly(instance), instance.fitted(4)
+    weights = torch.linspace(-1, 2, latent.logits[0].numel()).view_as(latent.logits[0])
+    objective = as_seen(weighted(weights), latent, estimator.target)
+    value = surrogate(instance, weighted(weights), latent, seeded())
+    (one,) = torch.autograd.grad(value.sum(), latent.logits)
+    draw = arms.draw(latent, estimator, generator=seeded())
+    attached = arms.attach(draw, objective(draw.points))
+    (two,) = torch.autograd.grad(attached.sum(), latent.logits)
+    torch.testing.assert_close(attached, value)
+    torch.testing.assert_close(two, one)
+    if estimator.slopes != "none":
+        points = draw.points.detach().requires_grad_()
+        values = objective(points)
+        (slopes,) = torch.autograd.grad(values.sum(), points)
+        given = arms.attach(draw, values.detach(), slopes[len(points) - draw.extra :])
+        torch.testing.assert_close(torch.autograd.grad(given.sum(), latent.logits)[0], one)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_steps_with_a_simulator_equal_one(name: str) -> None:
     one, two = (torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_() for _ in range(2))
-    arms.expectation(quadratic, one, "arms-d", 6, seeded()).sum().backward()
-    draw = arms.draw(two, "arms-d", 6, seeded())
+    arms.expectation(quadratic, one, name, 6, seeded()).sum().backward()
+    draw = arms.draw(two, name, 6, seeded())
     costs = quadratic(draw.samples).numpy()
     arms.attach(draw, costs).sum().backward()
     assert torch.equal(one.grad, two.grad)  # type: ignore[arg-type]
@@ -79,21 +157,36 @@ def test_black_box_objective(name: str) -> None:
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (5,), (2, 3), (0,)])
-@pytest.mark.parametrize("name", NAMES)
-def test_any_batch_shape(name: str, batch: tuple[int, ...]) -> None:
-    logits = torch.zeros(*batch, 3, requires_grad=True)
-    value = arms.expectation(quadratic, logits, name, 4)
+@pytest.mark.parametrize("instance", INSTANCES, ids=str)
+def test_any_batch_shape(instance: Instance, batch: tuple[int, ...]) -> None:
+    stacked = len(parts(instance.estimator))
+    if stacked > 1 and stacked > (*batch, 0)[0]:
+        pytest.skip("fewer entries than stacked estimators")
+    latent = evenly(instance, batch)
+    value = surrogate(instance, lambda b: latent.sum_event(b).square(), latent)
     assert value.shape == batch
     value.sum().backward()
-    assert logits.grad.shape == logits.shape  # type: ignore[union-attr]
+    assert latent.logits.grad is not None
+    assert latent.logits.grad.shape == latent.logits.shape
+
+
+@pytest.mark.parametrize("instance", INSTANCES, ids=str)
+def test_same_generator_same_bits_and_inputs_stay(instance: Instance) -> None:
+    latent, state = evenly(instance), torch.get_rng_state()
+    before = latent.logits.detach().clone()
+    estimator = instance.fitted(4)
+    one, other = (estimator(lambda b: latent.sum_event(b).square(), latent, seeded()) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert torch.equal(latent.logits.detach(), before)
+    assert torch.equal(state, torch.get_rng_state())
 
 
 @given(st.integers(0, 6))
 def test_batch_entries_do_not_see_each_other(row: int) -> None:
     logits = torch.linspace(-2, 2, 28).reshape(7, 4)
     for name in NAMES:
-        estimator = arms.estimator(name, 4)
-        draw = estimator.draw(logits, seeded())
+        estimator = arms.as_estimator(name, 4)
+        draw = estimator.draw(arms.Bernoulli(logits), seeded())
         values = quadratic(draw.samples)
         changed = values.clone()
         others = torch.arange(7) != row
@@ -102,20 +195,37 @@ def test_batch_entries_do_not_see_each_other(row: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
-def test_dtypes_and_extreme_logits(estimator: arms.Estimator, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("instance", BITS, ids=str)
+def test_dtypes_and_extreme_logits(instance: Instance, dtype: torch.dtype) -> None:
     row = torch.tensor([0.0, 5.0, -20.0, 88.0, -200.0, torch.inf, -torch.inf, 1e-3])
     logits = row.to(dtype).expand(20, -1).clone().requires_grad_()
-    value = arms.expectation(quadratic, logits, estimator, generator=seeded())
+    value = surrogate(instance, quadratic, arms.Bernoulli(logits), seeded())
     value.sum().backward()
-    assert value.dtype == dtype
+    # A bound is of log-weights with log q in them, which is not left to half precision.
+    assert value.dtype == (torch.promote_types(dtype, torch.float32) if instance.estimator.target.direct else dtype)
     grad = logits.grad
     assert grad is not None
     assert grad.dtype == dtype
     assert grad.isfinite().all()
-    if not isinstance(estimator, arms.ARM):  # whose noise stays until p is exactly 0
-        assert grad[:, 4].double().abs().max() < 1e-80  # exactly 0 but in float64, where p is 1e-87
+    if not any(isinstance(part, arms.ARM | arms.REBAR) for part in parts(instance.estimator)):
+        # Exactly 0 but in float64, where p is 1e-87. Noise on a scale of its own stays until p is exactly 0.
+        assert grad[:, 4].double().abs().max() < 1e-80
     assert (grad[:, 5:7] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("instance", [one for one in INSTANCES if one.kind is arms.OneHot], ids=str)
+def test_dtypes_and_extreme_logits_of_categories(instance: Instance, dtype: torch.dtype) -> None:
+    rows = torch.tensor([[0.0, 20.0, -200.0], [-torch.inf, 1.0, 3e4], [5.0, -torch.inf, -torch.inf]])
+    logits = rows.to(dtype).expand(20, -1, -1).clone().requires_grad_()
+    value = surrogate(instance, lambda b: quadratic(b).sum(-1), arms.OneHot(logits), seeded())
+    value.sum().backward()
+    grad = logits.grad
+    assert grad is not None
+    assert grad.dtype == dtype
+    assert grad.isfinite().all()
+    assert (grad[:, 1:] == 0).all()
+    assert grad[:, 0, 2].double().abs().max() < 1e-80
 
 
 def test_large_gradients_of_half_precision_logits_leave_the_value_alone() -> None:
@@ -229,7 +339,7 @@ def test_no_grad_gives_the_value_only() -> None:
 
 def test_gradient_accumulates() -> None:
     logits = torch.zeros(3, requires_grad=True)
-    grads = [arms.estimator("arms-s", 4)(quadratic, logits, seeded(seed)).grad for seed in (1, 2)]
+    grads = [arms.as_estimator("arms-s", 4)(quadratic, logits, seeded(seed)).grad for seed in (1, 2)]
     for seed in (1, 2):
         arms.expectation(quadratic, logits, "arms-s", 4, seeded(seed)).backward()
     assert torch.allclose(logits.grad, grads[0] + grads[1])  # type: ignore[arg-type]
@@ -301,8 +411,8 @@ def test_compiles_to_machine_code() -> None:
 
 
 def test_estimators_are_values() -> None:
-    assert arms.estimator("arms-s", 4) == arms.ARMS(4, coupling=arms.Systematic())
-    assert arms.estimator(arms.LOORF(3)) == arms.LOORF(3)
+    assert arms.as_estimator("arms-s", 4) == arms.ARMS(4, coupling=arms.Systematic())
+    assert arms.as_estimator(arms.LOORF(3)) == arms.LOORF(3)
     assert copy.deepcopy(arms.ARMS(4)) == arms.ARMS(4)
 
 

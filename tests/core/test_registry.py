@@ -1,19 +1,23 @@
-"""One file and one line make an estimator known; nothing public goes without words."""
+"""One file and one line make an estimator known; nothing public goes without words; budgets are what they say."""
 
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from instances import ESTIMATORS as INSTANCES
+from instances import INSTANCES, Instance, couplings, parts
+from torch import Tensor
 
 import arms
 import arms.checks
 import arms.estimators
+from arms.targets import Target
 
-CONTRACTS = {"base", "multi_sample"}
-FILES = [module.name for module in pkgutil.iter_modules(arms.estimators.__path__) if module.name not in CONTRACTS]
+NO_ALGORITHM = {"base", "multi_sample", "pipeline", "wrappers"}
+FILES = [module.name for module in pkgutil.iter_modules(arms.estimators.__path__) if module.name not in NO_ALGORITHM]
 
 
 def test_every_file_contributes_an_entry() -> None:
@@ -21,39 +25,117 @@ def test_every_file_contributes_an_entry() -> None:
     assert contributed == {f"arms.estimators.{name}" for name in FILES}
 
 
+@pytest.mark.parametrize("file", FILES)
+def test_every_file_states_its_formula_its_reason_and_its_reference(file: str) -> None:
+    module = importlib.import_module(f"arms.estimators.{file}")
+    words = module.__doc__ or ""
+    made = [
+        kind
+        for kind in vars(module).values()
+        if inspect.isclass(kind) and issubclass(kind, arms.Estimator) and kind.__module__ == module.__name__
+    ]
+    assert made
+    assert words.count("$$") >= 2, "the module docstring must hold the formula"
+    assert "Reference:" in words
+    for kind in made:
+        assert ("nbiased because" if kind.unbiased else "Biased because") in words
+        assert ">>>" in (kind.__doc__ or "")
+
+
 @pytest.mark.parametrize("name", arms.ESTIMATORS)
-def test_every_entry_states_formula_and_reference(name: str) -> None:
+def test_every_entry_has_a_line_for_tables(name: str) -> None:
     estimator = arms.ESTIMATORS[name](4)
     assert estimator.formula
     assert estimator.reference
-    words = importlib.import_module(type(estimator).__module__).__doc__ or ""
-    assert "$$" in words, "the module docstring must hold the formula"
-    assert "nbiased because" in words
-    assert "Reference:" in words
-    assert ">>>" in (type(estimator).__doc__ or "")
 
 
-def test_generic_tests_run_on_every_kind_of_estimator() -> None:
-    # The multi-sample bound and the relaxed estimators have suites of their own, over the registry.
-    made = [factory(4) for factory in arms.ESTIMATORS.values()]
-    plain = {type(e) for e in made if e.objective == "expectation" and not e.relaxes}
-    assert {type(instance) for instance in INSTANCES} == plain
-    couplings = {type(e.coupling) for e in INSTANCES if isinstance(e, arms.ARMS)}
-    assert couplings == {type(factory()) for factory in arms.COUPLINGS.values()}
+# --- The list of instances is complete --------------------------------------------------------------------------------
+
+
+def kinds_of(name: str) -> set[type[arms.Latent]]:
+    return {kind for kind in (arms.Bernoulli, arms.OneHot) if issubclass(kind, arms.as_estimator(name, 4).latents)}
+
+
+def signature(estimator: arms.Estimator) -> tuple[object, ...]:
+    return (type(estimator), *(type(coupling) for coupling in couplings(estimator)))
 
 
 @pytest.mark.parametrize("name", arms.ESTIMATORS)
-def test_budget_counts_evaluations(name: str) -> None:
-    seen = []
+def test_generic_tests_run_on_every_entry_and_every_latent_it_takes(name: str) -> None:
+    wanted = signature(arms.as_estimator(name, 4))
+    tried = {one.kind for one in INSTANCES if signature(one.estimator) == wanted}
+    assert tried == kinds_of(name)
 
-    def objective(b: torch.Tensor) -> torch.Tensor:
+
+def test_generic_tests_run_on_every_coupling_latent_target_and_wrapper() -> None:
+    every = {type(coupling) for one in INSTANCES for coupling in couplings(one.estimator)}
+    assert every == {type(factory()) for factory in arms.COUPLINGS.values()}
+    assert {one.kind for one in INSTANCES} == subclasses(arms.Latent)
+    assert {type(one.estimator.target) for one in INSTANCES} == subclasses(Target)
+    assert {arms.ExtraSample, arms.Stacked} <= {type(one.estimator) for one in INSTANCES}
+    assert all(issubclass(one.kind, one.estimator.latents) for one in INSTANCES)
+
+
+def subclasses(contract: type) -> set[type]:
+    return {kind for kind in type.__subclasses__(contract) if kind.__module__.startswith("arms.")}
+
+
+def test_every_public_estimator_has_an_entry_or_is_a_wrapper() -> None:
+    public: set[type] = {thing for name in arms.__all__ if inspect.isclass(thing := getattr(arms, name))}
+    estimators = {kind for kind in public if issubclass(kind, arms.Estimator) and not inspect.isabstract(kind)}
+    made = {type(factory(4)) for factory in arms.ESTIMATORS.values()}
+    assert estimators == made | {arms.ExtraSample, arms.Stacked}
+    assert {type(part) for one in INSTANCES for part in parts(one.estimator)} == made
+
+
+# --- Budgets ----------------------------------------------------------------------------------------------------------
+
+
+class Counted(torch.autograd.Function):
+    """The identity, which notes how many of the points it is asked the derivative at."""
+
+    @staticmethod
+    def forward(ctx: object, b: Tensor, note: Callable[[Tensor], None]) -> Tensor:
+        ctx.note = note  # type: ignore[attr-defined]
+        return b.clone()
+
+    @staticmethod
+    def backward(ctx: object, *upstream: Tensor) -> tuple[Tensor, None]:
+        ctx.note(upstream[0])  # type: ignore[attr-defined]
+        return upstream[0], None
+
+
+@pytest.mark.parametrize("instance", INSTANCES, ids=str)
+def test_budget_counts_evaluations_and_derivatives(instance: Instance) -> None:
+    seen, asked = [], []
+
+    def objective(b: Tensor) -> Tensor:
         seen.append(len(b))
-        return b.sum(-1)
+        counted = Counted.apply(  # type: ignore[no-untyped-call]
+            b, lambda grad: asked.append(int((grad != 0).flatten(1).any(1).sum()))
+        )
+        values: Tensor = (counted * torch.arange(1.0, 4)).sum((-1, -2) if instance.kind is arms.OneHot else -1)
+        return values
 
-    estimator = arms.estimator(name, 4)
-    estimator(objective, torch.zeros(3))
-    # enumeration sees every state; relaxed estimators count n/2 samples, each with f(b), c(z) and c(z~)
-    assert sum(seen) == (2**3 if name == "exact" else 6 if estimator.relaxes else 4)
+    estimator = instance.fitted(3)
+    estimator(objective, instance.kind(torch.zeros(3, *((3,) if instance.kind is arms.Bernoulli else (2, 3)))))
+    states = 2**3 if instance.kind is arms.Bernoulli else 3**2
+    extra = int(isinstance(estimator, arms.ExtraSample))
+    assert seen == [states + extra if estimator.evaluations is None else estimator.evaluations]
+    assert sum(asked) == estimator.derivatives
+    assert len(asked) <= 1
+
+
+@pytest.mark.parametrize("name", arms.ESTIMATORS)
+def test_evaluations_of_the_registry(name: str) -> None:
+    estimator = arms.as_estimator(name, 8)
+    counts = (estimator.evaluations, estimator.derivatives, estimator.slopes)
+    special = {"exact": (None, 0, "none"), "rebar": (12, 8, "twice"), "relax": (12, 8, "twice")}
+    assert counts == special.get(name, (8, 0, "none"))
+    assert estimator.target.direct == (name == "vimco" or "-ms" in name)
+
+
+# --- Words ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("module", [arms, arms.checks])
@@ -65,8 +147,6 @@ def test_public_names_are_documented(module: object) -> None:
 
 
 def test_readme_names_every_estimator() -> None:
-    from pathlib import Path
-
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     for name in arms.ESTIMATORS:
         assert f"`{name}`" in readme

@@ -15,7 +15,7 @@ POINTS = torch.logit(torch.linspace(0.1, 0.9, 41, dtype=torch.float64))
 
 @pytest.mark.parametrize("n", [2, 4, 6, 8, 10, 20, 50, 100])
 def test_order_on_the_toy_problem(n: int) -> None:
-    exact = {name: univariate_variance(arms.estimator(name, n), POINTS, 0.0, 1.0) for name in toy.ESTIMATORS}
+    exact = {name: univariate_variance(arms.as_estimator(name, n), POINTS, 0.0, 1.0) for name in toy.ESTIMATORS}
     assert exact["arms-n"] is None
     systematic, dirichlet, loorf, disarm, arm = (exact[k] for k in ("arms-s", "arms-d", "loorf", "disarm", "arm"))
     assert systematic is not None
@@ -56,7 +56,7 @@ def test_closed_forms_tell_estimators_apart() -> None:
 
 
 class Halved(arms.LOORF):
-    def combine(self, draw: arms.Draw, values: torch.Tensor) -> torch.Tensor:
+    def combine(self, draw: arms.Draw, values: torch.Tensor, slopes: torch.Tensor | None = None) -> torch.Tensor:
         return super().combine(draw, values) / 2
 
 

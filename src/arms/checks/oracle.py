@@ -102,14 +102,16 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
     tensor(3.)
     """
     kind = Bernoulli(torch.zeros(table.numel().bit_length() - 1)) if latent is None else latent
-    states = kind.states().to(table)
     is_binary = kind.event_dims == 1
+    categories = 2 if is_binary else kind.logits.shape[-1]
 
     def objective(b: Tensor) -> Tensor:
         bits = b.to(table.dtype)
-        at = bits.unsqueeze(-1 - kind.event_dims)  # [..., 1, *event] against [states, *event]
-        agree = states * at + (1 - states) * (1 - at) if is_binary else (states * at).sum(-1)
-        return (table * agree.prod(-1)).sum(-1) + _bend(bits, kind)
+        chosen = torch.stack([1 - bits, bits], -1) if is_binary else bits  # [..., d, K]
+        rest = table
+        for one in chosen.unbind(-2):  # the first latent is the slowest index of the table
+            rest = (one.unsqueeze(-1) * rest.unflatten(-1, (categories, -1))).sum(-2)
+        return rest.squeeze(-1) + _bend(bits, kind)
 
     return objective
 

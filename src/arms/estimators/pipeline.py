@@ -216,11 +216,17 @@ def as_values(draw: Draw, values: Values, points: Tensor, options: Options) -> T
 
 def _values(objective: Objective, draw: Draw, points: Tensor, options: Options) -> Tensor:
     watch = _Unchanged(points, options)
-    if options.chunk is None:
-        values = objective(points)
-    else:
-        parts = [_one_chunk(objective, part, draw) for part in points.split(as_count(options.chunk, 1, "chunk"))]
-        values = torch.cat(parts)
+    try:
+        if options.chunk is None:
+            values = objective(points)
+        else:
+            parts = [_one_chunk(objective, part, draw) for part in points.split(as_count(options.chunk, 1, "chunk"))]
+            values = torch.cat(parts)
+    except RuntimeError as error:
+        # Points that are differentiated, or share one memory over the batch, cannot be changed: PyTorch says so.
+        if ("in-place" in str(error) and points.requires_grad) or "single memory location" in str(error):
+            _refuse_change(error)
+        raise
     watch.check()
     return as_values(draw, values, points, options)
 
@@ -252,10 +258,14 @@ class _Unchanged:
             return
         changed = self.points._version != self.version
         if changed or (self.copy is not None and not torch.equal(self.points, self.copy)):
-            raise ValueError(
-                "the objective changed its samples in place, and the gradient is made of them: let it work on a copy, "
-                "such as b = b.clone(), or 2 * b - 1 instead of b.mul_(2).sub_(1)"
-            )
+            _refuse_change()
+
+
+def _refuse_change(cause: Exception | None = None) -> NoReturn:
+    raise ValueError(
+        "the objective changed its samples in place, and the gradient is made of them: let it work on a copy, "
+        "such as b = b.clone(), or 2 * b - 1 instead of b.mul_(2).sub_(1)"
+    ) from cause
 
 
 def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
@@ -282,13 +292,13 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def forward(value: Tensor, logits: Tensor, grad: Tensor, event_dims: int) -> Tensor:
-        return value.view_as(value)
+        return value.clone()  # no view: the tangent of one would have to be a view too
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
         _, logits, grad, ctx.event_dims = inputs
         ctx.save_for_backward(logits, grad)
-        ctx.save_for_forward(grad)
+        ctx.save_for_forward(logits, grad)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -300,7 +310,8 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        (grad,) = ctx.saved_tensors
+        logits, grad = ctx.saved_tensors
+        grad = _OnlyOnce.apply(grad, logits)  # type: ignore[no-untyped-call]
         of_value, of_logits = tangents[:2]
         moved: Tensor = (of_logits * grad).sum(tuple(range(-ctx.event_dims, 0)))
         return moved if of_value is None else of_value + moved

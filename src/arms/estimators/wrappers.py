@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -28,13 +28,19 @@ class ExtraSample(Estimator):
 
     inner: Estimator
 
-    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
-
     def __init__(self, inner: Estimator) -> None:
         if inner.target.size != 1:
             raise ValueError(f"one extra sample cannot stand for the {inner.target} of {inner}: use {inner} itself")
         object.__setattr__(self, "inner", inner)
         object.__setattr__(self, "num_samples", inner.num_samples + 1)
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        return self.inner.unbiased
+
+    @property
+    def latents(self) -> tuple[type[Latent], ...]:  # type: ignore[override]
+        return self.inner.latents
 
     @property
     def target(self) -> Target:
@@ -99,8 +105,6 @@ class Stacked(Estimator):
     inners: tuple[Estimator, ...]
     widths: tuple[int, ...]
 
-    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
-
     def __init__(self, inners: Sequence[Estimator], widths: Sequence[int]) -> None:
         if not inners or len(inners) != len(widths):
             raise ValueError(f"each estimator needs a width, got {len(widths)} for {len(inners)} estimators")
@@ -110,6 +114,15 @@ class Stacked(Estimator):
         object.__setattr__(self, "inners", tuple(inners))
         object.__setattr__(self, "widths", tuple(widths))
         object.__setattr__(self, "num_samples", inners[0].num_samples)
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        return all(inner.unbiased for inner in self.inners)
+
+    @property
+    def latents(self) -> tuple[type[Latent], ...]:  # type: ignore[override]
+        kinds = dict.fromkeys(kind for inner in self.inners for kind in inner.latents)
+        return tuple(kind for kind in kinds if all(issubclass(kind, inner.latents) for inner in self.inners))
 
     @property
     def target(self) -> Target:
@@ -139,6 +152,13 @@ class Stacked(Estimator):
         of_slopes = [None] * len(self.inners) if slopes is None else slopes.split(self.widths, 1)
         parts = zip(self.inners, draw.memory, points, of_values, of_slopes, strict=True)
         return torch.cat([one.combine(replace(own, points=b), f, slope) for one, own, b, f, slope in parts])
+
+    # Which of the values make up the target is the same for all: what they ask for is.
+    def value(self, draw: Draw, values: Tensor) -> Tensor:
+        return self.inners[0].value(draw.memory[0], values)
+
+    def sample_values(self, draw: Draw, values: Tensor) -> Tensor:
+        return self.inners[0].sample_values(draw.memory[0], values)
 
     def _parts(self, latent: Latent) -> list[Latent]:
         logits = latent.logits.split(self.widths)

@@ -1,0 +1,119 @@
+"""Latents: laws, scores, states, and what a user may hand in for one."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli as TorchBernoulli
+from torch.distributions import Categorical, Distribution, OneHotCategorical
+from torch.distributions import Independent as IndependentDistribution
+
+import arms
+from arms import Bernoulli, Latent, OneHot, as_latent
+from arms.checks import score_limit
+
+LATENTS: list[Latent] = [
+    Bernoulli(torch.tensor([0.7, -1.3, 3.0], dtype=torch.float64)),
+    OneHot(torch.tensor([[0.0, 0.5, -0.5], [4.0, -1.0, 0.0]], dtype=torch.float64)),
+]
+
+
+@pytest.mark.parametrize("latent", LATENTS, ids=lambda one: type(one).__name__)
+def test_states_are_all_there_is(latent: Latent) -> None:
+    states = latent.states()
+    probs = latent.log_prob(states).exp()
+    assert len(states) == latent.count_states() == len({str(state) for state in states.tolist()})
+    assert abs(probs.sum() - 1) < 1e-14
+    torch.testing.assert_close((latent.with_event_axes(probs) * states).sum(0), latent.mean(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("latent", LATENTS, ids=lambda one: type(one).__name__)
+def test_score_is_the_gradient_of_log_prob(latent: Latent) -> None:
+    for state in latent.states():
+        own = type(latent)(latent.logits.clone().requires_grad_())
+        (grad,) = torch.autograd.grad(own.log_prob(state.unsqueeze(0)).sum(), own.logits)
+        torch.testing.assert_close(latent.score(state.unsqueeze(0)).squeeze(0), grad, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("latent", LATENTS, ids=lambda one: type(one).__name__)
+def test_samples_have_the_law_of_the_states(latent: Latent) -> None:
+    draws = 50_000
+    samples = latent.sample(draws, torch.Generator().manual_seed(0))
+    assert samples.shape == (draws, *latent.logits.shape)
+    assert samples.dtype == latent.logits.dtype
+    for state, prob in zip(latent.states(), latent.log_prob(latent.states()).exp(), strict=True):
+        hits = (samples == state).flatten(1).all(1).double().mean()
+        spread = (prob * (1 - prob) / draws).sqrt()
+        assert (hits - prob).abs() <= score_limit(latent.count_states(), 1e-8) * spread
+
+
+def test_scores_of_certain_choices_keep_their_digits() -> None:
+    logits = torch.tensor([[20.0, 0.0, -1.0]])
+    first = torch.tensor([[[1.0, 0.0, 0.0]]])
+    wide = OneHot(logits.double()).score(first.double())
+    torch.testing.assert_close(OneHot(logits).score(first).double(), wide, rtol=1e-5, atol=0)
+    assert 0 < wide[0, 0, 0] < 1e-8
+
+
+@pytest.mark.parametrize("impossible", [0, 1, 2])
+def test_impossible_categories_are_ordinary(impossible: int) -> None:
+    logits = torch.zeros(100, 2, 3)
+    logits[..., impossible] = -torch.inf
+    samples = OneHot(logits).sample(8, torch.Generator().manual_seed(0))
+    assert (samples[..., impossible] == 0).all()
+    assert (samples.sum(-1) == 1).all()
+    assert OneHot(logits).log_prob(samples).isfinite().all()
+    assert (OneHot(logits).score(samples)[..., impossible] == 0).all()
+
+
+LOGITS = torch.linspace(-1, 1, 6).view(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (lambda x: x, Bernoulli),
+        (Bernoulli, Bernoulli),
+        (OneHot, OneHot),
+        (lambda x: TorchBernoulli(logits=x), Bernoulli),
+        (lambda x: IndependentDistribution(TorchBernoulli(logits=x), 1), Bernoulli),
+        (lambda x: OneHotCategorical(logits=x), OneHot),
+        (lambda x: IndependentDistribution(OneHotCategorical(logits=x), 1), OneHot),
+        (lambda x: OneHotCategorical(probs=x.softmax(-1)), OneHot),
+    ],
+)
+def test_what_a_user_may_hand_in(given: Callable[[Tensor], Tensor | Latent | Distribution], kind: type[Latent]) -> None:
+    latent = as_latent(given(LOGITS))
+    assert type(latent) is kind
+    torch.testing.assert_close(latent.mean(), kind(LOGITS).mean())
+    logits = LOGITS.clone().requires_grad_()
+    arms.expectation(
+        lambda b: b.sum(tuple(range(-kind.event_dims, 0))) ** 2, given(logits), "loorf", 4
+    ).sum().backward()
+    assert logits.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda: Categorical(logits=LOGITS), "must be Bernoulli or OneHotCategorical, got Categorical"),
+        (lambda: OneHotCategorical(logits=LOGITS[0]), r"\[\*batch, d, K\], got \[K\]: unsqueeze"),
+        (lambda: OneHot(LOGITS[0]), r"\[\*batch, d, K\].*got shape \[3\]"),
+        (lambda: OneHot(LOGITS.long()), "floating point"),
+    ],
+)
+def test_what_is_no_latent(given: Callable[[], Latent | Distribution], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        as_latent(given())
+
+
+@pytest.mark.parametrize("name", arms.ESTIMATORS)
+def test_categories_are_taken_or_refused(name: str) -> None:
+    estimator = arms.as_estimator(name, 4)
+    if issubclass(OneHot, estimator.latents):
+        assert estimator(lambda b: b.sum((-1, -2)), OneHot(LOGITS)).grad.shape == LOGITS.shape
+        return
+    for refused in (estimator, arms.ExtraSample(estimator) if estimator.target.size == 1 else estimator):
+        with pytest.raises(ValueError, match=r"takes Bernoulli latents, got OneHot: for categories use loorf"):
+            refused(lambda b: b.sum((-1, -2)), OneHot(LOGITS))

@@ -1,0 +1,93 @@
+"""Estimators made of others: the gradient is the inner one's, the value is what the wrapper says."""
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+import arms
+from arms import ARM, ARMS, LOORF, REBAR, DisARM, Estimator, Exact, ExtraSample, OneHot, Reinforce, Stacked
+
+
+def seeded(seed: int = 0) -> Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def quadratic(b: Tensor) -> Tensor:
+    return (b * torch.linspace(-1, 2, b.shape[-1], dtype=b.dtype)).sum(-1).square()
+
+
+LOGITS = torch.linspace(-2, 2, 30).view(5, 2, 3)
+
+
+@pytest.mark.parametrize("inner", [LOORF(4), ARM(4), ARMS(3), REBAR(4), Exact()], ids=lambda one: type(one).__name__)
+def test_extra_sample_changes_the_value_and_nothing_else(inner: Estimator) -> None:
+    """The inner estimator draws first, so that the same generator gives it the same noise."""
+    plain, extra = inner(quadratic, LOGITS, seeded()), ExtraSample(inner)(quadratic, LOGITS, seeded())
+    torch.testing.assert_close(extra.grad, plain.grad)
+    torch.testing.assert_close(extra.values, plain.values)
+    first = ExtraSample(inner).draw(arms.Bernoulli(LOGITS), seeded()).points[0]
+    assert torch.equal(extra.value, quadratic(first))
+    assert not torch.equal(extra.value, plain.value)
+
+
+def test_only_the_extra_sample_reaches_the_objectives_parameters() -> None:
+    weights = torch.ones(3, requires_grad=True)
+    wrapped = ExtraSample(LOORF(4))
+    value = arms.expectation(lambda b: (b @ weights).square(), LOGITS.clone().requires_grad_(), wrapped, None, seeded())
+    value.sum().backward()
+    first = wrapped.draw(arms.Bernoulli(LOGITS), seeded()).points[0]
+    torch.testing.assert_close(weights.grad, 2 * (first.sum(-1, keepdim=True) * first).sum((0, 1)))
+    assert wrapped.attached() == 1
+
+
+@pytest.mark.parametrize(
+    "inners",
+    [
+        [LOORF(4), ARM(4), ARMS(4)],
+        [arms.VIMCO(4), arms.MultiSampleReinforce(4)],
+        [arms.MultiSampleLOORF(4), arms.MultiSampleDisARM(4), arms.MultiSampleARMS(4)],
+        [ExtraSample(LOORF(2)), ExtraSample(DisARM(2))],
+    ],
+    ids=str,
+)
+def test_stacked_estimators_are_those_side_by_side(inners: list[Estimator]) -> None:
+    widths = [1] * (len(inners) - 1) + [6 - len(inners)]
+    generator = seeded()
+    whole = Stacked(inners, widths)(quadratic, LOGITS, seeded())
+    for inner, part, start in zip(
+        inners, LOGITS.split(widths), torch.tensor([0, *widths]).cumsum(0)[:-1].tolist(), strict=True
+    ):
+        own, rows = inner(quadratic, part, generator), slice(start, start + len(part))
+        assert torch.equal(whole.grad[rows], own.grad)
+        assert torch.equal(whole.value[rows], own.value)
+        assert torch.equal(whole.values[:, rows], own.values)
+
+
+def test_wrappers_take_what_all_they_hold_take() -> None:
+    assert ExtraSample(LOORF(2)).latents == LOORF(2).latents
+    assert ExtraSample(ARM(2)).latents == ARM(2).latents
+    assert Stacked([LOORF(2), Reinforce(2)], [1, 1]).latents == LOORF(2).latents
+    assert Stacked([LOORF(2), ARM(2)], [1, 1]).latents == ARM(2).latents
+    for wrapped in (ExtraSample(ARM(2)), Stacked([LOORF(2), ARM(2)], [1, 1])):
+        with pytest.raises(ValueError, match="takes Bernoulli latents, got OneHot"):
+            wrapped(lambda b: b.sum((-1, -2)), OneHot(LOGITS[:2]))
+
+
+@pytest.mark.parametrize(
+    ("inners", "words"),
+    [
+        ([LOORF(4), LOORF(3)], "must ask the same of the objective, got LOORF .4 evaluations.*LOORF .3 evaluations"),
+        ([LOORF(4), arms.VIMCO(4)], "must ask the same.*expectation.*4-sample bound"),
+        ([LOORF(4), Exact()], "Exact enumerates all states"),
+        ([REBAR(4), REBAR(4)], "REBAR has parameters of its own"),
+        ([], "each estimator needs a width"),
+    ],
+)
+def test_what_cannot_be_stacked(inners: list[Estimator], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Stacked(inners, [1] * 2)
+
+
+def test_one_sample_cannot_stand_for_a_bound() -> None:
+    with pytest.raises(ValueError, match="one extra sample cannot stand for the 4-sample bound"):
+        ExtraSample(arms.VIMCO(4))

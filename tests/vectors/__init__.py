@@ -1,0 +1,1 @@
+"""Numbers that another implementation can be held against, and what writes them."""
