@@ -48,7 +48,7 @@ def test_only_what_may_stop_a_replica_stops_it(entropy: Metric, tmp_path: Path) 
     assert member.run.stopped() == {}
     member.append({"step": 20, "gradient_variance": [1.0, math.inf]}, [True, True])
     assert told == [
-        "replica 1 of arms-s stopped at step 20: its gradient variance is not finite; the other one goes on"
+        "replica 1 of arms-s stopped at step 20: its gradient variance is not finite; the other one continues"
     ]
     assert member.run.stopped() == {1: 20}
 

@@ -149,7 +149,7 @@ def test_smoke_runs_end_to_end_and_not_twice(tmp_path: Path, monkeypatch: pytest
         run = Run(output / run_name(config))
         assert run.result() is not None
         assert run.path.name in text
-    assert "every run that was asked for is finished and whole" in text
+    assert "every run is finished and complete" in text
 
     def fail(*args: object, **options: object) -> None:
         raise AssertionError("trained again")
@@ -163,7 +163,7 @@ def test_smoke_runs_end_to_end_and_not_twice(tmp_path: Path, monkeypatch: pytest
     told.clear()
     (page,) = run_experiment("figure3", "smoke", output, results=[tmp_path], device="cpu", notify=told.append)
     assert all("1 done (highest) digits" in line for line in told)
-    assert "every run that was asked for is finished and whole" in page.read_text()
+    assert "every run is finished and complete" in page.read_text()
     assert not list(output.rglob("config.json"))
 
 

@@ -22,7 +22,7 @@ class Fine(arms.LOORF):
     pass
 
 class Broken(arms.LOORF):
-    def combine(self, draw, values):
+    def combine(self, draw, values, slopes=None):
         return super().combine(draw, values) * 1.1
 
 class OwnCoupling(arms.Systematic):

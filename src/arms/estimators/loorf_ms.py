@@ -25,6 +25,7 @@ from arms.latents import Latent
 class MultiSampleLOORF(MultiSample):
     """LOORF of the K-sample bound, K = n/2 unless given; the other n - K samples, at least two, are tried in its slots.
 
+    >>> import torch
     >>> MultiSampleLOORF(10)
     MultiSampleLOORF(num_samples=10, bound_samples=5)
     >>> MultiSampleLOORF(10, bound_samples=1)(lambda b: b.sum(-1), torch.zeros(5, 3)).grad.shape

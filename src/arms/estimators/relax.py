@@ -109,15 +109,15 @@ class RELAX(REBAR):
         control: Any module that maps `[n, *batch, d]` to `[n, *batch]`. Where the latent has a context, such as the
             image behind the logits, it is called as control(z, context): `arms.Bernoulli(logits, context)`.
 
-    Keep one RELAX and train it on `arms.variance_loss`:
+    Keep one RELAX and train it on `arms.variance_loss`, in one backward with the rest (they share one evaluation):
 
+    >>> from arms import variance_loss
     >>> estimator = RELAX(4, control=relax_control(3))
     >>> optimizer = torch.optim.Adam(estimator.parameters())
     >>> logits, weights = torch.zeros(5, 3, requires_grad=True), torch.ones(3, requires_grad=True)
     >>> estimate = estimator(lambda b: (b @ weights).square(), logits)
     >>> logits.backward(estimate.grad.detach())  # what arms.expectation(...).sum().backward() does
-    >>> estimate.value.sum().backward()
-    >>> estimate.grad.square().sum(-1).mean().backward()  # arms.variance_loss(estimate): reaches the estimator only
+    >>> (estimate.value.sum() + variance_loss(estimate)).backward()  # the second reaches the estimator only
     >>> optimizer.step()
     """
 
