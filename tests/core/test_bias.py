@@ -136,13 +136,13 @@ def test_a_label_goes_through_wrappers() -> None:
 
 
 def test_report_on_a_biased_estimator_never_reads_as_all_passed() -> None:
-    report = check_estimator(MarkedStraightThrough, draws=20_000)
+    report = check_estimator(MarkedStraightThrough, draws=5_000)
     assert report.passed, str(report)
     assert report.verdict == "biased"
     lines = str(report).splitlines()
     assert lines[0].endswith(": biased")
     assert sum("biased, n = " in line and " biased " in line.split("n = ")[1] for line in lines) == 5
-    wrong = check_estimator(StraightThrough, draws=20_000)
+    wrong = check_estimator(StraightThrough, draws=5_000)
     assert not wrong.passed
     assert str(wrong).splitlines()[0].endswith(": FAIL")
 

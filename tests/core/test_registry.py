@@ -77,7 +77,8 @@ def test_generic_tests_run_on_every_coupling_latent_target_and_wrapper() -> None
 
 
 def subclasses(contract: type) -> set[type]:
-    return {kind for kind in type.__subclasses__(contract) if kind.__module__.startswith("arms.")}
+    found: list[type] = type.__subclasses__(contract)
+    return {kind for kind in found if kind.__module__.startswith("arms.")}
 
 
 def test_every_public_estimator_has_an_entry_or_is_a_wrapper() -> None:

@@ -24,6 +24,7 @@ from arms.latents import Latent
 class ARMS(Estimator):
     """Antithetic-REINFORCE-Multi-Sample with any coupling; the independent one makes it LOORF, n = 2 makes it DisARM.
 
+    >>> import torch
     >>> ARMS(2)(lambda b: b[..., 0], torch.zeros(1)).grad  # an antithetic pair at p = 1/2 knows this gradient exactly
     tensor([0.2500])
     """

@@ -23,6 +23,7 @@ from arms.latents import Latent
 class ARTS(Estimator):
     """Antithetic-REINFORCE-two-sample, the average of n/2 pairs of a chosen correlation.
 
+    >>> import torch
     >>> ARTS(2, correlation=0.0)(lambda b: b.sum(-1), torch.zeros(3)).grad.shape
     torch.Size([3])
     """

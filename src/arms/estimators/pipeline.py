@@ -350,9 +350,10 @@ class _AttachOnly(torch.autograd.Function):
     """The identity, whose backward reaches the estimator's parameters and nothing else the value was made of."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, draw: Draw, leaf: Tensor | None, *parameters: Tensor) -> Tensor:
-        ctx.value, ctx.draw, ctx.leaf, ctx.parameters = value, draw, leaf, parameters
-        return value.detach()
+    def forward(ctx: Any, held: tuple[Tensor, Draw, Tensor | None], *parameters: Tensor) -> Tensor:
+        # In a tuple, so that autograd sees no way from here to the objective's graph, and leaves that to the value.
+        (ctx.value, ctx.draw, ctx.leaf), ctx.parameters = held, parameters
+        return held[0].detach()
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -365,7 +366,7 @@ class _AttachOnly(torch.autograd.Function):
                 ctx.draw.points, ctx.parameters, at_points[0], retain_graph=True, allow_unused=True
             )
             own = tuple(_sum_of(a, b) for a, b in zip(own, moved, strict=True))  # type: ignore[misc]
-        return None, None, None, *own
+        return None, *own
 
 
 def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
@@ -374,5 +375,5 @@ def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
 
 def _attach_only(value: Tensor, estimator: Estimator, draw: Draw, found: Evaluation) -> Tensor:
     parameters = [parameter for parameter in estimator.parameters() if parameter.requires_grad]
-    attached: Tensor = _AttachOnly.apply(value, draw, found.points, *parameters)  # type: ignore[no-untyped-call]
+    attached: Tensor = _AttachOnly.apply((value, draw, found.points), *parameters)  # type: ignore[no-untyped-call]
     return attached

@@ -116,8 +116,8 @@ class RELAX(REBAR):
     >>> logits, weights = torch.zeros(5, 3, requires_grad=True), torch.ones(3, requires_grad=True)
     >>> estimate = estimator(lambda b: (b @ weights).square(), logits)
     >>> logits.backward(estimate.grad.detach())  # what arms.expectation(...).sum().backward() does
-    >>> estimate.value.sum().backward()
-    >>> estimate.grad.square().sum(-1).mean().backward()  # arms.variance_loss(estimate): reaches the estimator only
+    >>> loss = estimate.grad.square().sum(-1).mean()  # arms.variance_loss(estimate): reaches the estimator only
+    >>> (estimate.value.sum() + loss).backward()  # together: they share the graph of the objective
     >>> optimizer.step()
     """
 
