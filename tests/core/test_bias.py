@@ -1,6 +1,6 @@
 """Tiers 2 and 3: statistical tests with a declared failure rate, and proof that they can fail."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -97,13 +97,12 @@ def unconditional(phi: Tensor, samples: Tensor, values: Tensor, control: Tensor,
     return combine_relaxed(phi, samples, values, control, slope, torch.ones_like(path))
 
 
-@pytest.mark.parametrize("sabotage", [product_of_averages, no_score, unconditional])
-def test_bias_check_sees_sabotaged_control_variates(
-    sabotage: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bias_check_sees_sabotaged_control_variates(monkeypatch: pytest.MonkeyPatch) -> None:
     estimator = RELAX(4, Relaxation(temperature=0.7), control=Wave())
-    monkeypatch.setattr(rebar, "combine_relaxed", sabotage)
-    assert not check_bias(estimator, draws=40_000).passed
+    assert check_bias(estimator, draws=40_000).passed
+    for sabotage in (product_of_averages, no_score, unconditional):
+        monkeypatch.setattr(rebar, "combine_relaxed", sabotage)
+        assert not check_bias(estimator, draws=40_000).passed, sabotage
 
 
 def test_one_sample_has_no_average_to_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
