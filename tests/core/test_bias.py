@@ -1,6 +1,6 @@
 """Tiers 2 and 3: statistical tests with a declared failure rate, and proof that they can fail."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -53,7 +53,8 @@ DISTINCT = {one.name or repr(one.estimator): one for one in [*INSTANCES, *map(In
 @pytest.mark.parametrize("name", DISTINCT, ids=str)
 def test_unbiased(name: str) -> None:
     instance = DISTINCT[name]
-    draws = 20_000 if instance.estimator.target.direct else 40_000
+    costly = instance.estimator.target.direct or bool(list(instance.estimator.parameters()))
+    draws = 20_000 if costly else 40_000
     finding = check_bias(instance.fitted(draws), draws=draws, failure_rate=RATE)
     assert finding.passed, finding.figure
 
@@ -96,13 +97,12 @@ def unconditional(phi: Tensor, samples: Tensor, values: Tensor, control: Tensor,
     return combine_relaxed(phi, samples, values, control, slope, torch.ones_like(path))
 
 
-@pytest.mark.parametrize("sabotage", [product_of_averages, no_score, unconditional])
-def test_bias_check_sees_sabotaged_control_variates(
-    sabotage: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bias_check_sees_sabotaged_control_variates(monkeypatch: pytest.MonkeyPatch) -> None:
     estimator = RELAX(4, Relaxation(temperature=0.7), control=Wave())
-    monkeypatch.setattr(rebar, "combine_relaxed", sabotage)
-    assert not check_bias(estimator, draws=40_000).passed
+    assert check_bias(estimator, draws=40_000).passed
+    for sabotage in (product_of_averages, no_score, unconditional):
+        monkeypatch.setattr(rebar, "combine_relaxed", sabotage)
+        assert not check_bias(estimator, draws=40_000).passed, sabotage
 
 
 def test_one_sample_has_no_average_to_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,13 +136,13 @@ def test_a_label_goes_through_wrappers() -> None:
 
 
 def test_report_on_a_biased_estimator_never_reads_as_all_passed() -> None:
-    report = check_estimator(MarkedStraightThrough, draws=20_000)
+    report = check_estimator(MarkedStraightThrough, draws=5_000)
     assert report.passed, str(report)
     assert report.verdict == "biased"
     lines = str(report).splitlines()
     assert lines[0].endswith(": biased")
     assert sum("biased, n = " in line and " biased " in line.split("n = ")[1] for line in lines) == 5
-    wrong = check_estimator(StraightThrough, draws=20_000)
+    wrong = check_estimator(StraightThrough, draws=5_000)
     assert not wrong.passed
     assert str(wrong).splitlines()[0].endswith(": FAIL")
 

@@ -100,6 +100,24 @@ def test_estimate_reaches_its_own_parameters_and_nothing_else() -> None:
         assert not estimator(lambda b: (b @ weights).square(), logits, seeded()).grad.requires_grad
 
 
+def test_value_and_variance_loss_go_backward_together_or_the_loss_first() -> None:
+    """Both hang on one evaluation of the objective."""
+    found = []
+    for together in (True, False):
+        estimator = RELAX(4, control=Wave())
+        weights = torch.ones(3, requires_grad=True)
+        estimate = estimator(lambda b, w=weights: (b @ w).square(), torch.zeros(5, 3), seeded())  # type: ignore[misc]
+        if together:
+            (estimate.value.sum() + variance_loss(estimate)).backward()
+        else:
+            variance_loss(estimate).backward()
+            assert weights.grad is None
+            estimate.value.sum().backward()
+        found.append([weights.grad, *(parameter.grad for parameter in estimator.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_estimate_is_detached_when_nothing_learns() -> None:
     estimator = REBAR(4, Relaxation().requires_grad_(False))
     assert not estimator(quadratic, torch.zeros(3), seeded()).grad.requires_grad

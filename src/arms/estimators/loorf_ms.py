@@ -28,6 +28,7 @@ class MultiSampleLOORF(MultiSample):
     >>> import torch
     >>> MultiSampleLOORF(10)
     MultiSampleLOORF(num_samples=10, bound_samples=5)
+    >>> import torch
     >>> MultiSampleLOORF(10, bound_samples=1)(lambda b: b.sum(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """
