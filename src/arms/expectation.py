@@ -83,7 +83,7 @@ def multi_sample_bound(
         log_weight: Maps samples `[n, *batch, d]` to log w = log p(x, b) - log q(b) `[n, *batch]`, where q(b) is
             computed from the same logits, attached.
         logits: As for `expectation`.
-        estimator: A name in `arms.ESTIMATORS` that ends in -ms, or vimco, or an estimator object.
+        estimator: A name in `arms.ESTIMATORS` whose target is a bound (`arms estimators` lists them), or an object.
         num_samples: Evaluations of `log_weight`, 8 unless given. The K that goes with it is the estimator's
             `bound_samples`: n for vimco and reinforce-ms, n/2 for the others unless given.
         generator: Source of all randomness; PyTorch's global one unless given.
@@ -168,7 +168,7 @@ def draw(
     points = drawn.points
     if drawn.estimator.slopes != "none" and not points.requires_grad:
         points = points.detach().requires_grad_()  # so that `attach` can take the slopes from the values' graph
-    return replace(drawn, points=points, given=latent)
+    return replace(drawn, points=points, given=latent, version=points._version)
 
 
 def attach(draw: Draw, values: Values, slopes: Tensor | None = None, *, validate: bool = True) -> Tensor:
@@ -191,6 +191,10 @@ def attach(draw: Draw, values: Values, slopes: Tensor | None = None, *, validate
     """
     if not isinstance(draw, Draw) or draw.given is None:
         raise ValueError(f"draw must be what arms.draw returned, got {type(draw).__name__}")
+    if draw.points._version != draw.version:
+        raise ValueError(
+            "draw.points were changed in place, and the gradient is made of them: change draw.samples, a copy"
+        )
     options = Options(checks="all" if validate else "cheap")
     tensor = as_values(draw, values, draw.points, options)
     asked = draw.estimator.slopes

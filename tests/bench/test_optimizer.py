@@ -8,7 +8,6 @@ from torch import Tensor
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import load
-from arms.bench.training import optimizer
 from arms.bench.training.optimizer import EPSILON, FIRST_DECAY, SECOND_DECAY, Adam, Optimizer, descend
 from arms.bench.training.torch_private import foreach_adam_
 from arms.bench.training.trainer import Trainer
@@ -132,7 +131,7 @@ class Momentum(Optimizer):
 
 
 def test_another_optimiser_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(optimizer.OPTIMIZERS, "adam", Momentum)
+    monkeypatch.setattr("arms.bench.training.trainer.build_optimizer", lambda config, parameters: Momentum(parameters))
     digits = load("digits")
     config = TrainConfig(num_samples=4, latents=20, learning_rate=0.02, replicas=2, steps=40, schedule="cosine")
     trainer, resumed = Trainer(config, digits), Trainer(config, digits)

@@ -1,9 +1,12 @@
 """Training works: every estimator learns, numbers repeat, and an independent implementation agrees."""
 
 import math
+import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -318,3 +321,33 @@ def test_evaluation_is_of_the_model_without_dropout(digits: Dataset) -> None:
     first, again = (evaluate(model, digits, "test", [1], seed=0) for _ in range(2))
     assert first == again
     assert model.training
+
+
+class Shared(arms.LOORF):
+    """Learns one number for all replicas."""
+
+    factor = nn.Parameter(torch.zeros(()))
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        yield self.factor
+
+
+def test_parameters_that_replicas_would_share_are_refused(digits: Dataset) -> None:
+    with pytest.raises(ValueError, match=r"leading axis of 2, one per replica, got shape \[\] from Shared: make them"):
+        Trainer(SMALL, digits, estimator=Shared(4))
+
+
+def test_the_guides_estimator_learns_in_training(digits: Dataset) -> None:
+    """The skeleton of docs/extending.md: its parameter moves, each replica's on its own, and is part of the state."""
+    guide = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+    (skeleton,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    names: dict[str, Any] = {"__name__": "guide"}
+    exec(compile(skeleton, "extending.md", "exec"), names)
+    trainer = Trainer(SMALL, digits, estimator=names["Scaled"](4))
+    for _ in range(3):
+        trainer.step()
+    (factor,) = trainer.estimator_parameters
+    assert factor.shape == (2, 1, 1)
+    assert (factor != 0).all()
+    assert factor[0] != factor[1]
+    assert torch.equal(trainer.state()["estimator.0"], factor)

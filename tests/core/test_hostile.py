@@ -13,6 +13,7 @@ from torch.distributions import Bernoulli as TorchBernoulli
 
 import arms
 from arms.checks import exact_gradient
+from arms.estimators.base import Slopes
 
 BLACK_BOX = [name for name in arms.ESTIMATORS if arms.as_estimator(name, 4).slopes == "none"]
 PLAIN = [name for name in BLACK_BOX if not arms.as_estimator(name, 4).target.direct]
@@ -429,3 +430,37 @@ def test_complex_values(instance: Instance) -> None:
         arms.attach(draw, draw.samples.sum(-1).to(torch.complex64))
     with pytest.raises(ValueError, match="must return real values, got complex"):
         arms.attach(draw, draw.samples.sum(-1).numpy() * 1j)
+
+
+# --- What an estimator says of itself, and what it does ---------------------------------------------------------------
+
+
+def test_points_changed_before_attach_are_noticed() -> None:
+    draw = arms.draw(torch.zeros(5, 3, requires_grad=True), "arms-s", 4)
+    draw.points.mul_(2)
+    with pytest.raises(ValueError, match=r"draw\.points were changed in place.*change draw\.samples"):
+        arms.attach(draw, draw.samples.sum(-1))
+
+
+class Midpoints(arms.LOORF):
+    """Draws points after its samples, and says nothing of them."""
+
+    extra = 2
+
+    @property
+    def slopes(self) -> Slopes:
+        return "extra"
+
+    def draw(self, latent: arms.Latent, generator: Generator | None = None) -> arms.Draw:
+        points = latent.sample(self.num_samples + self.extra, generator)
+        return arms.Draw(self, latent, points, self.extra)
+
+
+class NoMidpoints(Midpoints):
+    extra = 0
+
+
+@pytest.mark.parametrize("estimator", [Midpoints(4), NoMidpoints(4)], ids=lambda one: type(one).__name__)
+def test_a_draw_that_is_not_what_its_estimator_says_is_refused(estimator: arms.Estimator) -> None:
+    with pytest.raises(ValueError, match=r"says it makes 4 evaluations and 0 derivatives, .* its draw asks for"):
+        estimator(lambda b: b.sum(-1), torch.zeros(5, 3))

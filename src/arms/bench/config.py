@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from arms.arguments import as_count
 from arms.bench.models.networks import Network
@@ -82,14 +82,9 @@ class TrainConfig:
             raise ValueError(
                 f"evaluate_every must be a multiple of report_every ({self.report_every}), got {self.evaluate_every}"
             )
-        for name, choices in (
-            ("network", Network),
-            ("decoder_samples", DecoderSamples),
-            ("precision", Precision),
-            ("schedule", Schedule),
-        ):
-            if getattr(self, name) not in get_args(choices):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {getattr(self, name)!r}")
+        for name, kind in get_type_hints(TrainConfig).items():
+            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
         for name in ("learning_rate", "prior_learning_rate", "decay_factor"):
             rate = getattr(self, name)
             if not (isinstance(rate, Real) and 0 < float(rate) < math.inf):

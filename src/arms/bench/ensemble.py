@@ -22,7 +22,7 @@ from arms.bench.training.schedules import RATE_FIELDS, LearningRates
 from arms.bench.training.state import State, joined, joined_models, model_of, of_run
 from arms.bench.training.trainer import Trainer, prepared_estimator
 from arms.estimators import ESTIMATORS, Estimator, Stacked, as_estimator
-from arms.estimators.wrappers import what_is_asked
+from arms.estimators.wrappers import demand, what_is_asked
 
 MAY_DIFFER = ("estimator", "dataset", *RATE_FIELDS)
 """Fields in which runs of one ensemble may differ."""
@@ -168,5 +168,5 @@ def _why_not_together(configs: Sequence[TrainConfig]) -> str:
         return (
             f"{alone[0]} cannot share an ensemble with other estimators: train it separately, or choose among {fitting}"
         )
-    what = ", ".join(f"{name} ({one.evaluations} evaluations, {one.target})" for name, one in estimators.items())
+    what = ", ".join(f"{name} ({demand(one)})" for name, one in estimators.items())
     return f"runs trained together must ask the same of the model, got {what}: train them separately"

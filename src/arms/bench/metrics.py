@@ -32,7 +32,7 @@ class Metric:
     unit: str = ""
     scale: Literal["linear", "log"] = "linear"
     """Scale of the axis; numbers on a logarithmic one are written with an exponent."""
-    stops_replica: bool = True
+    stops_replica: bool = False
     """Whether a replica stops where the value is not finite."""
     in_progress: bool = True
     """Whether progress bars show it."""
@@ -53,6 +53,7 @@ TRAIN_ELBO = Metric(
     quantity="ELBO",
     unit="nats",
     in_result=True,
+    stops_replica=True,
 )
 TEST_BOUND = Metric(
     key=f"test_bound_{TEST_BOUND_SAMPLES}",
@@ -63,6 +64,7 @@ TEST_BOUND = Metric(
     unit="nats",
     in_progress=False,  # only some records have it: it would come and go
     in_result=True,
+    stops_replica=True,
 )
 GRADIENT_VARIANCE = Metric(
     key="gradient_variance",
@@ -71,6 +73,7 @@ GRADIENT_VARIANCE = Metric(
     short_title="gradient",
     quantity="variance",
     scale="log",
+    stops_replica=True,
 )
 
 METRICS: Mapping[str, Metric] = {metric.key: metric for metric in (TRAIN_ELBO, TEST_BOUND, GRADIENT_VARIANCE)}

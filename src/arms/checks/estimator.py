@@ -55,7 +55,7 @@ def _shapes(estimator: Estimator) -> Finding:
     for batch in ((), (5,), (2, 3)):
         logits = torch.linspace(-2, 2, 4).expand(*batch, 4)
         grad, value, values = estimator(_objective, logits, torch.Generator().manual_seed(0))
-        attached = grad.requires_grad and not any(True for _ in estimator.parameters())
+        attached = grad.requires_grad and not estimator.has_parameters
         if grad.shape != logits.shape or grad.dtype != logits.dtype or attached:
             figure = f"logits {list(logits.shape)} gave a gradient {list(grad.shape)}, {grad.dtype}, expected the same"
             figure += ", detached" if attached else ""

@@ -52,6 +52,8 @@ class Draw:
     """What `combine` needs beside the points: the noise behind them, say."""
     given: Latent | None = None
     """The latent as the user gave it, with its graph, where the draw is to be attached to it later."""
+    version: int = 0
+    """Of the points when they were handed out: PyTorch counts every change in place."""
 
     @property
     def samples(self) -> Tensor:
@@ -113,8 +115,13 @@ class Estimator(ABC):
 
     @property
     def derivatives(self) -> int:
-        """How many of the evaluations are differentiated with respect to their point."""
+        """How many of the evaluations, the last ones, are differentiated with respect to their point."""
         return 0
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether it learns anything itself."""
+        return any(True for _ in self.parameters())
 
     @abstractmethod
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
@@ -157,12 +164,13 @@ class Estimator(ABC):
         """Yield what the estimator itself may learn, to be trained on `variance_loss`: nothing, for most."""
         return iter(())
 
-    def prepare(self, logits: torch.Size, context: torch.Size, generator: Generator) -> Self:
+    def prepare(self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator) -> Self:
         """Return the estimator with fresh parameters, if it has any, for one kind of latent.
 
         Args:
-            logits: Shape of the logits, `[R, B, *event]`: R replicas that must not share parameters.
-            context: Shape of the context, `[R, B, c]`.
+            logits_shape: `[R, B, *event]`: R replicas, which must not share parameters. Each parameter has a leading
+                axis of R, and broadcasts from `[R, 1]` to the values `[n, R, B]`, say.
+            context_shape: `[R, B, c]`, of the latents' context.
             generator: Source of the initial parameters, on the device where they are to live.
         """
         return self

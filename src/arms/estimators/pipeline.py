@@ -69,7 +69,7 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
         kinds = ", ".join(kind.__name__ for kind in estimator.latents)
         raise ValueError(
             f"{type(estimator).__name__} takes {kinds} latents, got {type(latent).__name__}: "
-            "for categories use loorf, reinforce or exact"
+            "use an estimator that takes both, such as loorf"
         )
     draw = estimator.draw(latent.detach(), generator)
     if draw.points.shape[1:] != latent.logits.shape:
@@ -77,7 +77,21 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
             f"samples must have shape [n, {', '.join(map(str, latent.logits.shape))}], got "
             f"{list(draw.points.shape)}: look at the draw method of {estimator}"
         )
+    _check_facts(draw)
     return draw
+
+
+def _check_facts(draw: Draw) -> None:
+    """Raise if a draw is not what its estimator says of itself: tables, models and ensembles go by what it says."""
+    estimator, count = draw.estimator, len(draw.points)
+    differentiated = {"none": 0, "all": count}.get(estimator.slopes, draw.extra)
+    said, found = (estimator.evaluations, estimator.derivatives), (count, differentiated)
+    if (said[0] is not None and said != found) or (estimator.slopes in ("extra", "twice") and not draw.extra):
+        raise ValueError(
+            f"{type(estimator).__name__} says it makes {said[0]} evaluations and {said[1]} derivatives, and with "
+            f"slopes {estimator.slopes!r} its draw asks for {found[0]} and {found[1]}: correct its "
+            "properties evaluations and derivatives, or the `extra` of its Draw"
+        )
 
 
 class Evaluation(NamedTuple):
@@ -146,7 +160,7 @@ def gradient(draw: Draw, found: Evaluation, options: Options = DEFAULT) -> Tenso
             f"the estimate must have the shape of the logits, {list(logits.shape)}, got {list(grad.shape)}: "
             f"look at the combine method of {type(estimator).__name__}"
         )
-    special = slopes is not None or any(True for _ in estimator.parameters())
+    special = slopes is not None or estimator.has_parameters
     if special and options.checks == "all" and not true_or_unreadable(grad.isfinite().all()):
         raise ValueError(
             f"the estimate is NaN or infinite although the objective is not: look at the parameters of "

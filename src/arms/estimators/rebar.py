@@ -96,8 +96,8 @@ class REBAR(Estimator):
     def parameters(self) -> Iterator[nn.Parameter]:
         yield from self.relaxation.parameters()
 
-    def prepare(self, logits: torch.Size, context: torch.Size, generator: Generator) -> Self:
-        return replace(self, relaxation=Relaxation(shape=(logits[0], 1)).to(generator.device))
+    def prepare(self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator) -> Self:
+        return replace(self, relaxation=Relaxation(shape=(logits_shape[0], 1)).to(generator.device))
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
         samples, *memory = self._latent_draw(latent, generator)

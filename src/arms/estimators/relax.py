@@ -144,9 +144,11 @@ class RELAX(REBAR):
             yield from super().parameters()
         yield from self.control.parameters()
 
-    def prepare(self, logits: torch.Size, context: torch.Size, generator: Generator) -> Self:
-        prepared = super().prepare(logits, context, generator)
-        return replace(prepared, control=ReplicaControl(logits[0], logits[-1], context[-1], generator))
+    def prepare(self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator) -> Self:
+        prepared = super().prepare(logits_shape, context_shape, generator)
+        return replace(
+            prepared, control=ReplicaControl(logits_shape[0], logits_shape[-1], context_shape[-1], generator)
+        )
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
         if self.relaxation is not None:

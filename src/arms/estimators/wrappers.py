@@ -64,8 +64,8 @@ class ExtraSample(Estimator):
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.inner.parameters()
 
-    def prepare(self, logits: torch.Size, context: torch.Size, generator: Generator) -> Self:
-        return type(self)(self.inner.prepare(logits, context, generator))
+    def prepare(self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator) -> Self:
+        return type(self)(self.inner.prepare(logits_shape, context_shape, generator))
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
         inner = self.inner.draw(latent, generator)
@@ -172,7 +172,7 @@ def what_is_asked(estimator: Estimator) -> tuple[object, ...] | None:
     Estimators that ask the same can share one evaluation. Parameters would have to be told apart by part, and
     enumeration has as many points as there are states: those stand alone.
     """
-    if estimator.evaluations is None or any(True for _ in estimator.parameters()):
+    if estimator.evaluations is None or estimator.has_parameters:
         return None
     counts = (estimator.evaluations, estimator.derivatives, estimator.attached())
     return (*counts, estimator.slopes, estimator.target)
@@ -186,12 +186,14 @@ def why_not_stacked(first: Estimator, other: Estimator) -> str:
             return f"{type(one).__name__} {kind} and cannot be stacked with other estimators: use it separately"
     if what_is_asked(first) != what_is_asked(other):
         return (
-            f"stacked estimators must ask the same of the objective, got {_asked(first)} and {_asked(other)}: "
+            f"stacked estimators must ask the same of the objective, got {type(first).__name__} ({demand(first)}) and "
+            f"{type(other).__name__} ({demand(other)}): "
             "use them separately"
         )
     return ""
 
 
-def _asked(estimator: Estimator) -> str:
-    counts = f"{estimator.evaluations} evaluations, {estimator.derivatives} derivatives"
-    return f"{type(estimator).__name__} ({counts}, {estimator.target})"
+def demand(estimator: Estimator) -> str:
+    """Return what an estimator asks of the objective, in words."""
+    slopes = f", {estimator.derivatives} derivatives" if estimator.derivatives else ""
+    return f"{estimator.evaluations} evaluations{slopes}, {estimator.target}"

@@ -64,7 +64,7 @@ def train(
     Args:
         config: Everything that decides the numbers.
         together: Estimators to train together as one wider ensemble, one run each, instead of `--estimator`; they must
-            differ, share an objective, and need no more than their samples: not arm, rebar, relax or exact. On a GPU
+            differ and ask the same of the model; rebar, relax and exact share an ensemble with no other. On a GPU
             that takes little longer than one of them. The noise of a run then depends on the other runs too.
         preset: `paper` takes a million steps, five replicas and the paper's decoder rule, unless a flag is given.
         device: auto, cpu or cuda.

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from arms.arguments import as_count
 from arms.bench.reports.figures import COLUMN_WIDTH, figure_settings, line_style, save
-from arms.bench.reports.style import COUPLING_STYLES, UNKNOWN_STYLE
+from arms.bench.reports.style import COUPLING_STYLES, style_of
 from arms.couplings import COUPLINGS
 
 GRID_POINTS = 401
@@ -66,7 +66,7 @@ def _figure(curves: Correlations) -> Figure:
     probs = curves.probs.tolist()
     axes.plot(probs, curves.bound.tolist(), color="0.8", linewidth=5, label="smallest possible")
     for name, values in curves.of_coupling.items():
-        line = line_style(COUPLING_STYLES.get(name, UNKNOWN_STYLE))
+        line = line_style(COUPLING_STYLES.get(name) or style_of(name))
         axes.plot(probs, values.tolist(), markevery=(len(probs) // 12, len(probs) // 6), label=name, **line)
     axes.set(xlabel="p", ylabel=r"correlation $\rho$ of two samples", xlim=(0, 1))
     axes.set_title(f"n = {curves.num_samples}")

@@ -4,11 +4,12 @@ The colours are those of Okabe and Ito, which colour-blind readers can distingui
 white.
 """
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 VERMILION, BLUE, SKY, GREEN = "#D55E00", "#0072B2", "#56B4E9", "#009E73"
-PURPLE, ORANGE, GREY = "#CC79A7", "#E69F00", "#808080"
+PURPLE, ORANGE, GREY, BLACK = "#CC79A7", "#E69F00", "#808080", "#000000"
 
 DASHES: Mapping[str, tuple[float, tuple[float, ...]]] = {
     "solid": (0, ()),
@@ -70,13 +71,15 @@ COUPLING_STYLES: Mapping[str, Style] = {
 }
 """A coupling has the style of the estimator that draws from it."""
 
-UNKNOWN_STYLE = Style(GREY, "longdash", "pentagon")
-
 
 def style_of(estimator: str) -> Style:
-    """Return the style of an estimator; one that is not in the registry is grey.
+    """Return the style of an estimator; one that is not in the table gets a combination of its own from its name.
 
     >>> style_of("arms-s").color
     '#D55E00'
     """
-    return STYLES.get(estimator, UNKNOWN_STYLE)
+    if estimator in STYLES:
+        return STYLES[estimator]
+    # Black is in no entry of the table, so that no name can meet one of them.
+    index = zlib.crc32(estimator.encode())
+    return Style(BLACK, list(DASHES)[index % len(DASHES)], list(MARKERS)[index // len(DASHES) % len(MARKERS)])

@@ -226,6 +226,12 @@ def prepared_estimator(
     batch = (config.replicas, config.batch_size)
     chosen = estimator or as_estimator(config.estimator, config.num_samples)
     prepared = chosen.prepare(torch.Size([*batch, latents]), torch.Size([*batch, pixels]), generator)
+    for parameter in prepared.parameters():
+        if parameter.ndim == 0 or len(parameter) != config.replicas:
+            raise ValueError(
+                f"every parameter of an estimator must have a leading axis of {config.replicas}, one per replica, "
+                f"got shape {list(parameter.shape)} from {type(chosen).__name__}: make them in its method prepare"
+            )
     # The bound always trains its decoder on its own samples.
     return ExtraSample(prepared) if config.decoder_samples == "extra" and not prepared.target.direct else prepared
 
