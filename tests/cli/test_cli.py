@@ -349,7 +349,7 @@ def test_a_reader_may_go_early(words: list[str]) -> None:
 def test_help_says_what_holds() -> None:
     said = " ".join(re.sub(r"[^\x20-\x7e]", " ", run("train", "--help").stdout).split())
     assert "the same command again does nothing once it is finished" in said
-    assert "they must differ, share an objective, and need no more than their samples" in said
+    assert "they must differ and ask the same of the model" in said
     assert "written after a record of metrics only" in said
     assert "--steps INT Optimisation steps. (default: 10000)" in said
     assert "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms-s)" in said

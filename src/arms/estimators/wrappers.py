@@ -56,7 +56,7 @@ class ExtraSample(Estimator):
 
     @property
     def derivatives(self) -> int:
-        return self.inner.derivatives
+        return self.inner.derivatives + (self.slopes == "all")
 
     def attached(self) -> int:
         return 1
