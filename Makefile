@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint browser smoke clean
+.PHONY: demo test lint browser smoke oldest clean
 
 demo: .venv/installed
 	$(BIN)/arms demo
@@ -31,5 +31,11 @@ smoke: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# The library's tests on the oldest PyTorch that pyproject.toml admits: several gigabytes, so not part of `make test`.
+oldest:
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet torch==2.8.0 numpy==1.26.4 pytest==9.2.0 hypothesis==6.170.15 mpmath==1.3.0
+	PYTHONPATH=src .venv-oldest/bin/python -m pytest -q tests/core
+
 clean:
-	rm -rf .venv build dist demo smoke .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest build dist demo smoke .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -60,6 +60,10 @@ class Latent(ABC):
     def mean(self) -> Tensor:
         """Return the expected sample `[*batch, *event]`, at least in float32."""
 
+    def undefined(self) -> Tensor:
+        """Return where the logits define no law `[*batch, *event]`: where they are NaN."""
+        return self.logits.isnan()
+
     @abstractmethod
     def score(self, samples: Tensor) -> Tensor:
         """Return the gradient of log p(sample) with respect to the logits, `[n, *batch, *event]`."""
@@ -140,6 +144,9 @@ class OneHot(Latent):
     def mean(self) -> Tensor:
         return torch.softmax(at_least_float32(self.logits), -1)
 
+    def undefined(self) -> Tensor:
+        return self.mean().isnan()  # a category of logit inf, or a choice among none but -inf, has no law either
+
     def score(self, samples: Tensor) -> Tensor:
         """Return b - p; 1 - p of the likeliest category is the sum of the others, not left to a difference.
 
@@ -184,8 +191,7 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
     else:
         latent = Bernoulli(logits)
     check_logits(latent.logits, latent.event_axes)
-    # Of the mean, not of the logits: a category of logit inf, or a choice among none but -inf, has no law either.
-    if validate and not true_or_unreadable(~latent.mean().isnan().any()):
+    if validate and not true_or_unreadable(~latent.undefined().any()):
         raise ValueError(
             "logits must not be NaN: look for the step that made them so (infinite logits are fine, but of categories "
             "the largest must be finite)"

@@ -115,5 +115,5 @@ def test_categories_are_taken_or_refused(name: str) -> None:
         assert estimator(lambda b: b.sum((-1, -2)), OneHot(LOGITS)).grad.shape == LOGITS.shape
         return
     for refused in (estimator, arms.ExtraSample(estimator) if estimator.target.size == 1 else estimator):
-        with pytest.raises(ValueError, match=r"takes Bernoulli latents, got OneHot: use an estimator that takes both, such as loorf"):
+        with pytest.raises(ValueError, match=r"takes Bernoulli latents, got OneHot: use an estimator that takes both"):
             refused(lambda b: b.sum((-1, -2)), OneHot(LOGITS))

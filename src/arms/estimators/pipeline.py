@@ -4,6 +4,7 @@
 go through `estimate` or its parts.
 """
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -317,8 +318,8 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
         logits, grad = ctx.saved_tensors
-        # Made here, so that it stands in the graph of a derivative of this derivative, and only there.
-        grad = _OnlyOnce.apply(grad, logits)  # type: ignore[no-untyped-call]
+        if torch.is_grad_enabled():  # it stands in the graph of a derivative of this derivative, and only there
+            grad = _OnlyOnce.apply(grad, logits)  # type: ignore[no-untyped-call]
         scale = upstream[0][(..., *[None] * ctx.event_dims)]
         return upstream[0], scale * grad, None, None
 
@@ -329,6 +330,10 @@ class _Attach(torch.autograd.Function):
         of_value, of_logits = tangents[:2]
         moved: Tensor = (of_logits * grad).sum(tuple(range(-ctx.event_dims, 0)))
         return moved if of_value is None else of_value + moved
+
+
+# PyTorch looks at the signature in every call, which without this takes longer than all else that it does there.
+_Attach.forward.__signature__ = inspect.signature(_Attach.forward)  # type: ignore[attr-defined]
 
 
 class _OnlyOnce(torch.autograd.Function):
