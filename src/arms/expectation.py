@@ -7,17 +7,16 @@ from torch import Generator, Tensor
 
 from arms.couplings import Coupling, as_coupling
 from arms.estimators import ARMS, Draw, Estimator, Objective, as_estimator
+from arms.estimators.attachment import attach_gradient, has_tangent
 from arms.estimators.base import Values
 from arms.estimators.pipeline import (
     Evaluation,
     Options,
     as_values,
-    attach_gradient,
     draw_points,
     estimate,
     evaluate,
     gradient,
-    has_tangent,
     slopes_of,
 )
 from arms.latents import Latent, Logits, as_latent

@@ -23,7 +23,6 @@ from arms.bench.ensemble import (
 from arms.bench.evaluation import evaluate
 from arms.bench.metrics import Record
 from arms.bench.models import build_vae
-from arms.bench.runs import pipeline
 from arms.bench.runs.directory import CHECKPOINTS, Run
 from arms.bench.runs.memory import free_memory
 from arms.bench.runs.pipeline import train, train_together
@@ -442,7 +441,7 @@ def test_an_ensemble_that_does_not_fit_is_halved(
                 raise torch.OutOfMemoryError
             super().advance_block()
 
-    monkeypatch.setattr(pipeline, "Engine", Tight)
+    monkeypatch.setattr("arms.bench.runs.loop.Engine", Tight)
     names, told = ["loorf", "disarm", "arms-s"], list[str]()
     runs = together(tmp_path, digits, names, told)
     assert told == ["loorf, disarm, arms-s do not fit into the memory of cpu together: trained as 2 + 1"]
@@ -454,7 +453,7 @@ def test_an_ensemble_that_does_not_fit_is_halved(
     for one, other in zip(runs, together(tmp_path / "again", digits, names), strict=False):
         assert_same(one, other)  # the half resumed from the ensemble's last checkpoint
     told.clear()
-    monkeypatch.setattr(pipeline, "Engine", Tight)
+    monkeypatch.setattr("arms.bench.runs.loop.Engine", Tight)
     assert all(run.result() for run in together(tmp_path / "two", digits, NAMES, told))
     assert told == ["loorf, arms-s do not fit into the memory of cpu together: trained as 1 + 1"]
 

@@ -20,8 +20,9 @@ from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run, locked
+from arms.bench.runs.loop import _interruptible
 from arms.bench.runs.memory import free_memory, is_out_of_memory
-from arms.bench.runs.pipeline import _interruptible, load_model, train, train_together
+from arms.bench.runs.pipeline import load_model, train, train_together
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 
@@ -306,7 +307,7 @@ def test_checkpoints_never_take_most_of_the_time(
         saved.append(trainer.steps_done)
         sleep(0.05)
 
-    monkeypatch.setattr("arms.bench.runs.pipeline._save", slowly)
+    monkeypatch.setattr("arms.bench.runs.loop._save", slowly)
     config = replace(CONFIG, report_every=1, steps=10)
     for seconds, steps in ((1e-9, [1, 10]), (0, list(range(1, 11)))):
         train(config, tmp_path / str(seconds), device="cpu", dataset=digits, checkpoint_seconds=seconds)

@@ -22,7 +22,8 @@ from arms.bench.config import TrainConfig, identity, run_name
 from arms.bench.runs import directory, provenance
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import CHECKPOINTS, Run
-from arms.bench.runs.pipeline import block_of, load_model, train
+from arms.bench.runs.loop import block_of
+from arms.bench.runs.pipeline import load_model, train
 
 ROOT = Path(__file__).parents[2]
 

@@ -44,13 +44,13 @@ def interrupt(config: TrainConfig, path: Path, step: int) -> None:
 
 def test_every_committed_full_run_is_recognised() -> None:
     committed = list(find_runs(RESULTS))
-    assert len(committed) == 20
+    assert len(committed) == 25
     jobs = plan(configs("table1", "paper"), "nowhere", results=[RESULTS], on_gpu=True)
     done = [task for job in jobs for task in job.tasks if task.state == "done"]
     assert {task.path for task in done} == {run.path for run in committed}
-    assert {task.config.precision for task in done} == {"highest", "high"}
+    assert {task.config.precision for task in done} == {"highest", "high", "medium"}
     assert "5 done (highest) dynamic-mnist arms-d arms-n arms-s loorf disarm; 10 missing (highest)" in jobs[0].line()
-    assert totals(jobs).startswith("total: 144 runs in 16 jobs: 20 done, 0 unfinished, 124 missing; takes about ")
+    assert totals(jobs).startswith("total: 144 runs in 16 jobs: 25 done, 0 unfinished, 119 missing; takes about ")
 
 
 def test_committed_runs_were_looked_at_as_often_as_the_catalogue_says() -> None:
@@ -73,7 +73,7 @@ def test_dry_run_prints_and_writes_nothing(
     assert lines[0].startswith("1/16 linear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-d")
     assert "10 missing (medium) fashion-mnist" in lines[0]
     assert lines[0].endswith("takes about 347 s on a GPU")
-    assert "20 done, 0 unfinished, 124 missing; takes about 10,6" in last
+    assert "25 done, 0 unfinished, 119 missing; takes about 10,6" in last
     monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu"])
     main()
     *lines, last = capsys.readouterr().out.splitlines()
@@ -154,7 +154,7 @@ def test_smoke_runs_end_to_end_and_not_twice(tmp_path: Path, monkeypatch: pytest
     def fail(*args: object, **options: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("arms.bench.runs.pipeline.Trainer", fail)
+    monkeypatch.setattr("arms.bench.runs.loop.Trainer", fail)
     assert run_experiment("figure3", "smoke", output, device="cpu") == [page]
     # Elsewhere, under other names: the page is made of them all the same.
     for index, config in enumerate(wanted):

@@ -4,16 +4,15 @@
 go through `estimate` or its parts.
 """
 
-import inspect
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Generator, Tensor
-from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from arms.arguments import as_count, is_readable, true_or_unreadable
+from arms.estimators.attachment import attach_to_parameters
 from arms.estimators.base import Draw, Estimate, Estimator, Objective, Values
 from arms.latents import Latent
 
@@ -109,6 +108,7 @@ class Evaluation(NamedTuple):
 
 def evaluate(objective: Objective, draw: Draw, options: Options) -> Evaluation:
     """Evaluate the objective at all points in one call, with its slopes where they are asked for."""
+    wanted = torch.is_grad_enabled()
     if draw.estimator.slopes == "none" or not options.gradient:
         points = draw.points.detach() if draw.points.requires_grad else draw.points
         return Evaluation(_values(objective, draw, points, options))
@@ -120,7 +120,8 @@ def evaluate(objective: Objective, draw: Draw, options: Options) -> Evaluation:
             if "requires grad" in str(error):  # numpy() and its like
                 _refuse_black_box(draw.estimator, error)
             raise
-        return Evaluation(values, slopes_of(draw, points, values, options), points)
+        slopes = slopes_of(draw, points, values, options)
+    return Evaluation(values if wanted else values.detach(), slopes, points)
 
 
 def slopes_of(draw: Draw, points: Tensor, values: Tensor, options: Options) -> Tensor:
@@ -155,7 +156,8 @@ def gradient(draw: Draw, found: Evaluation, options: Options = DEFAULT) -> Tenso
     with torch.set_grad_enabled(learning):
         grad = estimator.combine(draw, values, slopes).to(logits.dtype)
         if twice:
-            grad = _attach_only(grad, estimator, draw, found)
+            own = [parameter for parameter in estimator.parameters() if parameter.requires_grad]
+            grad = attach_to_parameters(grad, own, draw.points, found.points)
     if grad.shape != logits.shape:
         raise ValueError(
             f"the estimate must have the shape of the logits, {list(logits.shape)}, got {list(grad.shape)}: "
@@ -185,27 +187,6 @@ def through_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
         return result
     nan = torch.where(latent.logits.detach().isnan(), torch.nan, 0.0).to(result.dtype)
     return result + (nan if result.shape == latent.logits.shape else latent.sum_event(nan))
-
-
-def has_tangent(tensor: Tensor) -> bool:
-    """Whether forward-mode differentiation passes through a tensor."""
-    return not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None
-
-
-def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
-    """Return the value with `grad` as its derivative with respect to the logits, beside what it is attached to."""
-    logits = latent.logits
-    if torch.compiler.is_compiling():
-        # Zero in value, the estimate in slope. The clamp meets only logits that cannot move: inf - inf would be NaN.
-        # Zero before the product and the sum, which could overflow in half precision.
-        still = logits.clamp(-SATURATED_LOGIT, SATURATED_LOGIT)
-        return value + latent.sum_event((still - still.detach()) * grad)
-    attached: Tensor = _Attach.apply(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
-    return attached
-
-
-SATURATED_LOGIT = 1e4
-"""A logit whose p is 0 or 1 in every floating-point format."""
 
 
 def as_values(draw: Draw, values: Values, points: Tensor, options: Options) -> Tensor:
@@ -298,115 +279,3 @@ def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> N
         "gradient to them: write it in differentiable torch operations, or use an estimator for black boxes such as "
         "arms-s"
     ) from cause
-
-
-class _Attach(torch.autograd.Function):
-    """The identity on the value, with the estimate as its derivative with respect to the logits."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(value: Tensor, logits: Tensor, grad: Tensor, event_dims: int) -> Tensor:
-        return value.clone()  # no view: the tangent of one would have to be a view too
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
-        _, logits, grad, ctx.event_dims = inputs
-        ctx.save_for_backward(logits, grad)
-        ctx.save_for_forward(logits, grad)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        logits, grad = ctx.saved_tensors
-        if torch.is_grad_enabled():  # it stands in the graph of a derivative of this derivative, and only there
-            grad = _OnlyOnce.apply(grad, logits)  # type: ignore[no-untyped-call]
-        scale = upstream[0][(..., *[None] * ctx.event_dims)]
-        return upstream[0], scale * grad, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        logits, grad = ctx.saved_tensors
-        grad = _OnlyOnce.apply(grad, logits)  # type: ignore[no-untyped-call]
-        of_value, of_logits = tangents[:2]
-        moved: Tensor = (of_logits * grad).sum(tuple(range(-ctx.event_dims, 0)))
-        return moved if of_value is None else of_value + moved
-
-
-# PyTorch looks at the signature in every call, which without this takes longer than all else that it does there.
-_Attach.forward.__signature__ = inspect.signature(_Attach.forward)  # type: ignore[attr-defined]
-
-
-class _OnlyOnce(torch.autograd.Function):
-    """The estimate, as a function of the logits that nobody knows how to differentiate."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(grad: Tensor, logits: Tensor) -> Tensor:
-        return grad.view_as(grad)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor]:
-        _refuse_second_derivatives()
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        _refuse_second_derivatives()
-
-
-def _refuse_second_derivatives() -> NoReturn:
-    raise ValueError(
-        "a gradient estimate is random and has no derivative of its own: second derivatives with respect to the logits "
-        "are not available; for few latents, differentiate arms.checks.exact_value instead"
-    )
-
-
-@dataclass(frozen=True)
-class _Source:
-    """What an estimate was made of.
-
-    No input of the function below: the engine would walk on into the objective's graph, and free what is still needed.
-    """
-
-    grad: Tensor
-    draw: Draw
-    leaf: Tensor | None
-
-
-class _AttachOnly(torch.autograd.Function):
-    """The identity, whose backward reaches the estimator's parameters and nothing else the estimate was made of."""
-
-    @staticmethod
-    def forward(ctx: Any, grad: Tensor, source: _Source, *parameters: Tensor) -> Tensor:
-        ctx.source, ctx.parameters = source, parameters
-        return grad.view_as(grad)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        source, parameters = ctx.source, ctx.parameters
-        inputs = [*parameters, *([] if source.leaf is None else [source.leaf])]
-        grads = torch.autograd.grad(source.grad, inputs, upstream[0], retain_graph=True, allow_unused=True)
-        own: tuple[Tensor | None, ...] = grads[: len(parameters)]
-        at_points = grads[len(parameters) :]
-        if at_points and at_points[0] is not None and source.draw.points.requires_grad:
-            # Where the points lie depends on the parameters too.
-            moved = torch.autograd.grad(
-                source.draw.points, parameters, at_points[0], retain_graph=True, allow_unused=True
-            )
-            own = tuple(_sum_of(a, b) for a, b in zip(own, moved, strict=True))
-        return None, None, *own
-
-
-def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    return second if first is None else first if second is None else first + second
-
-
-def _attach_only(grad: Tensor, estimator: Estimator, draw: Draw, found: Evaluation) -> Tensor:
-    parameters = [parameter for parameter in estimator.parameters() if parameter.requires_grad]
-    source = _Source(grad, draw, found.points)
-    attached: Tensor = _AttachOnly.apply(grad.detach(), source, *parameters)  # type: ignore[no-untyped-call]
-    return attached

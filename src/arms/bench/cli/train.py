@@ -23,6 +23,7 @@ from arms.bench.reports import build_report
 from arms.bench.runs import pipeline
 from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import OnRecord
+from arms.bench.runs.loop import CHECKPOINT_SECONDS
 
 DEMO_CONFIG = TrainConfig(replicas=3, steps=5000, num_samples=4, latents=50, learning_rate=1e-3, evaluate_every=500)
 DEMO_ESTIMATORS = ("loorf", "disarm", "arms-d", "arms-n", "arms-s")
@@ -57,7 +58,7 @@ def train(
     runs: Path = Path("runs"),
     name: str | None = None,
     data_dir: Path | None = None,
-    checkpoint_seconds: float = pipeline.CHECKPOINT_SECONDS,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> None:
     """Train a discrete VAE, or resume a stopped run; the same command again does nothing once it is finished.
 

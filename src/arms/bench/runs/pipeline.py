@@ -3,15 +3,11 @@
 One loop serves a list of runs that share the replica axis; a run alone is the list of one.
 """
 
-import math
-import signal
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
-from typing import TypeAlias, get_args
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,28 +15,19 @@ from torch import Tensor
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, check_same_shape_and_levels, load
 from arms.bench.ensemble import (
-    ensemble_trainer,
     group_by_step,
-    joined_state,
     names_of,
-    share_of_model,
-    share_of_record,
     stack,
 )
-from arms.bench.evaluation import evaluate, final_bounds
-from arms.bench.metrics import GRADIENT_VARIANCE, TEST_BOUND, TEST_BOUND_SAMPLES, TRAIN_ELBO, Record
+from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE, blank_vae
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import LiveRun, Notify, OnRecord, check_survivors
+from arms.bench.runs.loop import CHECKPOINT_SECONDS, TrainOptions, train_ensemble
 from arms.bench.runs.memory import free_memory, is_out_of_memory
-from arms.bench.training.engine import BLOCK, Engine, Execution, check_execution
-from arms.bench.training.state import finite_replicas, model_of, of_replicas, of_run
-from arms.bench.training.trainer import Trainer
-
-CHECKPOINT_SECONDS = 15.0
-MOST_SAVING = 20
-"""How many times as long as a checkpoint takes a run trains before the next, unless all are asked for."""
+from arms.bench.training.engine import Execution
+from arms.bench.training.state import finite_replicas, model_of, of_replicas
 
 OnRunRecord: TypeAlias = Callable[[TrainConfig, Record], None]
 """Called with every record of every run of an ensemble: its configuration, and what an `OnRecord` is given."""
@@ -85,7 +72,7 @@ def train(
         DivergedError: No replica survives.
         ValueError: An argument cannot be used, or the directory holds another run.
     """
-    options = _Options(str(device), execution, checkpoint_seconds, notify, model)
+    options = TrainOptions(str(device), execution, checkpoint_seconds, notify, model)
     if model is not None:
         config = replace(config, latents=model.latents)
     live = LiveRun(Run(directory), _on(dataset, config), notify, on_record)
@@ -135,7 +122,7 @@ def train_together(
         DivergedError: A run has no replica that survives; the others are trained to their end first.
         ValueError: An argument cannot be used, or a directory holds another run.
     """
-    options = _Options(str(device), execution, checkpoint_seconds, notify)
+    options = TrainOptions(str(device), execution, checkpoint_seconds, notify)
     if isinstance(configs, TrainConfig) or not configs:
         got = "one" if isinstance(configs, TrainConfig) else "none"
         raise ValueError(f"configs must be a list with at least one configuration, got {got}: write [config]")
@@ -204,38 +191,6 @@ def _blank(config: TrainConfig, dataset: Dataset, replicas: int) -> BinaryVAE:
     return blank_vae(config.network, config.latents, dataset.pixel_mean(), replicas)
 
 
-def block_of(config: TrainConfig, step: int = 0) -> int:
-    """Return the longest block of steps that, begun at a step, ends on every record.
-
-    A run that was saved under another `report_every` may resume between two multiples of this one.
-    """
-    return math.gcd(config.report_every, config.steps, step, BLOCK)
-
-
-@dataclass(frozen=True)
-class _Options:
-    """How to train: nothing here decides what is learnt but the model, where it is the user's own."""
-
-    device: str
-    execution: Execution
-    checkpoint_seconds: float
-    notify: Notify
-    model: BinaryVAE | None = None
-
-    def __post_init__(self) -> None:
-        if self.execution not in get_args(Execution):
-            raise ValueError(f"execution must be one of {', '.join(get_args(Execution))}, got {self.execution!r}")
-        seconds = self.checkpoint_seconds
-        if not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
-            raise ValueError(f"checkpoint_seconds must be a finite number >= 0, got {seconds!r}")
-
-    def resolved(self) -> "_Options":
-        """Return the same with the device chosen; one that is not here, or cannot execute like that, is an error."""
-        name = choose_device(self.device)
-        check_execution(self.execution, name)
-        return replace(self, device=name)
-
-
 def _one_directory_each(configs: Sequence[TrainConfig], directories: Sequence[Path | str]) -> list[Path]:
     """Return the directories, one for each run."""
     if isinstance(directories, str | Path):
@@ -270,7 +225,7 @@ def _listener(config: TrainConfig, on_record: OnRunRecord | None) -> OnRecord | 
 
 
 def _train(
-    live_runs: Sequence[LiveRun], options: _Options, data_dir: Path | str | None, given: Mapping[str, Dataset]
+    live_runs: Sequence[LiveRun], options: TrainOptions, data_dir: Path | str | None, given: Mapping[str, Dataset]
 ) -> None:
     rest = [live for live in live_runs if not live.is_finished()]
     for live in rest:
@@ -309,7 +264,7 @@ def _who_resumes(live_runs: Sequence[LiveRun], rest: Sequence[LiveRun], groups: 
     return f"these runs are not all trained together: {'; '.join(parts)}"
 
 
-def _train_what_fits(live_runs: Sequence[LiveRun], options: _Options, data: Mapping[str, Dataset]) -> None:
+def _train_what_fits(live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]) -> None:
     """Train runs together, or one half after the other where memory does not suffice."""
     fits = _fits(live_runs, options, data)
     if not fits or options.device.startswith("cuda"):
@@ -330,119 +285,15 @@ def _train_what_fits(live_runs: Sequence[LiveRun], options: _Options, data: Mapp
     _train_what_fits(live_runs[half:], options, data)
 
 
-def _fits(live_runs: Sequence[LiveRun], options: _Options, data: Mapping[str, Dataset]) -> bool:
+def _fits(live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]) -> bool:
     """Train runs together, and return whether memory sufficed.
 
     A function of its own, so that on return no local variable and no traceback keeps trainer and engine alive.
     """
     try:
-        _train_ensemble(live_runs, options, data)
+        train_ensemble(live_runs, options, data)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         return False
     return True
-
-
-def _train_ensemble(live_runs: Sequence[LiveRun], options: _Options, data: Mapping[str, Dataset]) -> None:
-    trainer = _begin(live_runs, options, data)
-    step, names = trainer.steps_done, [live.name for live in live_runs]
-    engine = Engine(trainer, options.execution, block_of(live_runs[0].config, step))
-    with ExitStack() as sessions:
-        for live in live_runs:
-            sessions.enter_context(live.session(step, options.device, names))
-        _advance(engine, live_runs, data, options.checkpoint_seconds)
-        for index, live in enumerate(live_runs):
-            if live.surviving:
-                own = share_of_model(trainer, live.config, index, len(live_runs))
-                live.finish(final_bounds(own, data[live.config.dataset], live.config))
-
-
-def _begin(live_runs: Sequence[LiveRun], options: _Options, data: Mapping[str, Dataset]) -> Trainer:
-    """Return the trainer of runs, at the step that all of them can resume from."""
-    configs = [live.config for live in live_runs]
-    found = [live.run.resumable() for live in live_runs]
-    ((step, _),) = group_by_step([set(states) for states in found])
-    trainer = ensemble_trainer(configs, [data[config.dataset] for config in configs], options.device, options.model)
-    if step:
-        trainer.load_state(joined_state([states[step] for states in found], configs[0].seed, options.device))
-    return trainer
-
-
-def _advance(
-    engine: Engine, live_runs: Sequence[LiveRun], data: Mapping[str, Dataset], checkpoint_seconds: float
-) -> None:
-    trainer, config = engine.trainer, live_runs[0].config
-    due = -math.inf  # the first record saves
-    with _interruptible() as interrupted:
-        while trainer.steps_done < config.steps and any(live.surviving for live in live_runs):
-            engine.advance_block()
-            step, last, stop = trainer.steps_done, trainer.steps_done == config.steps, interrupted()
-            is_record = last or step % config.report_every == 0
-            records = _record(trainer, live_runs, data) if is_record else []
-            if stop or last or (is_record and perf_counter() >= due):
-                start = perf_counter()
-                _save(trainer, live_runs)
-                took = perf_counter() - start
-                due = start + took + max(checkpoint_seconds, MOST_SAVING * took if checkpoint_seconds else 0)
-            for live, record in records:  # after the save: whatever a user's function raises, the step is kept
-                live.show(record)
-            if stop:
-                raise KeyboardInterrupt(f"saved at step {step}")
-
-
-def _save(trainer: Trainer, live_runs: Sequence[LiveRun]) -> None:
-    """Save every run, also one of which no replica survives: the noise of the others depends on its being there."""
-    state = trainer.state()
-    for index, live in enumerate(live_runs):
-        live.run.save(of_run(state, index, len(live_runs)))
-
-
-def _record(
-    trainer: Trainer, live_runs: Sequence[LiveRun], data: Mapping[str, Dataset]
-) -> list[tuple[LiveRun, Record]]:
-    """Write a record of every run that has surviving replicas."""
-    whole: Record = {
-        "step": trainer.steps_done,
-        TRAIN_ELBO.key: trainer.recent_elbo().tolist(),
-        GRADIENT_VARIANCE.key: trainer.gradient_variance().tolist(),
-    }
-    finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
-    written = []
-    for index, live in enumerate(live_runs):
-        if not live.surviving:
-            continue
-        config = live.config
-        record = share_of_record(whole, index, config.replicas)
-        if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
-            own = share_of_model(trainer, config, index, len(live_runs))
-            dataset = data[config.dataset]
-            found = evaluate(own, dataset, "test", [TEST_BOUND_SAMPLES], config.seed, config.evaluate_images)
-            record[TEST_BOUND.key] = found[str(TEST_BOUND_SAMPLES)]
-        first = index * config.replicas  # the ensemble's replica axis holds run after run, each with its replicas
-        written.append((live, live.append(record, finite[first : first + config.replicas])))
-    return written
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C into a question that is asked between steps: nobody could resume from half a step.
-
-    A second Ctrl-C does not wait, and interrupts at once.
-    """
-    asked: list[int] = []
-
-    def ask(number: int, _: object) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    try:
-        before = signal.signal(signal.SIGINT, ask)
-    except ValueError:  # only the main thread may
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(asked)
-    finally:
-        signal.signal(signal.SIGINT, before)
