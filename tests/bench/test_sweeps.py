@@ -73,7 +73,7 @@ def test_dry_run_prints_and_writes_nothing(
     assert lines[0].startswith("1/16 linear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-d")
     assert "10 missing (medium) fashion-mnist" in lines[0]
     assert lines[0].endswith("takes about 347 s on a GPU")
-    assert "25 done, 0 unfinished, 119 missing; takes about 10,6" in last
+    assert "25 done, 0 unfinished, 119 missing; takes about 10,3" in last
     monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu"])
     main()
     *lines, last = capsys.readouterr().out.splitlines()
