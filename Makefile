@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint browser smoke oldest clean
+.PHONY: demo test slow lint browser smoke oldest clean
 
 demo: .venv/installed
 	$(BIN)/arms demo
 
 test: .venv/installed lint
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# The cases that `make test` leaves out, being much like those it runs.
+slow: .venv/installed
+	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -3,4 +3,6 @@
 import pytest
 import torch
 
+slow = pytest.mark.slow
+"""Of a long list of alike cases those that `make slow` runs; `make test` runs the others."""
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

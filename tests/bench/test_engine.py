@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 import torch
-from marks import needs_gpu
+from marks import needs_gpu, slow
 from torch import Tensor
 from torch.fx import GraphModule
 
@@ -27,6 +27,7 @@ from arms.bench.training.trainer import Trainer
 
 SMALL = TrainConfig(num_samples=4, latents=20, learning_rate=2e-3, replicas=2, steps=40, report_every=20)
 
+UNLIKE = ("loorf", "arms-d", "arms-s", "relax", "vimco")
 stands_in_for_a_gpu = pytest.mark.skipif(
     torch.cuda.is_available(), reason="a GPU runs it itself, in the test of the engine below"
 )
@@ -43,7 +44,13 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
 @stands_in_for_a_gpu
 @pytest.mark.parametrize(
     ("name", "rule", "network"),
-    [(name, "all", "linear") for name in arms.ESTIMATORS if name != "exact"]
+    [
+        pytest.param(
+            name, "all", "linear", marks=[] if name in ("loorf", "arms-d", "arms-s", "relax", "vimco") else slow
+        )
+        for name in arms.ESTIMATORS
+        if name != "exact"
+    ]
     + [("arms-d", "extra", "linear"), ("arms-d", "all", "nonlinear"), ("arms-ms-d", "all", "nonlinear")]
     + [("relax", "extra", "nonlinear")],
 )
@@ -55,7 +62,10 @@ def test_compiled_step_is_the_plain_one(
 
 
 @stands_in_for_a_gpu
-@pytest.mark.parametrize("names", [("loorf", "arms-d"), ("loorf-ms", "arms-ms-d"), ("relax",)])
+@pytest.mark.parametrize(
+    "names",
+    [("loorf", "arms-d"), pytest.param(("loorf-ms", "arms-ms-d"), marks=slow), pytest.param(("relax",), marks=slow)],
+)
 def test_compiled_ensemble_is_the_plain_one(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = [noise_images("noise"), noise_images("other noise", count=70)] * len(names)
     configs = [replace(SMALL, estimator=name, batch_size=5) for name in names for _ in range(2)]
