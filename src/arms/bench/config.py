@@ -129,9 +129,8 @@ def identity(config: TrainConfig) -> dict[str, object]:
     >>> identity(TrainConfig(seed=3, report_every=10))
     {'schema': 2, 'seed': 3}
     """
-    values = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in OBSERVATION}
     defaults = {field.name: field.default for field in fields(config)}
-    return {"schema": SCHEMA} | {name: value for name, value in values.items() if value != defaults[name]}
+    return {"schema": SCHEMA} | {name: value for name, value in _deciding(config).items() if value != defaults[name]}
 
 
 def digest_of(identity: Mapping[str, object]) -> str:
@@ -145,9 +144,13 @@ def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, 
     >>> difference(TrainConfig(seed=3, report_every=10), TrainConfig())
     {'seed': (3, 0)}
     """
-    names = [field.name for field in fields(one) if field.name not in OBSERVATION]
-    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    theirs = _deciding(other)
+    return {name: (value, theirs[name]) for name, value in _deciding(one).items() if value != theirs[name]}
+
+
+def _deciding(config: TrainConfig) -> dict[str, object]:
+    """Return the fields that decide numbers."""
+    return {field.name: getattr(config, field.name) for field in fields(config) if field.name not in OBSERVATION}
 
 
 def run_name(config: TrainConfig) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from arms.bench.config import TrainConfig
+from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.metrics import Record, stopped_replicas, stopping_values, surviving
 from arms.bench.runs.directory import Run
 
@@ -15,7 +15,6 @@ Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 MAX_PICTURE_BYTES = 4 * 2**20
-FIELDS_WITHOUT_EFFECT = {"report_every", "evaluate_every", "evaluate_images"}
 """Fields of a configuration that say how often to look at a run, and decide none of its numbers."""
 RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 
@@ -192,4 +191,4 @@ def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunDa
 
 def _start(config: TrainConfig) -> TrainConfig:
     """Return the configuration without the fields that change neither the initial weights nor their training."""
-    return replace(config, replicas=1, **{name: getattr(TrainConfig, name) for name in FIELDS_WITHOUT_EFFECT})
+    return replace(config, replicas=1, **{name: getattr(TrainConfig, name) for name in OBSERVATION})

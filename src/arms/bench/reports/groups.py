@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from arms.bench.config import TrainConfig
-from arms.bench.reports.collect import FIELDS_WITHOUT_EFFECT, RunData
+from arms.bench.config import OBSERVATION, TrainConfig
+from arms.bench.reports.collect import RunData
 from arms.estimators import ESTIMATORS
 
 
@@ -89,7 +89,7 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
 
 
 def _differences(config: TrainConfig) -> tuple[tuple[str, str], ...]:
-    omitted = {*Setting._fields, *FIELDS_WITHOUT_EFFECT, *POOLED_FIELDS}
+    omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS}
     return tuple((name, str(value)) for name, value in asdict(config).items() if name not in omitted)
 
 

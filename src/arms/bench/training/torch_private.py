@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 
 try:
     from torch.fx.experimental.proxy_tensor import make_fx as _make_fx
-except ImportError:  # pragma: no cover
+except ImportError:
     make_fx = None
 else:
     make_fx = _make_fx
