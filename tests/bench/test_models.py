@@ -82,6 +82,27 @@ def test_only_the_first_samples_are_learnt_from(network: str, attached: int) -> 
         assert torch.allclose(slope, truth, atol=1e-12)
 
 
+@pytest.mark.parametrize(("attached", "differentiated"), [(1, 4), (1, 3), (2, 3), (1, 2), (4, 4), (0, 4)])
+@pytest.mark.parametrize("network", ["linear", "nonlinear"])
+def test_points_pass_gradients_to_themselves_whether_learnt_from_or_not(
+    network: str, attached: int, differentiated: int
+) -> None:
+    vae = build_vae(network, 6, torch.full((16,), 0.5), replicas=2, seed=3).double()  # type: ignore[arg-type]
+    b, x = bits(4, 2, 5, 6).requires_grad_(), bits(2, 5, 16)
+    value = vae.log_weights(b, x, vae.encode(x), attached, differentiated)
+    whole = vae.log_weights(b, x, vae.encode(x))
+    assert torch.allclose(value, whole, atol=1e-12)
+    found, truth = (torch.autograd.grad(f.sum(), b, retain_graph=True)[0] for f in (value, whole))
+    assert torch.allclose(found[4 - differentiated :], truth[4 - differentiated :], atol=1e-12)
+    parameters = list(vae.parameters())
+    for slope, expected in zip(
+        torch.autograd.grad(value.sum(), parameters, allow_unused=True, materialize_grads=True),
+        torch.autograd.grad(whole[:attached].sum(), parameters, allow_unused=True, materialize_grads=True),
+        strict=True,
+    ):
+        assert torch.allclose(slope, expected, atol=1e-11)
+
+
 @pytest.mark.parametrize("network", ["linear", "nonlinear"])
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_log_weights_are_those_of_the_distributions(network: str, relaxed: bool) -> None:

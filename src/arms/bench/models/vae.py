@@ -86,14 +86,16 @@ class BinaryVAE(nn.Module):
             twice: Whether that gradient is to be differentiated once more, which takes a slower likelihood.
         """
         split = len(b) - differentiated
-        if differentiated and attached is not None and attached <= split:
+        apart = max(split, len(b) if attached is None else attached)  # from here on differentiated, and not attached
+        if apart < len(b):
             last = torch.func.functional_call(
                 self,
                 {name: parameter.detach() for name, parameter in self.named_parameters()},
-                (b[split:], x, logits.detach()),
+                (b[apart:], x, logits.detach()),
                 {"twice": twice},
             )
-            return torch.cat([self.log_weights(b[:split].detach(), x, logits, attached), last])
+            first = b[:apart].detach() if apart == split else b[:apart]
+            return torch.cat([self.log_weights(first, x, logits, attached), last])
         # log p(b) - log q(b) in one pass over the samples: b (prior - logits) - softplus(prior) + softplus(logits)
         softplus = nn.functional.softplus
         # Padded by a zero, the sum is compiled to a kernel of its own; fused, all else of this shape would wait for it.
