@@ -92,7 +92,8 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
     """Return a smooth objective whose value at state b is table[b], and which is curved between the states.
 
     A multilinear extension of the table would not do: on it E[df/db] p (1 - p) is the very gradient, and a plain
-    straight-through estimator looks unbiased. What is added here is zero at every state, and its slope is not.
+    straight-through estimator looks unbiased. What is added here is zero at every state, and its slope is not; nor is
+    the mean of its slopes at both ends, which is all that the trapezoid rule (`reinmax`) sees.
 
     Args:
         table: One value per joint state, in the order of `latent.states()`.
@@ -117,7 +118,7 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
 
 
 def _bend(bits: Tensor, latent: Latent) -> Tensor:
-    """Zero at 0 and 1, curved in between, another slope at each latent, and not the same at both ends."""
+    """Zero at 0 and 1, cubic in between, another slope at each latent, and slopes at both ends that do not cancel."""
     event = latent.logits.shape[-latent.event_dims :]
     weights = torch.linspace(1.0, 2.0, event.numel(), dtype=bits.dtype, device=bits.device).view(event)
-    return latent.sum_event(weights * bits * (1 - bits) * (1 + bits.roll(1, -1)))
+    return latent.sum_event(weights * bits * (1 - bits) * (1 + bits + bits.roll(1, -1)))
