@@ -22,6 +22,7 @@ from arms import (
     Estimator,
     Exact,
     ExtraSample,
+    GappedStraightThrough,
     Independent,
     Latent,
     MultiSampleARMS,
@@ -29,7 +30,10 @@ from arms import (
     MultiSampleLOORF,
     MultiSampleReinforce,
     Reinforce,
+    ReinMax,
+    SigmoidStraightThrough,
     Stacked,
+    StraightThrough,
 )
 from arms.checks.oracle import as_seen
 from arms.couplings import CorrelatedPair
@@ -85,6 +89,8 @@ def law_of(estimator: Estimator, latent: Latent) -> Law:
         case ARMS():
             return coupled(estimator.coupling, n, latent)
         case Reinforce() | LOORF() | MultiSampleReinforce() | VIMCO() | MultiSampleLOORF():
+            return coupled(Independent(), n, latent)
+        case StraightThrough() | SigmoidStraightThrough() | GappedStraightThrough() | ReinMax():
             return coupled(Independent(), n, latent)
         case ARTS():
             return pairs(coupled(CorrelatedPair(estimator.correlation), 2, latent), n // 2)

@@ -9,18 +9,23 @@ from arms import (
     ARM,
     ARMS,
     ARTS,
+    BIASED_ESTIMATORS,
+    ESTIMATORS,
     LOORF,
     REBAR,
     RELAX,
     VIMCO,
     Bernoulli,
+    Concrete,
     Coupling,
     Dirichlet,
     DisARM,
     Estimator,
     Exact,
     ExtraSample,
+    GappedStraightThrough,
     Gaussian,
+    GumbelStraightThrough,
     Independent,
     Latent,
     MultiSampleARMS,
@@ -29,8 +34,11 @@ from arms import (
     MultiSampleReinforce,
     OneHot,
     Reinforce,
+    ReinMax,
     Relaxation,
+    SigmoidStraightThrough,
     Stacked,
+    StraightThrough,
     Systematic,
 )
 
@@ -79,6 +87,9 @@ def fitted(estimator: Estimator, width: int) -> Estimator:
             return estimator
 
 
+EVERY = {**ESTIMATORS, **BIASED_ESTIMATORS}
+"""Every name, unbiased or not, with what makes the estimator."""
+
 EXPECTATION = [
     *(Reinforce(n) for n in (1, 3)),
     *(LOORF(n) for n in (2, 3)),
@@ -114,6 +125,21 @@ RELAXED = {
         "relax, network alone": RELAX(n, relaxation=None, control=Wave()),
     }.items()
 }
+BIASED = [
+    *(StraightThrough(n) for n in (1, 3)),
+    *(SigmoidStraightThrough(n) for n in (1, 3)),
+    Concrete(1),
+    Concrete(3, temperature=1.0),
+    GumbelStraightThrough(1),
+    GumbelStraightThrough(3, temperature=1.0),
+    GappedStraightThrough(1),
+    GappedStraightThrough(3, temperature=0.5, gap=0.3),
+    ReinMax(1),
+    ReinMax(3, temperature=1.5),
+    ExtraSample(ReinMax(2)),
+    ExtraSample(Concrete(2)),
+    Stacked([Concrete(2), ReinMax(2), StraightThrough(2)], [1, 1, 1]),
+]
 WRAPPED = [
     ExtraSample(LOORF(2)),
     ExtraSample(ARMS(3, Systematic())),
@@ -138,7 +164,7 @@ CATEGORICAL = [
     Stacked([LOORF(2), Reinforce(2)], [1, 1]),
 ]
 INSTANCES = [
-    *(Instance(estimator) for estimator in (*EXPECTATION, *BOUND, *WRAPPED)),
+    *(Instance(estimator) for estimator in (*EXPECTATION, *BOUND, *WRAPPED, *BIASED)),
     *(Instance(estimator, name=name) for name, estimator in RELAXED.items()),
     Instance(ExtraSample(RELAXED["relax, network, n = 2"]), name="extra sample of relax, network, n = 2"),
     *(Instance(estimator, OneHot) for estimator in CATEGORICAL),
@@ -169,5 +195,5 @@ def is_enumerable(instance: Instance) -> bool:
     )
 
 
-ENUMERABLE = [instance for instance in INSTANCES if is_enumerable(instance)]
+ENUMERABLE = [instance for instance in INSTANCES if instance.estimator.unbiased and is_enumerable(instance)]
 BITS = [instance for instance in INSTANCES if instance.kind is Bernoulli]

@@ -1,6 +1,8 @@
-"""What users hand in, checked once: counts, distributions, and what can be known of a tensor's values."""
+"""What users hand in, checked once: numbers, distributions, and what can be known of a tensor's values."""
 
+import math
 import operator
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -21,6 +23,17 @@ def as_count(value: object, least: int, what: str, *, even: bool = False) -> int
     if even and count % 2:
         raise ValueError(f"{what} must be even, since samples are drawn in pairs; got {count}: try {count + 1}")
     return count
+
+
+def as_positive(value: object, what: str) -> float:
+    """Return `value` as a float that is positive and finite.
+
+    >>> as_positive(2, "temperature")
+    2.0
+    """
+    if isinstance(value, bool) or not (isinstance(value, Real) and 0 < float(value) < math.inf):
+        raise ValueError(f"{what} must be positive and finite, got {value!r}")
+    return float(value)
 
 
 def check_logits(logits: object, event_axes: str) -> Tensor:

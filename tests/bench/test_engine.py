@@ -12,11 +12,11 @@ from functools import partial
 
 import pytest
 import torch
+from instances import EVERY
 from marks import needs_gpu, slow
 from torch import Tensor
 from torch.fx import GraphModule
 
-import arms
 from arms.bench import models
 from arms.bench.config import Precision, TrainConfig
 from arms.bench.data import Dataset
@@ -45,14 +45,12 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
 @pytest.mark.parametrize(
     ("name", "rule", "network"),
     [
-        pytest.param(
-            name, "all", "linear", marks=[] if name in ("loorf", "arms-d", "arms-s", "relax", "vimco") else slow
-        )
-        for name in arms.ESTIMATORS
+        pytest.param(name, "all", "linear", marks=[] if name in (*UNLIKE, "reinmax") else slow)
+        for name in EVERY
         if name != "exact"
     ]
     + [("arms-d", "extra", "linear"), ("arms-d", "all", "nonlinear"), ("arms-ms-d", "all", "nonlinear")]
-    + [("relax", "extra", "nonlinear")],
+    + [("relax", "extra", "nonlinear"), pytest.param("reinmax", "extra", "nonlinear", marks=slow)],
 )
 def test_compiled_step_is_the_plain_one(
     name: str, rule: str, network: Network, monkeypatch: pytest.MonkeyPatch
@@ -136,7 +134,7 @@ def test_graphs_are_refused_on_a_cpu(digits: Dataset) -> None:
 @pytest.mark.parametrize("network", ["linear", "nonlinear"])
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [(name, "highest") for name in arms.ESTIMATORS if name != "exact"] + [("arms-d", "medium"), ("relax", "medium")],
+    [(name, "highest") for name in EVERY if name != "exact"] + [("arms-d", "medium"), ("relax", "medium")],
 )
 def test_engine_and_eager_agree(name: str, precision: Precision, network: Network) -> None:
     """On the same noise, drawn in the same order, and so to rounding.

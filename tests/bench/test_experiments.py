@@ -3,16 +3,19 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from arms.bench import experiments
+import arms
+from arms.bench import experiments, toy
 from arms.bench.cli import experiments as verbs
+from arms.bench.cli.train import DEMO_ESTIMATORS
 from arms.bench.config import run_name
 from arms.bench.data import DATASETS
 from arms.bench.experiments import EXPERIMENTS, SCALES, Drawing, Scale, Sweep, configs
 from arms.bench.reports.groups import setting_of
 from arms.bench.reports.paper import printed
 from arms.bench.sweeps.local import run_experiment
-from arms.estimators import as_estimator
+from arms.estimators import BIASED_ESTIMATORS, as_estimator
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -25,6 +28,12 @@ def test_configurations_are_valid_and_unique(name: str, scale: Scale) -> None:
         assert config.dataset in DATASETS
         assert as_estimator(config.estimator, config.num_samples).num_samples == config.num_samples
         assert (config.dataset == "digits") == (scale == "smoke")
+        assert config.estimator not in BIASED_ESTIMATORS
+
+
+def test_no_default_comparison_contains_a_biased_estimator() -> None:
+    compared = {row.estimator for row in arms.variance(lambda b: b.sum(-1), torch.zeros(3), repeats=2).rows}
+    assert not {*compared, *toy.ESTIMATORS, *DEMO_ESTIMATORS} & set(BIASED_ESTIMATORS)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import NoReturn
 
 import pytest
 import torch
+from instances import EVERY
 from safetensors.torch import save_file
 
-import arms
 from arms.bench import formatting
 from arms.bench.cli import runs as verbs
 from arms.bench.cli import train as train_verbs
@@ -74,7 +74,7 @@ def lost_one(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple
     return run, told
 
 
-@pytest.mark.parametrize("name", [name for name in arms.ESTIMATORS if name != "exact"])
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "exact"])
 def test_replicas_never_mix(name: str, digits: Dataset) -> None:
     config = replace(CONFIG, estimator=name)
     sound, sick = Trainer(config, digits, model=fresh(digits)), Trainer(config, digits, model=poisoned(digits))

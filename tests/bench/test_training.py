@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from instances import EVERY
 from marks import slow
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from handwritten import Handwritten
 
 SMALL = TrainConfig(num_samples=4, latents=40, learning_rate=2e-3, replicas=2, seed=1)
-TRAINABLE = [name for name in arms.ESTIMATORS if name != "exact"]
+TRAINABLE = [name for name in EVERY if name != "exact"]
 NOISY = {"reinforce", "reinforce-ms"}  # without a baseline: they learn, slowly
 
 

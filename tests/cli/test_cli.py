@@ -97,7 +97,11 @@ def test_unknown_flag_is_no_traceback() -> None:
 
 
 def test_listing_and_toy(tmp_path: Path) -> None:
-    assert "arms-s" in run("estimators").stdout
+    listed = run("estimators").stdout
+    unbiased, biased = listed.split("biased: baselines")
+    assert "arms-s" in unbiased
+    assert "reinmax" not in unbiased
+    assert "reinmax" in biased
     result = run("toy", "--num-samples", "4", "--replicas", "50", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "arms-n" in result.stdout

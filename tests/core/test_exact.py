@@ -265,7 +265,7 @@ def test_two_categories_are_a_bit(name: str) -> None:
 
 
 def has_a_baseline(instance: Instance) -> bool:
-    return not any(
+    return instance.estimator.slopes == "none" and not any(
         isinstance(part, Reinforce | MultiSampleReinforce)
         or (isinstance(part, VIMCO) and part.num_samples == 1)
         or list(part.parameters())

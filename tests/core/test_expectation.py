@@ -131,7 +131,8 @@ def test_two_steps_equal_one(instance: Instance) -> None:
         points = draw.points.detach().requires_grad_()
         values = objective(points)
         (slopes,) = torch.autograd.grad(values.sum(), points)
-        given = arms.attach(draw, values.detach(), slopes[len(points) - draw.extra :])
+        asked = slopes if estimator.slopes == "all" else slopes[len(points) - draw.extra :]
+        given = arms.attach(draw, values.detach(), asked)
         torch.testing.assert_close(torch.autograd.grad(given.sum(), latent.logits)[0], one)
 
 
@@ -207,9 +208,11 @@ def test_dtypes_and_extreme_logits(instance: Instance, dtype: torch.dtype) -> No
     assert grad is not None
     assert grad.dtype == dtype
     assert grad.isfinite().all()
-    if not any(isinstance(part, arms.ARM | arms.REBAR) for part in parts(instance.estimator)):
-        # Exactly 0 but in float64, where p is 1e-87. Noise on a scale of its own stays until p is exactly 0.
-        assert grad[:, 4].double().abs().max() < 1e-80
+    own_scale = (arms.ARM, arms.REBAR, arms.StraightThrough)
+    if not any(isinstance(part, own_scale) for part in parts(instance.estimator)):
+        # Exactly 0 but in float64, where p is 1e-87, or 1e-58 at a temperature of 1.5. What has a scale of its own
+        # stays until p is exactly 0.
+        assert grad[:, 4].double().abs().max() < 1e-57
     assert (grad[:, 5:7] == 0).all()
 
 

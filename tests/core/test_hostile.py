@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from instances import INSTANCES, Instance, Wave
+from instances import EVERY, INSTANCES, Instance, Wave
 from torch import Generator, Tensor
 from torch.autograd import forward_ad
 from torch.distributions import Bernoulli as TorchBernoulli
@@ -293,7 +293,7 @@ def test_log_weights_without_a_graph_are_refused(name: str) -> None:
 SOME_NAN = torch.tensor([[0.3, torch.nan, -0.5], [0.1, 0.2, 0.3]])
 
 
-@pytest.mark.parametrize("name", arms.ESTIMATORS)
+@pytest.mark.parametrize("name", EVERY)
 def test_nan_logits_without_validation(name: str) -> None:
     logits = SOME_NAN.clone().requires_grad_()
 
@@ -308,7 +308,7 @@ def test_nan_logits_without_validation(name: str) -> None:
     assert logits.grad[1].isfinite().all()
 
 
-@pytest.mark.parametrize("name", [name for name in arms.ESTIMATORS if name not in ("rebar", "relax")])
+@pytest.mark.parametrize("name", BLACK_BOX)
 def test_nan_logits_under_vmap(name: str) -> None:
     def value(phi: Tensor) -> Tensor:
         def objective(b: Tensor) -> Tensor:

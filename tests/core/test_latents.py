@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from instances import EVERY
 from torch import Tensor
 from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import Categorical, Distribution, OneHotCategorical
@@ -108,7 +109,7 @@ def test_what_is_no_latent(given: Callable[[], Latent | Distribution], words: st
         as_latent(given())
 
 
-@pytest.mark.parametrize("name", arms.ESTIMATORS)
+@pytest.mark.parametrize("name", EVERY)
 def test_categories_are_taken_or_refused(name: str) -> None:
     estimator = arms.as_estimator(name, 4)
     if issubclass(OneHot, estimator.latents):

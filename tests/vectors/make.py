@@ -2,14 +2,15 @@
 
 All arrays are nested lists in C order, numbers with all their digits; "inf", "-inf" are strings.
 
-expectation.json, bound.json, relaxed.json hold one estimator's `combine` per line:
+expectation.json, bound.json, relaxed.json, biased.json hold one estimator's `combine` per line:
   name        the estimator, its settings and its latent; `estimator` is the class, `settings` its fields
   latent      Bernoulli (logits [batch, d], bits) or OneHot (logits [batch, d, K], softmax, one-hot samples)
   points      [m, batch, ...]: the samples, then `extra` points that are no samples (relaxed ones: sigmoid(z / tau))
   values      [m, batch]: the objective there; for a bound, log-weights
-  slopes      [extra, batch, d]: its derivative at the extra points, or null
+  slopes      [extra, batch, d]: its derivative at the extra points, at all where there are none of those, or null
   memory      what the draw remembers: for ARM the uniforms u [n/2, batch, d]; for REBAR and RELAX z and z~ given the
-              bits [n, batch, d] (z first, then z~), and the slope of z~ in the logits [n/2, batch, d]
+              bits [n, batch, d] (z first, then z~), and the slope of z~ in the logits [n/2, batch, d]; for Concrete and
+              GumbelStraightThrough z, logits plus logistic noise [n, batch, d]
   control     for RELAX the free function r at z and z~: its values [n, batch] and slopes [n, batch, d]; else null
   gradient    [batch, ...]: what `combine` must return (of a bound, the score part: the direct term is autograd's)
   value       [batch]: the target as seen by the samples
@@ -176,9 +177,10 @@ def plain(tensor: Tensor) -> Any:
 
 def groups() -> dict[str, list[Case]]:
     """All vectors by file."""
-    found: dict[str, list[Case]] = {"expectation": [], "bound": [], "relaxed": []}
+    found: dict[str, list[Case]] = {"expectation": [], "bound": [], "relaxed": [], "biased": []}
     for instance in instances():
         group = "relaxed" if isinstance(instance.estimator, REBAR) else "expectation"
+        group = group if instance.estimator.unbiased else "biased"
         found["bound" if instance.estimator.target.direct else group].append(estimator_case(instance))
     return found | {
         "couplings": list(coupling_cases()),

@@ -1,4 +1,7 @@
-"""Every estimator by name. One file here and one line in ESTIMATORS make a new one known everywhere."""
+"""Every estimator by name. One file here and one line in ESTIMATORS make a new one known everywhere.
+
+Biased ones have a mapping of their own, so that nothing that runs over ESTIMATORS can pick one up.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,16 +12,22 @@ from arms.estimators.arms import ARMS
 from arms.estimators.arms_ms import MultiSampleARMS
 from arms.estimators.arts import ARTS
 from arms.estimators.base import Draw, Estimate, Estimator, Objective, variance_loss
+from arms.estimators.concrete import Concrete
 from arms.estimators.disarm import DisARM
 from arms.estimators.disarm_ms import MultiSampleDisARM
 from arms.estimators.exact import Exact
+from arms.estimators.gapped_st import GappedStraightThrough
 from arms.estimators.loorf import LOORF
 from arms.estimators.loorf_ms import MultiSampleLOORF
 from arms.estimators.pipeline import Options, estimate
 from arms.estimators.rebar import REBAR, Relaxation
 from arms.estimators.reinforce import Reinforce
 from arms.estimators.reinforce_ms import MultiSampleReinforce
+from arms.estimators.reinmax import ReinMax
 from arms.estimators.relax import RELAX, relax_control
+from arms.estimators.st import StraightThrough
+from arms.estimators.st_gumbel import GumbelStraightThrough
+from arms.estimators.st_sigmoid import SigmoidStraightThrough
 from arms.estimators.vimco import VIMCO
 from arms.estimators.wrappers import ExtraSample, Stacked
 
@@ -26,27 +35,34 @@ __all__ = [
     "ARM",
     "ARMS",
     "ARTS",
+    "BIASED_ESTIMATORS",
     "DEFAULT_NUM_SAMPLES",
     "ESTIMATORS",
     "LOORF",
     "REBAR",
     "RELAX",
     "VIMCO",
+    "Concrete",
     "DisARM",
     "Draw",
     "Estimate",
     "Estimator",
     "Exact",
     "ExtraSample",
+    "GappedStraightThrough",
+    "GumbelStraightThrough",
     "MultiSampleARMS",
     "MultiSampleDisARM",
     "MultiSampleLOORF",
     "MultiSampleReinforce",
     "Objective",
     "Options",
+    "ReinMax",
     "Reinforce",
     "Relaxation",
+    "SigmoidStraightThrough",
     "Stacked",
+    "StraightThrough",
     "as_estimator",
     "estimate",
     "relax_control",
@@ -76,12 +92,21 @@ ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "arms-ms-s": partial(MultiSampleARMS, coupling=Systematic()),
 }
 
+BIASED_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
+    "st": StraightThrough,
+    "st-sigmoid": SigmoidStraightThrough,
+    "concrete": Concrete,
+    "st-gumbel": GumbelStraightThrough,
+    "gapped-st": GappedStraightThrough,
+    "reinmax": ReinMax,
+}
+
 
 def as_estimator(name: str | Estimator, num_samples: int | None = None) -> Estimator:
     """Return the estimator of that name with that budget; an estimator object is returned as it is.
 
     Args:
-        name: A name in `arms.ESTIMATORS`, or an estimator.
+        name: A name in `arms.ESTIMATORS` or `arms.BIASED_ESTIMATORS`, or an estimator.
         num_samples: The budget; 8 unless given.
 
     >>> as_estimator("arms-s", num_samples=4)
@@ -95,6 +120,10 @@ def as_estimator(name: str | Estimator, num_samples: int | None = None) -> Estim
         return name
     if not isinstance(name, str):
         raise ValueError(f"estimator must be a name or an Estimator, got {name!r}")
-    if name not in ESTIMATORS:
-        raise ValueError(f"no estimator is called {name!r}: choose one of {', '.join(ESTIMATORS)}")
-    return ESTIMATORS[name](DEFAULT_NUM_SAMPLES if num_samples is None else num_samples)
+    factory = ESTIMATORS.get(name) or BIASED_ESTIMATORS.get(name)
+    if factory is None:
+        raise ValueError(
+            f"no estimator is called {name!r}: choose one of {', '.join(ESTIMATORS)}, or of the biased "
+            f"{', '.join(BIASED_ESTIMATORS)}"
+        )
+    return factory(DEFAULT_NUM_SAMPLES if num_samples is None else num_samples)

@@ -23,7 +23,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from arms.arguments import at_least_float32
+from arms.arguments import as_positive, at_least_float32
 from arms.estimators.base import Draw, Estimator, Slopes
 from arms.latents import Latent
 from arms.noise import uniform
@@ -42,8 +42,7 @@ class Relaxation(nn.Module):
 
     def __init__(self, temperature: float = 0.1, scale: float = 1.0, shape: Sequence[int] = ()) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
+        temperature = as_positive(temperature, "temperature")
         self.log_temperature = nn.Parameter(torch.full(tuple(shape), math.log(temperature)))
         self.scale = nn.Parameter(torch.full(tuple(shape), float(scale)))
 

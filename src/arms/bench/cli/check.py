@@ -4,7 +4,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import rich
@@ -16,7 +16,7 @@ from arms import checks
 from arms.arguments import as_count
 from arms.checks.estimator import COUNTS
 from arms.couplings import COUPLINGS, BinaryCoupling
-from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
+from arms.estimators import BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 
 COLOURS = {"pass": "[green]", "FAIL": "[bold red]"}
 MIN_DRAWS = 1000
@@ -54,25 +54,30 @@ def check(
 
 
 def estimators() -> None:
-    """List every estimator with its formula and reference."""
-    table = Table("name", "gradient of the", "estimate", "smallest n", "reference")
-    for name, factory in ESTIMATORS.items():
+    """List every estimator with its formula and reference; the biased baselines in a table of their own."""
+    rich.print(_listing(ESTIMATORS, "unbiased"))
+    rich.print(_listing(BIASED_ESTIMATORS, "biased: baselines to compare with, in no default comparison"))
+
+
+def _listing(registry: Mapping[str, Callable[[int], Estimator]], title: str) -> Table:
+    table = Table("name", "gradient of the", "estimate", "smallest n", "reference", title=title)
+    for name, factory in registry.items():
         one = factory(DEFAULT_NUM_SAMPLES)
         reference = getattr(one, "coupling", one).reference  # the coupling is what tells one ARMS from another
         smallest = f"{one.min_samples}{', even' if one.even_samples else ''}"
         table.add_row(name, str(one.target), one.formula, smallest, reference)
-    rich.print(table)
+    return table
 
 
 def _find(subject: str) -> BinaryCoupling | Callable[[int], Estimator]:
     """Return the coupling, or the function from num_samples to an estimator, that a user has named."""
-    if subject in ESTIMATORS:
-        return ESTIMATORS[subject]
+    if factory := ESTIMATORS.get(subject) or BIASED_ESTIMATORS.get(subject):
+        return factory
     if subject in COUPLINGS:
         return COUPLINGS[subject]()
     module, colon, attribute = subject.partition(":")
     if not colon:
-        names = ", ".join([*ESTIMATORS, *COUPLINGS])
+        names = ", ".join([*ESTIMATORS, *BIASED_ESTIMATORS, *COUPLINGS])
         raise ValueError(f"nothing is called {subject!r}: give one of {names}, or module:Class of your own")
     sys.path.insert(0, os.getcwd())
     try:

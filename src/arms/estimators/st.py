@@ -1,0 +1,33 @@
+r"""ST: straight through, the derivative of the objective taken for the gradient of its mean.
+
+$$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i) $$
+
+Biased because nothing of the law of b is in it: even for f(b) = b, whose gradient is p (1 - p), it says 1. For a linear
+f each component has the right sign, so that ascent still leads upwards.
+Reference: Bengio, Leonard & Courville, "Estimating or propagating gradients through stochastic neurons for conditional
+computation", 2013.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from arms.estimators.base import Draw
+from arms.estimators.biased import SlopeEstimator
+
+
+@dataclass(frozen=True)
+class StraightThrough(SlopeEstimator):
+    """The plain straight-through estimator, n independent samples. Biased.
+
+    >>> StraightThrough(4)(lambda b: b @ torch.tensor([1.0, -3.0]), torch.zeros(2)).grad
+    tensor([ 1., -3.])
+    """
+
+    formula: ClassVar[str] = "mean of df/db"
+    reference: ClassVar[str] = "Bengio et al. 2013"
+
+    def factor(self, draw: Draw) -> Tensor:
+        return torch.ones((), device=draw.points.device)

@@ -1,0 +1,51 @@
+r"""ST-GUMBEL: bits forward, the Concrete relaxation of the same noise backward (straight-through Gumbel-softmax).
+
+$$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{y_i (1 - y_i)}{\tau},
+   \qquad b_i = 1[z_i > 0], \quad y_i = \sigma(z_i/\tau), \quad z_i = \phi + \text{logistic noise} $$
+
+Biased because the derivative is taken at the bit and the path at the relaxed point, and neither sees the difference of
+f between 0 and 1; not even a multilinear f is exact, since E[y (1 - y)] / tau is p (1 - p) only as tau falls to 0.
+Reference: Jang, Gu & Poole, "Categorical reparameterization with Gumbel-softmax", ICLR 2017.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Generator, Tensor
+
+from arms.arguments import as_positive
+from arms.estimators.base import Draw
+from arms.estimators.biased import SlopeEstimator, logistic_draw, sigmoid_slope
+from arms.latents import Latent
+from arms.noise import indicator
+
+
+@dataclass(frozen=True)
+class GumbelStraightThrough(SlopeEstimator):
+    """Straight-through Gumbel-softmax, n independent samples. Biased.
+
+    Args:
+        num_samples: n.
+        temperature: tau of the relaxation behind the bits.
+
+    >>> import torch
+    >>> GumbelStraightThrough(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
+    torch.Size([5, 3])
+    """
+
+    temperature: float = 0.5
+
+    formula: ClassVar[str] = "mean of df/db y (1 - y) / tau, b = 1[z > 0], y = sigmoid(z / tau)"
+    reference: ClassVar[str] = "Jang et al. 2017"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
+
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        z = logistic_draw(latent, self.num_samples, generator)
+        return Draw(self, latent, indicator(z).to(latent.logits.dtype), memory=(z,))
+
+    def factor(self, draw: Draw) -> Tensor:
+        (z,) = draw.memory
+        return sigmoid_slope(z / self.temperature) / self.temperature
