@@ -64,6 +64,41 @@ def test_standard_deviation_is_the_samples() -> None:
     assert summarise([-1.0]).std is None
 
 
+def test_a_biased_estimator_is_never_best_and_no_other_is_held_against_it(tmp_path: Path) -> None:
+    far_above, low, lower = Stat(-1.0, 0.1, 4), Stat(-10.0, 0.1, 4), Stat(-12.0, 0.1, 4)
+    cells = mark_best([far_above, low, lower], [True, False, False])
+    assert [cell.best for cell in cells] == [False, True, False]
+    assert [cell.best for cell in mark_best([low, low, lower], [True, False, False])] == [False, True, False]
+    assert not any(cell.best for cell in mark_best([far_above, low], [True, False]))
+    for estimator, level in (("reinmax", -10.0), ("loorf", -100.0), ("arms-s", -90.0)):
+        for n in (4, 6):
+            config = TrainConfig(estimator=estimator, num_samples=n, replicas=2)
+            make_run(tmp_path / "runs" / f"{estimator}{n}", config, bounds_of(config, level))
+    for group in groups_of(tmp_path):
+        table = comparison(group, "name")
+        assert table is not None
+        assert [label for label, _ in table.rows] == ["loorf, R=2", "arms-s, R=2", "reinmax (biased), R=2"]
+        assert [{cell.best for cell in cells} for _, cells in table.rows] == [{False}, {True}, {False}]
+        assert {curve.label for plot in plots(group) for curve in plot.curves} >= {"reinmax (biased)"}
+    table = overview(groups_of(tmp_path), "overview")
+    assert table is not None
+    assert list(table.columns) == ["loorf", "arms-s", "reinmax (biased)"]
+    assert [[cell.best for cell in cells] for _, cells in table.rows] == [[False, True, False]] * 2
+    build_report([tmp_path / "runs"], tmp_path / "report.html")
+    for file in (tmp_path / "report.html", *tmp_path.rglob("*.md"), *tmp_path.rglob("*.tex"), *tmp_path.rglob("*.csv")):
+        assert "reinmax (biased)" in file.read_text(), file
+
+
+def test_a_biased_row_keeps_its_mark_beside_other_differences(tmp_path: Path) -> None:
+    for rate in (1e-3, 1e-4):
+        make_run(tmp_path / str(rate), TrainConfig(estimator="st", learning_rate=rate))
+    (group,) = groups_of(tmp_path)
+    assert [row.label for row in group.rows] == [
+        "st (biased) (learning_rate 0.0001)",
+        "st (biased) (learning_rate 0.001)",
+    ]
+
+
 # ---- columns and groups
 
 

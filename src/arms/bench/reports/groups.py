@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.reports.collect import RunData
-from arms.estimators import ESTIMATORS
+from arms.estimators import BIASED_ESTIMATORS, ESTIMATORS
 
 
 class Setting(NamedTuple):
@@ -44,6 +44,11 @@ class Row:
     runs: Sequence[RunData]
 
     @property
+    def biased(self) -> bool:
+        """Whether its estimator is biased, so that it is marked and never the best."""
+        return self.estimator in BIASED_ESTIMATORS
+
+    @property
     def finished(self) -> list[RunData]:
         """The runs that have final bounds."""
         return [run for run in self.runs if run.bounds is not None]
@@ -51,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """One comparison: its rows, in the order of the registry of estimators."""
+    """One comparison: its rows, in the order of the registry of estimators, biased ones last."""
 
     setting: Setting
     rows: Sequence[Row]
@@ -84,7 +89,7 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
         Row(_label(dict(key), dict(shared)), of_row[0].config.estimator, of_row)
         for key, of_row in by_difference.items()
     ]
-    order = {name: place for place, name in enumerate(ESTIMATORS)}
+    order = {name: place for place, name in enumerate([*ESTIMATORS, *BIASED_ESTIMATORS])}
     return sorted(rows, key=lambda row: (order.get(row.estimator, len(order)), row.label))
 
 
@@ -96,4 +101,14 @@ def _differences(config: TrainConfig) -> tuple[tuple[str, str], ...]:
 def _label(own: Mapping[str, str], shared: Mapping[str, str]) -> str:
     """Return the estimator, followed by every field in which the row differs from others."""
     extras = [f"{name} {value}" for name, value in own.items() if name not in shared and name != "estimator"]
-    return f"{own['estimator']} ({', '.join(extras)})" if extras else own["estimator"]
+    name = marked(own["estimator"])
+    return f"{name} ({', '.join(extras)})" if extras else name
+
+
+def marked(estimator: str) -> str:
+    """Return the name of an estimator as it stands in tables, legends and captions: with a mark if it is biased.
+
+    >>> marked("arms-s"), marked("reinmax")
+    ('arms-s', 'reinmax (biased)')
+    """
+    return f"{estimator} (biased)" if estimator in BIASED_ESTIMATORS else estimator

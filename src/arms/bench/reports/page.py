@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from arms.bench.reports.collect import Collection, RunData
 from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.figures import band
-from arms.bench.reports.groups import Group
+from arms.bench.reports.groups import Group, marked
 from arms.bench.reports.style import style_of
 from arms.bench.reports.tables import MARKING_RULE, Table
 
@@ -59,6 +59,7 @@ def render(collection: Collection, sections: Sequence[Section], overview: Overvi
         rule=MARKING_RULE,
         version=version,
         picture=_data_uri,
+        marked=marked,
         figures=Markup(script_json(figures)),  # noqa: S704 (script_json escapes)
         plotly=Markup(get_plotlyjs()),  # noqa: S704 (a library, not data)
     )

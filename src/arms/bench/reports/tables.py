@@ -13,7 +13,8 @@ from arms.bench.reports.groups import Group, Row
 MARKING_RULE = (
     "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of the column (in the "
     "overview, of the row), and every mean closer to it than the standard error of their difference, "
-    "sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no standard deviation, and is never marked."
+    "sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no standard deviation, and is never marked. Nor is a biased "
+    "estimator: its row has no part in the comparison."
 )
 
 
@@ -62,7 +63,8 @@ def comparison(group: Group, name: str) -> Table | None:
     columns = [(split, count) for split, count in _columns(group) if any(bound_stat(r, split, count) for r in rows)]
     if not columns:
         return None
-    by_column = [mark_best([bound_stat(row, split, count) for row in rows]) for split, count in columns]
+    biased = [row.biased for row in rows]
+    by_column = [mark_best([bound_stat(row, split, count) for row in rows], biased) for split, count in columns]
     cells = zip(*by_column, strict=True)
     headings = [_heading(split, count, group.setting.num_samples) for split, count in columns]
     labelled = [(_counted(row), tuple(of_row)) for row, of_row in zip(rows, cells, strict=True)]
@@ -82,12 +84,13 @@ def beside_paper(group: Group, name: str) -> list[Table]:
 
 def overview(groups: Sequence[Group], name: str) -> Table | None:
     """Return the test bound of every group (rows) and estimator (columns), if there is more than one group."""
-    labels = list(dict.fromkeys(row.label for group in groups for row in group.rows if row.finished))
+    biased = {row.label: row.biased for group in groups for row in group.rows if row.finished}
+    labels = list(biased)
     titles, shared = _differing_and_shared([group.setting.parts for group in groups])
     rows = []
     for title, group in zip(titles, groups, strict=True):
         stats = {row.label: bound_stat(row, "test", TEST_BOUND_SAMPLES) for row in group.rows}
-        cells = mark_best([stats.get(label) for label in labels])
+        cells = mark_best([stats.get(label) for label in labels], list(biased.values()))
         if any(cell.stat for cell in cells):
             rows.append((title, cells))
     title = ", ".join([f"test K={TEST_BOUND_SAMPLES}", *shared])
@@ -117,17 +120,24 @@ def summarise(values: Sequence[float]) -> Stat:
     return Stat(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
-def mark_best(stats: Sequence[Stat | None]) -> list[Cell]:
-    """Mark by MARKING_RULE; a column with a single number has no best, and a number without std is never marked."""
-    ranked = [stat for stat in stats if stat is not None and stat.std is not None]
-    if len(ranked) < 2:
+def mark_best(stats: Sequence[Stat | None], biased: Sequence[bool] | None = None) -> list[Cell]:
+    """Mark by MARKING_RULE; a column with a single number to rank has no best.
+
+    Args:
+        stats: The numbers of one column.
+        biased: Which of them are a biased estimator's: those are not ranked at all, nor are numbers without std.
+            None of them unless given.
+    """
+    pairs = zip(stats, biased or [False] * len(stats), strict=True)
+    ranked = [None if stat is None or stat.std is None or apart else stat for stat, apart in pairs]
+    numbers = [stat for stat in ranked if stat is not None]
+    if len(numbers) < 2:
         return [Cell(stat) for stat in stats]
-    top = max(ranked, key=lambda stat: stat.mean)
-    return [Cell(stat, best=stat in ranked and _as_good(stat, top)) for stat in stats]
+    top = max(numbers, key=lambda stat: stat.mean)
+    return [Cell(stat, one is not None and _as_good(one, top)) for stat, one in zip(stats, ranked, strict=True)]
 
 
-def _as_good(stat: Stat | None, top: Stat) -> bool:
-    assert stat is not None
+def _as_good(stat: Stat, top: Stat) -> bool:
     return stat.mean == top.mean or top.mean - stat.mean < math.hypot(_standard_error(stat), _standard_error(top))
 
 
