@@ -13,11 +13,13 @@ from arms import (
     ARMS,
     ARTS,
     LOORF,
+    RODEO,
     VIMCO,
     Bernoulli,
     BinaryCoupling,
     Coupling,
     DisARM,
+    DoubleCV,
     Draw,
     Estimator,
     Exact,
@@ -60,7 +62,7 @@ def expected_estimate(estimator: Estimator, objective: TensorObjective, latent: 
     if target.direct:
         (direct,) = torch.autograd.grad(draw.estimator.value(draw, found.values).sum(), own.logits)
         grad = grad + direct
-    return (latent.with_event_axes(weights) * grad).sum(0)
+    return (latent.with_event_axes(weights) * grad.view(len(weights), *latent.logits.shape)).sum(0)
 
 
 def every_draw(estimator: Estimator, latent: Latent) -> tuple[Draw, Tensor]:
@@ -76,6 +78,9 @@ def every_draw(estimator: Estimator, latent: Latent) -> tuple[Draw, Tensor]:
     columns, weights = joint(laws)
     many, rows = _repeated(latent, len(weights)), estimator.num_samples
     memory = (columns[rows:],) if len(columns) > rows else ()
+    if isinstance(estimator, DoubleCV):  # whose coefficient must not be fitted from other states: a row for each
+        alone = replace(many, logits=many.logits.unsqueeze(1))
+        return Draw(estimator, alone, _as_samples(columns[:rows], latent).unsqueeze(2)), weights
     return Draw(estimator, many, _as_samples(columns[:rows], latent), memory=memory), weights
 
 
@@ -89,6 +94,8 @@ def law_of(estimator: Estimator, latent: Latent) -> Law:
         case ARMS():
             return coupled(estimator.coupling, n, latent)
         case Reinforce() | LOORF() | MultiSampleReinforce() | VIMCO() | MultiSampleLOORF():
+            return coupled(Independent(), n, latent)
+        case DoubleCV() | RODEO():
             return coupled(Independent(), n, latent)
         case StraightThrough() | SigmoidStraightThrough() | GappedStraightThrough() | ReinMax():
             return coupled(Independent(), n, latent)

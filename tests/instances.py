@@ -14,12 +14,14 @@ from arms import (
     LOORF,
     REBAR,
     RELAX,
+    RODEO,
     VIMCO,
     Bernoulli,
     Concrete,
     Coupling,
     Dirichlet,
     DisARM,
+    DoubleCV,
     Estimator,
     Exact,
     ExtraSample,
@@ -56,6 +58,18 @@ class Wave(nn.Module):
         first, last = self.first.to(z), self.last.to(z)
         values: Tensor = torch.tanh(z @ first[: z.shape[-1]]) @ last + 0.3 * z[..., 0]
         return values
+
+
+class Wild(nn.Module):
+    """A control for RODEO that is far from zero and far from linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, change: Tensor, value: Tensor) -> Tensor:
+        found = torch.stack([torch.sin(change + value), torch.tanh(change * value) + 0.1 * change.square()], -1)
+        return self.scale.to(found) * found
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,12 @@ BOUND = [
     ),
     *(MultiSampleARMS(k + m, bound_samples=k, coupling=Gaussian()) for k, m in ((1, 3), (2, 2), (3, 3))),
 ]
+CONTROLLED = {
+    **{f"double-cv, n = {n}": DoubleCV(n) for n in (2, 3)},
+    "double-cv, other coefficient": DoubleCV(4, coefficient=-0.7),
+    "rodeo, n = 2": RODEO(2),
+    **{f"rodeo, wild control, n = {n}": RODEO(n, control=Wild()) for n in (2, 3)},
+}
 RELAXED = {
     f"{name}, n = {n}": estimator
     for n in (2, 4, 8)
@@ -165,7 +185,7 @@ CATEGORICAL = [
 ]
 INSTANCES = [
     *(Instance(estimator) for estimator in (*EXPECTATION, *BOUND, *WRAPPED, *BIASED)),
-    *(Instance(estimator, name=name) for name, estimator in RELAXED.items()),
+    *(Instance(estimator, name=name) for name, estimator in {**RELAXED, **CONTROLLED}.items()),
     Instance(ExtraSample(RELAXED["relax, network, n = 2"]), name="extra sample of relax, network, n = 2"),
     *(Instance(estimator, OneHot) for estimator in CATEGORICAL),
 ]

@@ -4,12 +4,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from instances import Wild
 from torch import Generator, Tensor
 
 from arms import (
     ARM,
     ARMS,
     LOORF,
+    RODEO,
     VIMCO,
     Bernoulli,
     Dirichlet,
@@ -23,6 +25,7 @@ from arms import (
     Systematic,
 )
 from arms.estimators.base import Slopes
+from arms.estimators.double_cv import linear_control
 from arms.estimators.loorf import leave_one_out
 from arms.targets import log_mean_exp
 
@@ -135,6 +138,33 @@ class CoupledBound(MultiSampleARMS):
         return Draw(self, latent, self.coupling.sample(latent, self.num_samples, generator))
 
 
+@dataclass(frozen=True)
+class CoupledDoubleCV(ARMS):
+    """A control variate that needs independent samples, on coupled ones."""
+
+    @property
+    def slopes(self) -> Slopes:
+        return "all"
+
+    @property
+    def derivatives(self) -> int:
+        return self.num_samples
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        assert slopes is not None
+        return super().combine(draw, values) - linear_control(draw.latent, draw.points, slopes)
+
+
+@dataclass(frozen=True)
+class CoupledRODEO(CoupledDoubleCV):
+    """The same with the control variates of RODEO."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        controlled, plain = RODEO(self.num_samples, control=Wild()), LOORF(self.num_samples)
+        control = controlled.combine(draw, values, slopes) - plain.combine(draw, values)
+        return ARMS.combine(self, draw, values) + control.detach()
+
+
 GROSS: list[Estimator] = [
     NoDebias(4, Systematic()),
     NoDebias(3, Dirichlet()),
@@ -145,6 +175,8 @@ GROSS: list[Estimator] = [
     NoDirectTerm(4, coupling=Systematic()),
     NoDebiasOfSlots(4, coupling=Systematic()),
     SeesItself(2),
+    *(CoupledDoubleCV(n, coupling) for n, coupling in ((2, Dirichlet()), (3, Systematic()))),
+    CoupledRODEO(3, Systematic()),
 ]
 SEEN_BY_ENUMERATION: list[Estimator] = [*GROSS, WrongCorrelation(3), SelfBaseline(3), FlippedNoise(2)]
 SEEN_BY_DRAWS: list[Estimator] = [

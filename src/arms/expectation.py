@@ -179,7 +179,7 @@ def attach(draw: Draw, values: Values, slopes: Tensor | None = None, *, validate
         draw: What `arms.draw` returned.
         values: `[m, *batch]`, the objective at `draw.points`; any array.
         slopes: `[k, *batch, d]`, its derivative at the last k points the estimator asks for it at (`rebar` and `relax`:
-            those after the samples). Taken from the graph of `values` unless given.
+            those after the samples; others: all). Taken from the graph of `values` unless given.
         validate: Look for NaN and infinity, which on a GPU waits for the device.
 
     >>> logits = torch.zeros(3, requires_grad=True)

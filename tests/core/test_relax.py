@@ -289,4 +289,4 @@ def test_making_an_estimator_draws_nothing() -> None:
     made = [factory(8) for factory in EVERY.values()]
     assert torch.equal(state, torch.get_rng_state())
     learning = {type(one) for one in made if list(one.parameters())}
-    assert learning == {REBAR, RELAX}
+    assert learning == {REBAR, RELAX, arms.RODEO}

@@ -11,7 +11,9 @@ expectation.json, bound.json, relaxed.json, biased.json hold one estimator's `co
   memory      what the draw remembers: for ARM the uniforms u [n/2, batch, d]; for REBAR and RELAX z and z~ given the
               bits [n, batch, d] (z first, then z~), and the slope of z~ in the logits [n/2, batch, d]; for Concrete and
               GumbelStraightThrough z, logits plus logistic noise [n, batch, d]
-  control     for RELAX the free function r at z and z~: its values [n, batch] and slopes [n, batch, d]; else null
+  control     for RELAX the free function r at z and z~: its values [n, batch] and slopes [n, batch, d]; for RODEO what
+              its network says of sample i beside sample i + s, for s = 1 to n - 1: `found` [n - 1, n, batch, 1 + d, 2],
+              at the sample and after the flip of each bit, (h_0, h_1); else null
   gradient    [batch, ...]: what `combine` must return (of a bound, the score part: the direct term is autograd's)
   value       [batch]: the target as seen by the samples
 paths.json: bits, logistic noise [2, m, d] (for z, for z~) and logits; z and z~ as `points`, d z~ / d logit as `path`.
@@ -27,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from instances import INSTANCES, Instance, Wave, parts
+from instances import INSTANCES, Instance, Wave, Wild, parts
 from torch import Tensor, nn
 
-from arms import COUPLINGS, REBAR, RELAX, Bernoulli, BinaryCoupling, Draw, Estimator, Latent, OneHot, Relaxation
+from arms import COUPLINGS, REBAR, RELAX, RODEO, Bernoulli, BinaryCoupling, Draw, Estimator, Latent, OneHot, Relaxation
 from arms.checks import random_table, table_objective
 from arms.couplings import CorrelatedPair
 from arms.estimators.pipeline import Options, evaluate
@@ -58,6 +60,8 @@ def instances() -> Iterator[Instance]:
         yield Instance(REBAR(n, soft), name=f"REBAR, n = {n}, temperature 0.7, scale -0.6")
         yield Instance(RELAX(n, soft, Wave()), name=f"RELAX, n = {n}, temperature 0.7, scale -0.6")
         yield Instance(RELAX(n, None, Wave()), name=f"RELAX, n = {n}, no relaxation")
+    for n in (2, 3):
+        yield Instance(RODEO(n, Wild()), name=f"RODEO, n = {n}")
 
 
 def estimator_case(instance: Instance) -> Case:
@@ -70,6 +74,7 @@ def estimator_case(instance: Instance) -> Case:
         draw = estimator.draw(latent, seeded(2))
         values, slopes, _ = evaluate(objective, draw, Options())
         values = values.detach()
+        control = control_of(estimator, draw, values, slopes)
         gradient = estimator.combine(draw, values, slopes)
         value = estimator.value(draw, values)
     return {
@@ -83,20 +88,27 @@ def estimator_case(instance: Instance) -> Case:
         "values": plain(values),
         "slopes": None if slopes is None else plain(slopes),
         "memory": [plain(kept) for kept in draw.memory],
-        "control": control_of(estimator, draw),
+        "control": control,
         "gradient": plain(gradient),
         "value": plain(value),
     }
 
 
-def control_of(estimator: Estimator, draw: Draw) -> Case | None:
-    """RELAX's free function and its slope at z and z~."""
-    if not isinstance(estimator, RELAX):
-        return None
-    z = draw.memory[0].clone().requires_grad_()
-    values = estimator.control(z)
-    (slopes,) = torch.autograd.grad(values.sum(), z)
-    return {"values": plain(values.detach()), "slopes": plain(slopes)}
+def control_of(estimator: Estimator, draw: Draw, values: Tensor, slopes: Tensor | None) -> Case | None:
+    """RELAX's free function and its slope at z and z~; all that RODEO's network says."""
+    match estimator:
+        case RELAX():
+            with torch.enable_grad():
+                z = draw.memory[0].clone().requires_grad_()
+                free = estimator.control(z)
+                (slope,) = torch.autograd.grad(free.sum(), z)
+            return {"values": plain(free.detach()), "slopes": plain(slope)}
+        case RODEO():
+            said: list[Tensor] = []
+            with estimator.control.register_forward_hook(lambda *call: said.append(call[-1])):
+                estimator.combine(draw, values, slopes)
+            return {"found": plain(torch.stack(said))}
+    return None
 
 
 def settings(estimator: Estimator) -> Case:

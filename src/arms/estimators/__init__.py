@@ -15,6 +15,7 @@ from arms.estimators.base import Draw, Estimate, Estimator, Objective, variance_
 from arms.estimators.concrete import Concrete
 from arms.estimators.disarm import DisARM
 from arms.estimators.disarm_ms import MultiSampleDisARM
+from arms.estimators.double_cv import DoubleCV
 from arms.estimators.exact import Exact
 from arms.estimators.gapped_st import GappedStraightThrough
 from arms.estimators.loorf import LOORF
@@ -25,6 +26,7 @@ from arms.estimators.reinforce import Reinforce
 from arms.estimators.reinforce_ms import MultiSampleReinforce
 from arms.estimators.reinmax import ReinMax
 from arms.estimators.relax import RELAX, relax_control
+from arms.estimators.rodeo import RODEO, SteinControl
 from arms.estimators.st import StraightThrough
 from arms.estimators.st_gumbel import GumbelStraightThrough
 from arms.estimators.st_sigmoid import SigmoidStraightThrough
@@ -41,9 +43,11 @@ __all__ = [
     "LOORF",
     "REBAR",
     "RELAX",
+    "RODEO",
     "VIMCO",
     "Concrete",
     "DisARM",
+    "DoubleCV",
     "Draw",
     "Estimate",
     "Estimator",
@@ -62,6 +66,7 @@ __all__ = [
     "Relaxation",
     "SigmoidStraightThrough",
     "Stacked",
+    "SteinControl",
     "StraightThrough",
     "as_estimator",
     "estimate",
@@ -82,6 +87,8 @@ ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "arms-s": partial(ARMS, coupling=Systematic()),
     "rebar": REBAR,
     "relax": RELAX,
+    "double-cv": DoubleCV,
+    "rodeo": RODEO,
     "exact": Exact,
     "reinforce-ms": MultiSampleReinforce,
     "vimco": VIMCO,

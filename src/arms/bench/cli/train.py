@@ -65,8 +65,8 @@ def train(
     Args:
         config: Everything that decides the numbers.
         together: Estimators to train together as one wider ensemble, one run each, instead of `--estimator`; they must
-            differ and ask the same of the model; rebar, relax and exact share an ensemble with no other. On a GPU
-            that takes little longer than one of them. The noise of a run then depends on the other runs too.
+            differ and ask the same of the model; rebar, relax, rodeo and exact share an ensemble with no other. On a
+            GPU that takes little longer than one of them. The noise of a run then depends on the other runs too.
         preset: `paper` takes a million steps, five replicas and the paper's decoder rule, unless a flag is given.
         device: auto, cpu or cuda.
         runs: Folder of all runs.

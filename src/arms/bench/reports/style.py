@@ -50,6 +50,8 @@ STYLES: Mapping[str, Style] = {
     "disarm": Style(PURPLE, "dash", "triangle-down"),
     "relax": Style(ORANGE, "dash", "cross"),
     "rebar": Style(ORANGE, "dot", "x"),
+    "double-cv": Style(GREEN, "dot", "square"),
+    "rodeo": Style(GREEN, "solid", "pentagon"),
     "arm": Style(GREY, "dash", "x"),
     "arts": Style(PURPLE, "dot", "star"),
     "reinforce": Style(GREY, "dot", "cross"),
