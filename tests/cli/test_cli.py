@@ -102,6 +102,7 @@ def test_listing_and_toy(tmp_path: Path) -> None:
     assert "arms-s" in unbiased
     assert "reinmax" not in unbiased
     assert "reinmax" in biased
+    assert "1[z" in biased  # brackets are no markup
     result = run("toy", "--num-samples", "4", "--replicas", "50", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "arms-n" in result.stdout

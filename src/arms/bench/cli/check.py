@@ -65,7 +65,7 @@ def _listing(registry: Mapping[str, Callable[[int], Estimator]], title: str) -> 
         one = factory(DEFAULT_NUM_SAMPLES)
         reference = getattr(one, "coupling", one).reference  # the coupling is what tells one ARMS from another
         smallest = f"{one.min_samples}{', even' if one.even_samples else ''}"
-        table.add_row(name, str(one.target), one.formula, smallest, reference)
+        table.add_row(name, str(one.target), escape(one.formula), smallest, reference)
     return table
 
 
