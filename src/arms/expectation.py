@@ -17,6 +17,7 @@ from arms.estimators.pipeline import (
     estimate,
     evaluate,
     gradient,
+    learns,
     slopes_of,
 )
 from arms.latents import Latent, Logits, as_latent
@@ -198,7 +199,7 @@ def attach(draw: Draw, values: Values, slopes: Tensor | None = None, *, validate
     tensor = as_values(draw, values, draw.points, options)
     asked = draw.estimator.slopes
     if asked != "none" and slopes is None:
-        slopes = slopes_of(draw, draw.points, tensor, options)
+        slopes = slopes_of(draw, draw.points, tensor, options, learning=learns(draw.estimator))
     elif slopes is not None:
         slopes = _check_slopes(draw, slopes)
     found = Evaluation(tensor, slopes)

@@ -213,7 +213,7 @@ def test_bound_of_many_samples_approaches_the_enumerated_likelihood(digits: Data
 def test_clean_variance_ranks_estimators(digits: Dataset) -> None:
     model = trained(SMALL, digits, 100).model
     x = binarize(digits.test[:10], 16, torch.Generator().manual_seed(0)).expand(2, -1, -1)
-    table = gradient_variances(model, x, 4, ["loorf", "disarm", "arms-s"], 300, seeded_generator(0, "variance"))
+    table = gradient_variances(model, x, ["loorf", "disarm", "arms-s"], 4, seeded_generator(0, "variance"), repeats=300)
     rows = {row.estimator: row.variance for row in table.rows}
     assert rows["arms-s"] < rows["loorf"]
     assert all(row.bias_score < table.score_limit for row in table.rows)

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+import arms
 from arms.bench.cli import main
 from arms.bench.cli.parsing import parse
 from arms.bench.config import TrainConfig
@@ -123,9 +125,43 @@ def test_a_runs_life(tmp_path: Path) -> None:
     compared = run("variance", "runs/mine", "--repeats", "20", "--estimators", "loorf", "arms-s", cwd=tmp_path)
     assert compared.returncode == 0, compared.stderr
     assert "arms-s" in compared.stdout
+    assert "left out" not in compared.stdout
     drawn = run("sample", "runs/mine", "--count", "4", cwd=tmp_path)
     assert drawn.returncode == 0, drawn.stderr
     assert (tmp_path / "runs/mine/samples.png").read_bytes().startswith(b"\x89PNG")
+
+
+class Marked(arms.LOORF):
+    unbiased: ClassVar[bool] = False
+
+
+def test_variance_counts_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(arms.ESTIMATORS, "marked", Marked)
+
+    def said(*words: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["arms", *words])
+        main()
+        return capsys.readouterr().out.splitlines()
+
+    said("train", "--steps", "10", "--report-every", "10", "--latents", "8", "--num-samples", "4", "--name", "mine")
+    compare = ("variance", "runs/mine", "--repeats", "3", "--batch-size", "4")
+    lines = said(*compare)
+    assert max(map(len, lines)) <= 100
+    cells = {line.split()[0]: line.split()[1:4] for line in lines}
+    assert cells["arms-s"] == ["4", "4", "0"]
+    assert "left out: rebar, relax (parameters of their own: compare trained objects)" in lines
+    assert list(cells).index("marked") > list(cells).index("reinforce")  # biased ones last, whatever their variance
+    assert cells["marked"] == ["(biased)", "4", "4"]
+    named = said(*compare, "--estimators", "rebar", "relax", "disarm", "--evaluations", "9")
+    assert max(map(len, named)) <= 100
+    cells = {line.split()[0]: line.split()[1:] for line in named}
+    assert cells["rebar"][:4] == cells["relax"][:4] == ["(untrained)", "6", "9", "6"]
+    assert cells["disarm"][:3] == ["8", "8", "0"]
+    assert not any(line.startswith("left out") for line in named)
+    assert next(line.split() for line in said(*compare, "--num-samples", "6") if "loorf " in line)[1] == "6"
 
 
 def test_several_estimators_at_once(
@@ -223,6 +259,11 @@ def test_run_mistakes_are_one_line(tmp_path: Path, words: list[str], message: st
         (["evaluate", "run", "--images", "-390"], "--images must be an integer >= 1, got -390"),
         (["variance", "run", "--batch-size", "0"], "--batch-size must be an integer >= 1, got 0"),
         (["variance", "run", "--num-samples", "0"], "--num-samples must be an integer >= 1, got 0"),
+        (["variance", "run", "--evaluations", "0"], "--evaluations must be an integer >= 1, got 0"),
+        (
+            ["variance", "run", "--evaluations", "8", "--num-samples", "8"],
+            "--num-samples and --evaluations exclude each other: give one of them",
+        ),
         (["sample", "run", "--count", "0"], "--count must be an integer >= 1, got 0"),
         (["check", "loorf", "--draws", "-5"], "--draws must be an integer >= 1000, got -5"),
         (["check", "systematic", "--draws", "1"], "--draws must be an integer >= 1000, got 1"),

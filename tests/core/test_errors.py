@@ -67,8 +67,34 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: arms.expectation(lambda b: b.sum(), torch.zeros(2), chunk=2), r"shape \[2\], got a scalar"),
     (lambda: arms.expectation(nothing, torch.zeros(3), chunk=2), r"a tensor or an array of shape \[2\], got NoneType"),
     (lambda: arms.variance(total, torch.zeros(2), repeats=1), r"repeats must be an integer >= 2, got 1"),
-    (lambda: arms.variance(total, torch.zeros(2), 0), r"num_samples must be an integer >= 1, got 0"),
+    (lambda: arms.variance(total, torch.zeros(2), None, 0), r"num_samples must be an integer >= 1, got 0"),
     (lambda: arms.variance(total, torch.zeros(2), estimators=[]), r"at least one estimator"),
+    (
+        lambda: arms.variance(total, torch.zeros(2), 4, ["loorf"]),  # type: ignore[arg-type]
+        r"estimators must be .* got 4: .* now that of arms.expectation, .*estimators, num_samples, generator",
+    ),
+    (lambda: arms.variance(total, torch.zeros(2), 0.5), r"a sequence of these, got 0.5"),  # type: ignore[arg-type]
+    (lambda: arms.variance(total, torch.zeros(2), [7]), r"must be a name or an Estimator, got 7"),  # type: ignore[list-item]
+    (lambda: arms.variance(total, torch.zeros(2), "loof"), r"no estimator is called 'loof': choose one of"),
+    (lambda: arms.variance(total, torch.zeros(2), "loof", evaluations=4), r"no estimator is called 'loof'"),
+    (lambda: arms.variance(total, torch.zeros(2), "disarm", 3), r"must be even.*got 3: try 4"),
+    (
+        lambda: arms.variance(total, torch.zeros(2), None, 4, evaluations=6),
+        r"num_samples and evaluations exclude each other, got 4 and 6: give",
+    ),
+    (lambda: arms.variance(total, torch.zeros(2), evaluations=0), r"evaluations must be an integer >= 1, got 0"),
+    (
+        lambda: arms.variance(total, torch.zeros(2), "rebar", evaluations=2),
+        r"no num_samples of rebar takes at most evaluations=2 .*: give more, or leave rebar out",
+    ),
+    (
+        lambda: arms.variance(total, torch.zeros(5), "exact", evaluations=31),
+        r"exact makes 32 evaluations, more than evaluations=31: leave it out",
+    ),
+    (
+        lambda: arms.variance(total, arms.OneHot(torch.zeros(2, 3)), "arms-s"),
+        r"ARMS takes Bernoulli latents, got OneHot",
+    ),
 ]
 
 

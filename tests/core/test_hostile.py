@@ -111,8 +111,8 @@ def test_variance_does_not_accuse_unbiased_estimators_beside_a_large_constant() 
     table = arms.variance(
         lambda b: 1e6 + 0.1 * (b.double() @ weights).square(),
         torch.tensor([0.3, -1.2, 1.0, 0.0]),
-        4,
         ["loorf", "disarm", "arms-s"],
+        4,
         repeats=1000,
         generator=seeded(),
     )

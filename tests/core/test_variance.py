@@ -1,14 +1,21 @@
-"""Tier 5: claims about variance, against closed forms."""
+"""Tier 5: claims about variance, against closed forms; and the table that compares estimators."""
 
+import inspect
 import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch import Generator, Tensor, nn
+from torch.distributions import Bernoulli, OneHotCategorical
 
 import arms
 from arms.bench import toy
 from arms.checks import VarianceRow, VarianceTable, score_limit, univariate_variance
-from arms.checks.variance import COMPARED
+from arms.checks.labels import label
 
 POINTS = torch.logit(torch.linspace(0.1, 0.9, 41, dtype=torch.float64))
 
@@ -56,18 +63,71 @@ def test_closed_forms_tell_estimators_apart() -> None:
 
 
 class Halved(arms.LOORF):
-    def combine(self, draw: arms.Draw, values: torch.Tensor, slopes: torch.Tensor | None = None) -> torch.Tensor:
+    def combine(self, draw: arms.Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
         return super().combine(draw, values) / 2
+
+
+class StraightThrough(arms.Estimator):
+    """Biased, with little variance: df/db at the samples times p (1 - p)."""
+
+    unbiased: ClassVar[bool] = False
+
+    @property
+    def slopes(self) -> arms.estimators.base.Slopes:
+        return "all"
+
+    @property
+    def derivatives(self) -> int:
+        return self.num_samples
+
+    def draw(self, latent: arms.Latent, generator: Generator | None = None) -> arms.Draw:
+        return arms.Draw(self, latent, latent.sample(self.num_samples, generator))
+
+    def combine(self, draw: arms.Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        assert slopes is not None
+        p = draw.latent.mean()
+        return (slopes * p * (1 - p)).mean(0)
+
+
+class HalfWay(StraightThrough):
+    """The same with the slope at 1/2: one more point, which is no sample."""
+
+    @property
+    def slopes(self) -> arms.estimators.base.Slopes:
+        return "extra"
+
+    @property
+    def evaluations(self) -> int:
+        return self.num_samples + 1
+
+    @property
+    def derivatives(self) -> int:
+        return 1
+
+    def draw(self, latent: arms.Latent, generator: Generator | None = None) -> arms.Draw:
+        samples = latent.sample(self.num_samples, generator)
+        return arms.Draw(self, latent, torch.cat([samples, torch.full_like(samples[:1], 0.5)]), 1)
+
+
+def seeded(seed: int = 0) -> Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def quadratic(b: Tensor) -> Tensor:
+    return (b.sum(-1) - 1.2).square()
+
+
+# --- What is measured -------------------------------------------------------------------------------------------------
 
 
 def test_table_ranks_estimators_and_sees_bias() -> None:
     table = arms.variance(
-        lambda b: (b.sum(-1) - 1.2).square(),
+        quadratic,
         torch.tensor([[0.3, -0.5, 1.0]]),
-        4,
         ["reinforce", "loorf", "arms-s", "exact", Halved(4)],
+        4,
+        seeded(),
         repeats=2000,
-        generator=torch.Generator().manual_seed(0),
     )
     rows = {row.estimator: row for row in table.rows}
     assert rows["exact"].variance < rows["arms-s"].variance < rows["loorf"].variance < rows["reinforce"].variance
@@ -78,36 +138,30 @@ def test_table_ranks_estimators_and_sees_bias() -> None:
 
 def test_table_beyond_enumeration_compares_with_loorf() -> None:
     weights = torch.linspace(-1, 1, 30)
-    table = arms.variance(lambda b: (b @ weights).square(), torch.zeros(2, 30), 4, ["loorf", "arms-s"], repeats=500)
+    table = arms.variance(lambda b: (b @ weights).square(), torch.zeros(2, 30), ["loorf", "arms-s"], 4, repeats=500)
     assert table.reference == "other draws of loorf"
     assert all(row.bias_score < table.score_limit for row in table.rows)
 
 
 @pytest.mark.parametrize("logit", [-10.0, 5.0])
 def test_nearly_certain_latents_are_left_out_of_the_bias_score(logit: float) -> None:
+    names = [row.estimator for row in arms.variance(quadratic, torch.zeros(2), num_samples=8, repeats=2).rows]
     table = arms.variance(
         lambda b: (b.sum(-1) - 0.3).square(),
         torch.tensor([0.0, logit]),
-        8,
-        [*COMPARED, Halved(8)],
-        generator=torch.Generator().manual_seed(0),
+        [*names, Halved(8)],
+        generator=seeded(),
     )
-    assert table.left_out == 1
-    assert "left out of it: 1" in str(table)
+    assert table.unscored == 1
+    assert "have no part in it: 1" in str(table)
     suspicious = [row.estimator for row in table.rows if row.bias_score > table.score_limit]
     assert suspicious == ["Halved"]
 
 
 def test_few_repeats_have_no_bias_score() -> None:
-    table = arms.variance(lambda b: b.sum(-1), torch.zeros(3), 100, ["loorf"], repeats=5)
+    table = arms.variance(lambda b: b.sum(-1), torch.zeros(3), ["loorf"], 100, repeats=5)
     assert math.isnan(table.rows[0].bias_score)
-    assert table.left_out == 3
-
-
-def test_ratio_to_a_variance_of_zero() -> None:
-    rows = tuple(VarianceRow(name, 2, variance, 0.0, 0.0) for name, variance in (("a", 0.0), ("b", 0.0), ("c", 0.5)))
-    lines = str(VarianceTable(rows, "enumeration", 5.0)).splitlines()
-    assert [line.split()[3] for line in lines[1:4]] == ["1.000", "1.000", "inf"]
+    assert table.unscored == 3
 
 
 def test_one_sample_beyond_enumeration() -> None:
@@ -119,8 +173,425 @@ def test_score_limit_of_very_many_comparisons() -> None:
     assert score_limit(10**9) < score_limit(10**10) < score_limit(10**12) < 9
 
 
+def test_measured_variance_is_that_of_the_closed_form() -> None:
+    logits, repeats = torch.tensor([0.4]), 4000
+    table = arms.variance(lambda b: b[..., 0], logits, ["loorf", "disarm"], 4, seeded(), repeats=repeats)
+    for row in table.rows:
+        exact = univariate_variance(arms.as_estimator(row.estimator, 4), logits.double(), 0.0, 1.0)
+        assert exact is not None
+        # As above: the kurtosis of these bounded estimates stays under 60.
+        assert abs(row.variance / exact.item() - 1) < score_limit(2) * (60 / repeats) ** 0.5
+
+
+def test_no_gradient_is_left_anywhere() -> None:
+    weights = torch.randn(3, generator=seeded()).requires_grad_()
+    logits = torch.zeros(2, 3, requires_grad=True)
+    rebar = arms.REBAR(4)
+    for context in (torch.no_grad(), torch.enable_grad()):
+        with context:
+            table = arms.variance(
+                lambda b: (b @ weights).square(),
+                Bernoulli(logits=logits),
+                [StraightThrough(4), rebar, "loorf"],
+                repeats=5,
+            )
+        assert {row.estimator: row.derivatives for row in table.rows} == {"StraightThrough": 4, "REBAR": 4, "loorf": 0}
+    assert weights.grad is None
+    assert logits.grad is None
+    assert all(parameter.grad is None for parameter in rebar.parameters())
+
+
+class DifferentiableOnce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, b: Tensor) -> Tensor:
+        return b.sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        assert not torch.is_grad_enabled(), "a second derivative was prepared"
+        return grads[0].unsqueeze(-1).expand(*grads[0].shape, 3)
+
+
+def test_nothing_learns_so_nothing_is_differentiated_twice() -> None:
+    def objective(b: Tensor) -> Tensor:
+        values: Tensor = DifferentiableOnce.apply(b)  # type: ignore[no-untyped-call]
+        return values
+
+    (row,) = arms.variance(objective, torch.zeros(3), "rebar", 4, repeats=2).rows
+    assert row.derivatives == 4
+
+
+# --- Categories -------------------------------------------------------------------------------------------------------
+
+
+class HalvedCategories(Halved):
+    latents: ClassVar[tuple[type[arms.Latent], ...]] = (arms.Latent,)
+
+
+def test_categories_are_compared_and_bias_is_seen() -> None:
+    logits = torch.randn(2, 3, 4, generator=seeded())
+    values = torch.randn(3, 4, generator=seeded(1))
+
+    def objective(b: Tensor) -> Tensor:
+        return (b * values).sum((-1, -2)).square()
+
+    table = arms.variance(
+        objective, OneHotCategorical(logits=logits), ["reinforce", "loorf", "exact", HalvedCategories(8)], 8, seeded()
+    )
+    rows = {row.estimator: row for row in table.rows}
+    assert table.reference == "enumeration"
+    assert rows["exact"].evaluations == 4**3
+    assert all(rows[name].bias_score < table.score_limit for name in ("reinforce", "loorf", "exact"))
+    assert rows["HalvedCategories"].bias_score > table.score_limit
+    assert rows["exact"].variance == 0 < rows["loorf"].variance
+
+
+def test_the_variance_of_categories_is_that_of_their_estimates() -> None:
+    latent, n, repeats = arms.OneHot(torch.tensor([[0.5, 0.0, -1.0]])), 4, 4000
+    weights = torch.tensor([1.0, -2.0, 0.5])
+
+    def objective(b: Tensor) -> Tensor:
+        return (b[..., 0, :] * weights).sum(-1)
+
+    (row,) = arms.variance(objective, latent, "loorf", n, seeded(), repeats=repeats).rows
+    many = arms.OneHot(latent.logits.expand(repeats, 1, 3))
+    spread = arms.LOORF(n)(objective, many, seeded(1)).grad.var(0).mean().item()
+    assert abs(row.variance / spread - 1) < 5 * (2 * 60 / repeats) ** 0.5
+
+
+def test_rare_categories_have_no_part_in_the_bias_score() -> None:
+    logits = torch.tensor([[0.0, 0.0, -12.0], [9.0, 0.0, 0.0]])  # one rare category, and one that is nearly certain
+    values = torch.tensor([[1.0, 2.0, 50.0], [0.0, 1.0, -1.0]])
+    table = arms.variance(
+        lambda b: (b * values).sum((-1, -2)).square(),
+        arms.OneHot(logits),
+        ["loorf", "reinforce", HalvedCategories(8)],
+        generator=seeded(),
+    )
+    assert table.unscored == 4
+    assert [row.estimator for row in table.rows if row.bias_score > table.score_limit] == ["HalvedCategories"]
+
+
+def test_too_few_repeats_for_any_category() -> None:
+    table = arms.variance(lambda b: b[..., 0].sum(-1), arms.OneHot(torch.zeros(2, 3)), "loorf", repeats=3)
+    assert table.unscored == 6
+    assert math.isnan(table.rows[0].bias_score)
+
+
+def test_many_categories_are_compared_with_loorf() -> None:
+    table = arms.variance(lambda b: b[..., 0].sum(-1), arms.OneHot(torch.zeros(7, 3)), "loorf", 4, repeats=200)
+    assert table.reference == "other draws of loorf"
+    assert table.rows[0].bias_score < table.score_limit
+
+
+# --- Work -------------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_come_in_the_order_of_expectation() -> None:
+    order, other = (list(inspect.signature(f).parameters) for f in (arms.variance, arms.expectation))
+    assert order[:5] == ["objective", "logits", "estimators", "num_samples", "generator"]
+    assert [name.rstrip("s") for name in order[:5]] == [name.rstrip("s") for name in other[:5]]
+
+
+@pytest.mark.parametrize("one", ["loorf", arms.LOORF(4)], ids=str)
+def test_one_estimator_needs_no_list(one: str | arms.Estimator) -> None:
+    (row,) = arms.variance(quadratic, torch.zeros(3), one, repeats=2).rows
+    assert row.num_samples == (8 if isinstance(one, str) else 4)
+
+
+@pytest.mark.parametrize("name", ["loorf", "rebar", "relax", "exact", "disarm"])
+def test_work_is_what_the_objective_sees(name: str) -> None:
+    seen, differentiated = set(), set()
+
+    def objective(b: Tensor) -> Tensor:
+        values = quadratic(b)
+        if len(b) != 2**3 or name == "exact":  # the reference enumerates
+            seen.add(len(b))
+            differentiated.add(values.requires_grad)
+        return values
+
+    (row,) = arms.variance(objective, torch.zeros(3), name, 4, repeats=3).rows
+    assert seen == {row.evaluations}
+    assert differentiated == {row.derivatives > 0}
+    assert row.num_samples == (None if name == "exact" else 4)
+
+
+def test_columns_of_work() -> None:
+    table = arms.variance(quadratic, torch.zeros(3), ["rebar", "exact", "loorf"], 4, repeats=2)
+    cells = {line.split()[0]: line.split() for line in str(table).splitlines()}
+    assert cells["estimator"][1:4] == ["n", "evals", "derivs"]
+    assert cells["loorf"][1:4] == ["4", "4", "0"]
+    assert cells["exact"][1:4] == ["-", "8", "0"]
+    assert cells["rebar"][1:5] == ["(untrained)", "4", "6", "4"]
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "found"),
+    [
+        (8, {"loorf": (8, 8), "disarm": (8, 8), "rebar": (4, 6)}),
+        (9, {"loorf": (9, 9), "disarm": (8, 8), "rebar": (6, 9)}),
+        (3, {"loorf": (3, 3), "disarm": (2, 2), "rebar": (2, 3)}),
+    ],
+)
+def test_equal_work(evaluations: int, found: dict[str, tuple[int, int]]) -> None:
+    table = arms.variance(quadratic, torch.zeros(3), list(found), evaluations=evaluations, repeats=2)
+    assert {row.estimator: (row.num_samples, row.evaluations) for row in table.rows} == found
+
+
+def test_objects_keep_their_own_number_of_samples() -> None:
+    table = arms.variance(quadratic, torch.zeros(3), [arms.LOORF(20), "loorf"], evaluations=4, repeats=2)
+    assert {row.estimator: row.num_samples for row in table.rows} == {"LOORF": 20, "loorf": 4}
+
+
+def test_time_is_that_of_one_estimate_with_its_objective() -> None:
+    def slow(b: Tensor) -> Tensor:
+        time.sleep(0.01)
+        return quadratic(b)
+
+    (row,) = arms.variance(slow, torch.zeros(3), "loorf", repeats=5).rows
+    assert row.milliseconds >= 10
+    assert row.variance_time == row.variance * row.milliseconds
+    (quick,) = arms.variance(quadratic, torch.zeros(3), "loorf", repeats=5).rows
+    assert quick.milliseconds < 10
+
+
+def test_a_slow_first_call_does_not_count() -> None:
+    combined = []
+
+    class SlowAtFirst(arms.LOORF):
+        def combine(self, draw: arms.Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+            combined.append(len(values))
+            if len(combined) == 1:
+                time.sleep(0.5)
+            return super().combine(draw, values)
+
+    (row,) = arms.variance(quadratic, torch.zeros(3), SlowAtFirst(4), repeats=2).rows
+    assert len(combined) == 3  # the first, and then the same draws for variance and time
+    assert row.milliseconds < 200
+
+
+# --- Who is compared --------------------------------------------------------------------------------------------------
+
+
+def test_everybody_is_in_the_table_or_left_out_with_a_reason() -> None:
+    table = arms.variance(quadratic, torch.zeros(3), repeats=2)
+    rows = {row.estimator for row in table.rows}
+    assert not rows & set(table.left_out)
+    assert rows | set(table.left_out) == set(arms.ESTIMATORS)
+    assert {"loorf", "arms-s", "disarm"} <= rows
+    assert table.left_out["rebar"] == table.left_out["relax"] == "parameters of their own: compare trained objects"
+    assert table.left_out["exact"] == "enumeration of all states"
+    assert table.left_out["vimco"] == table.left_out["arms-ms-s"] == "another target"
+    lines = str(table).splitlines()
+    assert "left out: rebar, relax (parameters of their own: compare trained objects)" in lines
+    assert "left out: exact (enumeration of all states)" in lines
+    assert lines[-1].endswith("(another target)")
+    assert "left out" not in str(arms.variance(quadratic, torch.zeros(3), "loorf", repeats=2))
+
+
 def test_odd_budgets_leave_out_what_needs_pairs() -> None:
     table = arms.variance(lambda b: b.sum(-1), torch.zeros(3), num_samples=3, repeats=5)
-    names = {row.estimator for row in table.rows}
-    assert {"loorf", "arms-s", "reinforce"} <= names
-    assert not names & {"arm", "disarm", "arts"}
+    assert {"loorf", "arms-s", "reinforce"} <= {row.estimator for row in table.rows}
+    assert {name for name, why in table.left_out.items() if why == "only for an even n"} == {"arm", "disarm", "arts"}
+
+
+def test_small_budgets_leave_out_what_needs_more() -> None:
+    table = arms.variance(quadratic, torch.zeros(3), num_samples=1, repeats=2)
+    assert table.left_out["loorf"] == table.left_out["arms-s"] == "only for n >= 2"
+    table = arms.variance(quadratic, torch.zeros(3), evaluations=1, repeats=2)
+    assert table.left_out["loorf"] == table.left_out["disarm"] == "more than 1 evaluations"
+    assert [row.estimator for row in table.rows] == ["reinforce"]
+
+
+def test_categories_leave_out_what_takes_bits() -> None:
+    table = arms.variance(lambda b: b[..., 0].sum(-1), arms.OneHot(torch.zeros(2, 3)), repeats=2)
+    assert {row.estimator for row in table.rows} == {"reinforce", "loorf"}
+    assert table.left_out["arms-s"] == table.left_out["rebar"] == "not for OneHot latents"
+
+
+def by_numpy(b: Tensor) -> Tensor:
+    return torch.from_numpy(b.numpy().sum(-1))
+
+
+def by_table(b: Tensor) -> Tensor:
+    return torch.arange(2.0)[b[..., 0].long()]
+
+
+def by_root(b: Tensor) -> Tensor:
+    return b.sqrt().sum(-1)  # of infinite slope at 0
+
+
+def on_bits_alone(b: Tensor) -> Tensor:
+    log_probs: Tensor = Bernoulli(logits=torch.zeros(3), validate_args=True).log_prob(b)
+    return log_probs.sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("objective", "through", "half_way"),
+    [
+        (quadratic, True, True),
+        (by_numpy, False, False),
+        (by_table, False, False),
+        (by_root, False, True),
+        (on_bits_alone, True, False),
+    ],
+)
+def test_those_with_slopes_are_compared_where_the_objective_has_them(
+    objective: Callable[[Tensor], Tensor], through: bool, half_way: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(arms.ESTIMATORS, "through", StraightThrough)
+    monkeypatch.setitem(arms.ESTIMATORS, "half-way", HalfWay)
+    table = arms.variance(objective, torch.zeros(3), num_samples=4, repeats=2)
+    rows = {row.estimator for row in table.rows}
+    assert "loorf" in rows
+    assert ("through" in rows, "half-way" in rows) == (through, half_way)
+    why = "no df/db of this objective at their points"
+    assert {name for name, reason in table.left_out.items() if reason == why} == {"through", "half-way"} - rows
+    if not through:
+        with pytest.raises(ValueError, match=r"StraightThrough differentiates the objective|derivative is NaN or inf"):
+            arms.variance(objective, torch.zeros(3), ["through"], repeats=2)
+
+
+def test_an_objective_that_fails_everywhere_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(arms.ESTIMATORS, "through", StraightThrough)
+    with pytest.raises(ValueError, match=r"one value per sample, shape \[8\], got \[8, 3\]"):
+        arms.variance(lambda b: b, torch.zeros(3), repeats=2)
+
+
+# --- What the table says ----------------------------------------------------------------------------------------------
+
+
+def test_biased_rows_come_last_and_set_no_standard() -> None:
+    table = arms.variance(
+        quadratic,
+        torch.zeros(3),
+        [StraightThrough(8), "reinforce", HalfWay(8), "loorf"],
+        generator=seeded(),
+        repeats=200,
+    )
+    names = [row.estimator for row in table.rows]
+    assert names[:2] == ["loorf", "reinforce"]
+    assert set(names[2:]) == {"StraightThrough", "HalfWay"}
+    variances = {row.estimator: row.variance for row in table.rows}
+    assert variances["StraightThrough"] < variances["loorf"] < variances["reinforce"]
+    assert [row.unbiased for row in table.rows] == [True, True, False, False]
+    lines = str(table).splitlines()
+    assert lines[1].split()[5] == "1.000*"
+    assert [line.split()[1] for line in lines[3:5]] == ["(biased)", "(biased)"]
+    ratio = variances["StraightThrough"] / variances["loorf"]
+    assert f" {ratio:.3f} " in next(line for line in lines if line.startswith("StraightThrough (biased)"))
+    assert str(table).count("(biased)") == 2
+
+
+def test_biased_rows_alone_have_no_ratios() -> None:
+    lines = str(arms.variance(quadratic, torch.zeros(3), StraightThrough(8), repeats=2)).splitlines()
+    cells = lines[1].split()
+    assert (cells[6], cells[-1]) == ("-", "-")
+
+
+def row(name: str, variance: float, milliseconds: float = 1.0, unbiased: bool = True) -> VarianceRow:
+    return VarianceRow(name, 2, 2, 0, variance, 0.0, milliseconds, unbiased)
+
+
+def test_ratio_to_a_variance_of_zero() -> None:
+    rows = (row("a", 0.0), row("b", 0.0), row("c", 0.5))
+    lines = str(VarianceTable(rows, "enumeration", 5.0)).splitlines()
+    assert [line.split()[5] for line in lines[1:4]] == ["1.000*", "1.000*", "inf"]
+
+
+def test_the_lowest_of_each_kind_is_marked() -> None:
+    rows = (row("a", 1.0, 8.0), row("b", 2.0, 2.0), row("c", 0.5, 0.1, unbiased=False))
+    cells = [line.split() for line in str(VarianceTable(rows, "enumeration", 5.0)).splitlines()[1:4]]
+    assert [line[5] for line in cells[:2]] == ["1.000*", "2.000"]
+    assert [line[-2:] for line in cells[:2]] == [["8", "2.000"], ["4", "1.000*"]]
+    assert cells[2][-1] == "0.013"
+
+
+def test_it_fits_a_terminal_and_loses_no_name() -> None:
+    names = ["loorf", "ARMS(OwnCouplingOfAVeryLongName(strength=0.123456789)) #1", "x" * 60]
+    rows = tuple(
+        VarianceRow(name, 10**4, 65536, 65536, 1.2345e-105, 12345.678, 123456.789, False, True) for name in names
+    )
+    reasons = {**{f"estimator-{i}": "another target" for i in range(30)}, "exact": "enumeration of all states"}
+    text = str(VarianceTable(rows, "other draws of loorf", 5.0, 10**6, reasons))
+    assert max(map(len, text.splitlines())) <= 100
+    for name in (*names, *reasons):
+        assert name in text
+
+
+def test_markdown_has_the_same_figures() -> None:
+    table = arms.variance(quadratic, torch.zeros(3), ["loorf", StraightThrough(8)], repeats=2)
+    lines = table.to_markdown().splitlines()
+    heading = [cell.strip() for cell in lines[0].replace(r"\|", "!").strip("|").split("|")]
+    assert heading[:5] == ["estimator", "n", "evaluations", "derivatives", "variance"]
+    assert heading[6] == "bias !z!"
+    assert all(line.replace(r"\|", "!").count("|") == len(heading) + 1 for line in lines[:4])
+    first = [cell.strip() for cell in lines[2].strip("|").split("|")]
+    assert first[:4] == ["loorf", "8", "8", "0"]
+    assert first[4] == f"{table.rows[0].variance:.4g}"
+    assert lines[3].startswith("| StraightThrough (biased) | 8 | 8 | 8 |")
+    assert any("against enumeration" in line for line in lines[4:])
+
+
+def test_named_ones_with_parameters_are_untrained() -> None:
+    table = arms.variance(quadratic, torch.zeros(3), ["rebar", arms.REBAR(8), "loorf"], repeats=2)
+    assert {row.title for row in table.rows} == {"rebar (untrained)", "REBAR", "loorf"}
+    assert "rebar (untrained)" in str(table)
+
+
+# --- Labels of objects ------------------------------------------------------------------------------------------------
+
+
+class OwnCoupling(arms.Systematic):
+    __repr__ = object.__repr__
+
+
+@dataclass(frozen=True)
+class Fancy(arms.LOORF):
+    strength: float = 0.5
+    rule: Callable[[Tensor], Tensor] = torch.sigmoid
+    network: nn.Module = field(default_factory=lambda: nn.Linear(2, 2))
+    scale: Tensor = field(default_factory=lambda: torch.ones(()))
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (arms.LOORF(4), "LOORF"),
+        (arms.ARMS(4), "ARMS(Systematic())"),
+        (arms.ARMS(4, arms.Dirichlet()), "ARMS(Dirichlet())"),
+        (arms.ARMS(4, OwnCoupling()), "ARMS(OwnCoupling())"),
+        (arms.ARTS(4), "ARTS"),
+        (arms.ARTS(4, correlation=-0.5), "ARTS(correlation=-0.5)"),
+        (arms.REBAR(4), "REBAR"),
+        (arms.RELAX(4, control=arms.relax_control(3)), "RELAX(control=HiddenControl)"),
+        (arms.RELAX(4, None), "RELAX(relaxation=None)"),
+        (arms.ExtraSample(arms.ARMS(4, arms.Gaussian())), "ExtraSample(ARMS(Gaussian()))"),
+        (
+            arms.Stacked([arms.LOORF(4), arms.ARMS(4)], [1, 2]),
+            "Stacked(inners=(LOORF, ARMS(Systematic())), widths=(1, 2))",
+        ),
+        (Fancy(4, 0.25, torch.tanh), "Fancy(strength=0.25, rule=tanh, network=Linear)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_labels_say_what_tells_objects_apart(one: arms.Estimator, expected: str) -> None:
+    state = torch.get_rng_state()
+    assert label(one) == expected
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_labels_are_short() -> None:
+    nested: arms.Estimator = arms.ARMS(4)
+    for _ in range(9):
+        nested = arms.ExtraSample(nested)
+    assert len(label(nested)) <= 60
+
+
+def test_alike_objects_are_numbered() -> None:
+    table = arms.variance(quadratic, torch.zeros(3), [arms.LOORF(2), arms.ARMS(4), arms.LOORF(8)], repeats=50)
+    numbers = {row.estimator: row.num_samples for row in table.rows}
+    assert numbers == {"LOORF #1": 2, "ARMS(Systematic())": 4, "LOORF #2": 8}

@@ -107,28 +107,39 @@ def bounds(
 def gradient_variances(
     model: BinaryVAE,
     x: Tensor,
-    num_samples: int,
-    estimators: Sequence[str | Estimator] | None,
-    repeats: int,
+    estimators: str | Estimator | Sequence[str | Estimator] | None,
+    num_samples: int | None,
     generator: Generator,
+    *,
+    evaluations: int | None = None,
+    repeats: int = 1000,
 ) -> VarianceTable:
     """Compare estimators at a model's parameters: the variance of their gradient of the logits, over repeated draws.
 
     Args:
         model: The model, whose parameters stay as they are.
         x: The bits of one minibatch, float `[R, B, pixels]`: no noise of minibatches is in these variances.
-        num_samples: Evaluations of the decoder per image and draw.
-        estimators: Names or objects; all that take a black box and this number of samples, if None.
-        repeats: How many draws.
+        estimators: As for `arms.variance`: names, objects, or None for all that can be compared here.
+        num_samples: What every estimator given by name gets.
         generator: Draws the samples; on the device of the model.
+        evaluations: The most evaluations of the decoder per image and draw, instead of `num_samples`.
+        repeats: How many draws.
 
     Returns:
-        Variance, bias score and time of each estimator.
+        Work, variance, bias score and time of each estimator.
     """
     with _evaluating(model):
         with torch.no_grad():
             logits = model.encode(x)
-        return variance(lambda b: model.log_weights(b, x, logits), logits, num_samples, estimators, repeats, generator)
+        return variance(
+            lambda b: model.log_weights(b, x, logits),
+            logits,
+            estimators,
+            num_samples,
+            generator,
+            evaluations=evaluations,
+            repeats=repeats,
+        )
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from arms.checks.coupling import check_coupling
 from arms.checks.estimator import check_estimator
 from arms.checks.oracle import exact_bound, exact_gradient, exact_value, random_table, table_objective
 from arms.checks.univariate import univariate_variance
-from arms.checks.variance import VarianceRow, VarianceTable, variance
+from arms.checks.variance import variance
+from arms.checks.variance_table import VarianceRow, VarianceTable
 from arms.checks.verdicts import Finding, Report, score_limit
 
 __all__ = [

@@ -1,158 +1,313 @@
 """Variance of estimators by repeated draws, on the user's own objective: which estimator should I use?"""
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
 from time import perf_counter
+from typing import SupportsIndex
 
 import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count
+from arms.checks.labels import label, told_apart
 from arms.checks.oracle import exact_gradient
+from arms.checks.variance_table import VarianceRow, VarianceTable
 from arms.checks.verdicts import score_limit
-from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator, Objective, as_estimator
-from arms.latents import Logits, as_latent
+from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator, Objective, Options, as_estimator
+from arms.estimators.pipeline import draw_points, evaluate
+from arms.latents import Latent, Logits, as_latent
 
-ENUMERABLE = 10
+ENUMERABLE = 1024
+"""The joint states up to which the reference is enumerated."""
 ENOUGH = 100
 """The flips of a latent, and the repeats, below which a bias score is far from normal: 30 gave |z| of 8."""
-COMPARED = tuple(
-    name
-    for name, factory in ESTIMATORS.items()
-    if not (one := factory(DEFAULT_NUM_SAMPLES)).target.direct and one.slopes == "none" and one.evaluations is not None
-)
-"""Those that need nothing of the objective but its values."""
-
-
-@dataclass(frozen=True)
-class VarianceRow:
-    """One estimator's line of the table."""
-
-    estimator: str
-    num_samples: int
-    variance: float
-    """Mean over all latents of the variance of one estimate."""
-    bias_score: float
-    """Largest |z| of the mean estimate against the reference; NaN where no latent could be scored."""
-    milliseconds: float
-    """Time of one estimate, objective included."""
-
-
-@dataclass(frozen=True)
-class VarianceTable:
-    """Estimators compared on one objective; `print` it."""
-
-    rows: tuple[VarianceRow, ...]
-    reference: str
-    """What the bias scores are held against."""
-    score_limit: float
-    """The |z| that unbiased estimators exceed once in a million tables if scores are normal: see `variance`."""
-    left_out: int = 0
-    """How many latents have no part in the bias scores, having flipped too rarely or been drawn too few times."""
-
-    def __str__(self) -> str:
-        lowest = min(row.variance for row in self.rows)
-        lines = [f"{'estimator':<14} {'n':>5} {'variance':>12} {'x lowest':>9} {'bias |z|':>9} {'ms':>9}"]
-        for row in self.rows:
-            ratio = row.variance / lowest if lowest > 0 else 1.0 if row.variance == 0 else float("inf")
-            score = "-" if math.isnan(row.bias_score) else f"{row.bias_score:.2f}"
-            lines.append(
-                f"{row.estimator:<14} {row.num_samples:>5} {row.variance:>12.5g} {ratio:>9.3f} "
-                f"{score:>9} {row.milliseconds:>9.3f}"
-            )
-        against = f"bias |z|: the largest over all latents, against {self.reference}"
-        lines.append(f"{against}; suspicious beyond {self.score_limit:.2f}")
-        if self.left_out:
-            lines.append(f"latents left out of it: {self.left_out} (too few flips or repeats)")
-        return "\n".join(lines)
 
 
 def variance(
     objective: Objective,
     logits: Logits,
-    num_samples: int = 8,
-    estimators: Sequence[str | Estimator] | None = None,
-    repeats: int = 1000,
+    estimators: str | Estimator | Sequence[str | Estimator] | None = None,
+    num_samples: int | None = None,
     generator: Generator | None = None,
+    *,
+    evaluations: int | None = None,
+    repeats: int = 1000,
 ) -> VarianceTable:
-    """Compare estimators on an objective at fixed logits: variance of one estimate, bias score, time.
+    """Compare estimators on an objective at fixed logits: work, variance of one estimate, bias score, time.
 
-    All estimators that take a black box and this budget are compared unless some are named. The bias score is the
-    largest |z| over all latents of the mean estimate, against enumeration up to ten latents, and beyond that against
-    other draws of leave-one-out REINFORCE. A score is close to normal only if what it averages happened often, so
-    latents that flip less than a hundred times in all draws, and all of them below a hundred repeats, are left out.
-    An objective that hangs on a rare combination of latents can still raise the score of an unbiased estimator.
+    Estimators may evaluate the objective more often than `num_samples` says, and differentiate it too: the table counts
+    both. With `evaluations` every estimator that is given by name gets the largest n whose evaluations are no more than
+    that, which compares them at equal work; an estimator object keeps its own n.
 
-    >>> table = variance(lambda b: b.prod(-1), torch.zeros(2), 4, ["loorf", "arms-s"], repeats=200)
-    >>> [row.estimator for row in table.rows]
-    ['loorf', 'arms-s']
+    The bias score is the largest |z| over all logits of the mean estimate, against enumeration up to 1024 states, and
+    beyond that against other draws of leave-one-out REINFORCE. A score is close to normal only if what it averages
+    happened often, so bits and categories whose rarer outcome is drawn less than a hundred times in all, and all of
+    them below a hundred repeats, are left out. An objective that hangs on a rare combination of latents can still raise
+    the score of an unbiased estimator.
+
+    Args:
+        objective: As for `arms.expectation`; it may be a black box.
+        logits: As for `arms.expectation`. No gradient is left in whatever they or the objective depend on.
+        estimators: A name in `arms.ESTIMATORS`, an estimator, or several of either. Unless given, all names that this
+            latent, this budget and, if they need slopes, this objective allow, but for enumeration and for those with
+            parameters of their own: the table says who was left out and why.
+        num_samples: What every estimator given by name gets, 8 unless given.
+        generator: Source of all randomness; PyTorch's global one unless given.
+        evaluations: The most evaluations of the objective for one estimate, instead of `num_samples`.
+        repeats: How many estimates of each, after one that is not counted; in turn, so that what else the machine does
+            slows all of them alike.
+
+    Returns:
+        A table to print, lowest variance first, biased estimators last.
+
+    >>> table = variance(lambda b: b.prod(-1), torch.zeros(2), ["loorf", "arms-s"], 4, repeats=200)
+    >>> [(row.estimator, row.evaluations) for row in table.rows]
+    [('arms-s', 4), ('loorf', 4)]
     """
+    entries = None if estimators is None else _entries(estimators)
     repeats = as_count(repeats, 2, "repeats")
-    num_samples = as_count(num_samples, 1, "num_samples")
-    if estimators is None:
-        estimators = [name for name in COMPARED if accepts(name, num_samples)]
-    if not estimators:
-        raise ValueError("estimators must name at least one estimator, got none")
-    phi = as_latent(logits).logits.detach()
-    chosen = [
-        (_name(entry), as_estimator(entry, None if isinstance(entry, Estimator) else num_samples))
-        for entry in estimators
-    ]
-    for name, one in chosen:
-        if one.target.direct:
-            raise ValueError(f"variance compares gradients of the expectation; {name} estimates the {one.target}'s")
-    fewest = min(num_samples, *(one.num_samples for _, one in chosen))
-    scored = (repeats * fewest * torch.sigmoid(-phi.double().abs())).clamp(max=repeats) >= ENOUGH
+    budget = _Budget.of(num_samples, evaluations)
+    latent = as_latent(logits).detach()
+    left_out: dict[str, str] = {}
     with torch.no_grad():
-        truth, truth_error, reference = _reference(objective, phi, scored, num_samples, repeats, generator)
-        rows = []
-        for name, one in chosen:
-            start = perf_counter()
-            mean, spread = _moments(one, objective, phi, repeats, generator)
-            elapsed = (perf_counter() - start) / repeats
-            error = (spread / repeats + truth_error).sqrt().clamp(min=1e-6 * truth.abs().max().clamp(min=1e-30))
-            scores = ((mean - truth).abs() / error)[scored]
-            score = scores.max().item() if len(scores) else float("nan")
-            rows.append(VarianceRow(name, one.num_samples, spread.mean().item(), score, 1e3 * elapsed))
-    count = int(scored.sum())
-    return VarianceTable(tuple(rows), reference, score_limit(max(1, count * len(rows))), phi.numel() - count)
+        if entries is None:
+            contenders, left_out = _defaults(objective, latent, budget, generator)
+        else:
+            contenders = [_contender(entry, budget) for entry in entries]
+        draws = [draw_points(one.estimator, latent, generator) for one in contenders]
+        counts = [len(draw.points) for draw in draws]
+        budget.check(contenders, counts)
+        fewest = min(len(draw.points) - draw.extra for draw in draws)
+        scored = _often(latent, repeats, fewest)
+        truth, truth_error, reference = _reference(objective, latent, scored, budget.size, repeats, generator)
+        tallies = _measure([one.estimator for one in contenders], objective, latent, repeats, generator)
+    rows = []
+    names = told_apart([one.name for one in contenders])
+    for name, contender, count, tally in zip(names, contenders, counts, tallies, strict=True):
+        one, spread = contender.estimator, tally.variance()
+        error = (spread / repeats + truth_error).sqrt().clamp(min=1e-6 * truth.abs().max().clamp(min=1e-30))
+        scores = ((tally.mean - truth).abs() / error)[scored]
+        rows.append(
+            VarianceRow(
+                estimator=name,
+                num_samples=None if one.evaluations is None else one.num_samples,
+                evaluations=count,
+                derivatives=one.derivatives,
+                variance=spread.mean().item(),
+                bias_score=scores.max().item() if len(scores) else float("nan"),
+                milliseconds=1e3 * median(tally.seconds),
+                unbiased=one.unbiased,
+                untrained=contender.untrained,
+            )
+        )
+    rows.sort(key=lambda row: (not row.unbiased, row.variance))
+    limit = score_limit(max(1, int(scored.sum()) * len(rows)))
+    return VarianceTable(tuple(rows), reference, limit, int((~scored).sum()), left_out)
 
 
-def accepts(name: str, num_samples: int) -> bool:
-    """Whether the estimator of that name can use so many samples: pairs need an even number, baselines two."""
+@dataclass(frozen=True)
+class _Contender:
+    name: str
+    estimator: Estimator
+    untrained: bool = False
+    by_name: bool = True
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """What an estimator given by name may spend: that many samples, or at most that many evaluations."""
+
+    size: int
+    of_evaluations: bool
+
+    @classmethod
+    def of(cls, num_samples: int | None, evaluations: int | None) -> "_Budget":
+        if evaluations is None:
+            size = DEFAULT_NUM_SAMPLES if num_samples is None else num_samples
+            return cls(as_count(size, 1, "num_samples"), False)
+        if num_samples is not None:
+            raise ValueError(
+                f"num_samples and evaluations exclude each other, got {num_samples} and {evaluations}: give "
+                "num_samples for the same n, or evaluations for the same work"
+            )
+        return cls(as_count(evaluations, 1, "evaluations"), True)
+
+    def give(self, name: str) -> Estimator:
+        """Return the estimator of that name with as many samples as it may have."""
+        if not self.of_evaluations:
+            return as_estimator(name, self.size)
+        as_estimator(name)  # so that a name which does not exist is not taken for one that needs more
+        for n in range(self.size, 0, -1):
+            try:
+                one = as_estimator(name, n)
+            except ValueError:
+                continue
+            if one.evaluations is None or one.evaluations <= self.size:
+                return one
+        raise ValueError(
+            f"no num_samples of {name} takes at most evaluations={self.size} of the objective: give more, or leave "
+            f"{name} out"
+        )
+
+    def why_not(self, name: str) -> str:
+        """Return in a few words why this is no budget for an estimator, nothing if it is one."""
+        try:
+            self.give(name)
+        except ValueError:
+            usual = as_estimator(name)
+            if self.of_evaluations:
+                return f"more than {self.size} evaluations"
+            if usual.even_samples and self.size % 2:
+                return "only for an even n"
+            return f"only for n >= {usual.min_samples}" if self.size < usual.min_samples else f"not for n = {self.size}"
+        return ""
+
+    def check(self, contenders: Sequence[_Contender], counts: Sequence[int]) -> None:
+        """Raise if one by name makes more evaluations after all: enumeration does not go by num_samples."""
+        for one, count in zip(contenders, counts, strict=True):
+            if self.of_evaluations and one.by_name and count > self.size:
+                raise ValueError(
+                    f"{one.name} makes {count} evaluations, more than evaluations={self.size}: leave it out"
+                )
+
+
+def _entries(estimators: object) -> list[str | Estimator]:
+    """Return what a user gave for the estimators as a list, which need not hold what it should."""
+    if isinstance(estimators, str | Estimator):
+        return [estimators]
+    if isinstance(estimators, SupportsIndex):
+        raise ValueError(
+            f"estimators must be a name, an estimator or a sequence of these, got {estimators!r}: the order of "
+            "arguments is now that of arms.expectation, variance(objective, logits, estimators, num_samples, generator)"
+        )
+    if not isinstance(estimators, Iterable):
+        raise ValueError(f"estimators must be a name, an estimator or a sequence of these, got {estimators!r}")
+    entries = list(estimators)
+    if not entries:
+        raise ValueError("estimators must name at least one estimator, got none")
+    return entries
+
+
+def _contender(entry: str | Estimator, budget: _Budget) -> _Contender:
+    if isinstance(entry, str):
+        one = budget.give(entry)
+        found = _Contender(entry, one, untrained=one.has_parameters)
+    else:
+        one = as_estimator(entry)
+        found = _Contender(label(one), one, by_name=False)
+    if one.target.direct:
+        raise ValueError(f"variance compares gradients of the expectation; {found.name} estimates the {one.target}'s")
+    return found
+
+
+def _defaults(
+    objective: Objective, latent: Latent, budget: _Budget, generator: Generator | None
+) -> tuple[list[_Contender], dict[str, str]]:
+    """Return who is compared where nobody is named, and why the others are not."""
+    chosen, left_out = [], {}
+    for name in ESTIMATORS:
+        why = _unfit(as_estimator(name), latent) or budget.why_not(name)
+        if not why:
+            contender = _contender(name, budget)
+            why = _unanswered(contender.estimator, objective, latent, generator)
+        if why:
+            left_out[name] = why
+        else:
+            chosen.append(contender)
+    if not chosen:
+        raise ValueError(f"no estimator takes this latent with a budget of {budget.size}: give more samples")
+    return chosen, left_out
+
+
+def _unfit(usual: Estimator, latent: Latent) -> str:
+    """Return why an estimator has no place in a comparison that nobody asked it into, nothing if it has one."""
+    if usual.target.direct:
+        return "another target"
+    if usual.evaluations is None:
+        return "enumeration of all states"
+    if not isinstance(latent, usual.latents):
+        return f"not for {type(latent).__name__} latents"
+    if usual.has_parameters:  # untrained they would mislead
+        return "parameters of their own: compare trained objects"
+    return ""
+
+
+def _unanswered(estimator: Estimator, objective: Objective, latent: Latent, generator: Generator | None) -> str:
+    """Return why the objective does not answer what an estimator asks, by asking it once, nothing if it does."""
+    if estimator.slopes == "none":
+        return ""
+    drawn = draw_points(estimator, latent, generator)
     try:
-        as_estimator(name, num_samples)
-    except ValueError:
-        return False
-    return True
+        evaluate(objective, drawn, Options())
+    except (ValueError, NotImplementedError):
+        # A black box, a derivative that is not finite or that nobody has written, or an objective that refuses points
+        # between the states. One that fails at every point fails for the others too, which say so.
+        return "no df/db of this objective at their points"
+    return ""
 
 
-def _name(entry: str | Estimator) -> str:
-    return entry if isinstance(entry, str) else type(entry).__name__
+def _often(latent: Latent, repeats: int, samples: int) -> Tensor:
+    """Return for which logits both outcomes, this bit or category and not this one, are drawn often enough."""
+    probs = replace(latent, logits=latent.logits.double()).mean()
+    rarer = torch.minimum(probs, 1 - probs)
+    return (repeats * samples * rarer).clamp(max=repeats) >= ENOUGH
+
+
+def _without_rare(latent: Latent, scored: Tensor) -> Latent:
+    """Return the latent if what is drawn too rarely never happened."""
+    phi = latent.logits
+    if latent.event_dims == 1:
+        certain = torch.where(phi > 0, torch.inf, -torch.inf).to(phi)
+        return replace(latent, logits=torch.where(scored, phi, certain))
+    possible = scored.scatter(-1, phi.argmax(-1, keepdim=True), True)  # of no category at all there is no law
+    return replace(latent, logits=phi.masked_fill(~possible, -torch.inf))
 
 
 def _reference(
-    objective: Objective, phi: Tensor, scored: Tensor, n: int, repeats: int, generator: Generator | None
+    objective: Objective, latent: Latent, scored: Tensor, n: int, repeats: int, generator: Generator | None
 ) -> tuple[Tensor, Tensor, str]:
-    if phi.shape[-1] <= ENUMERABLE:
-        truth = exact_gradient(objective, phi).double()
+    """Return what the means are held against, how uncertain it is (as a variance), and its name."""
+    if latent.count_states() <= ENUMERABLE:
+        truth = exact_gradient(objective, latent).double()
         # Flips that the draws may never have seen move the truth of the other latents too: it is that uncertain.
-        certain = torch.where(scored, phi, torch.where(phi > 0, torch.inf, -torch.inf).to(phi))
-        return truth, (truth - exact_gradient(objective, certain).double()).square(), "enumeration"
-    mean, spread = _moments(as_estimator("loorf", max(2, n)), objective, phi, repeats, generator)
-    return mean, spread / repeats, "other draws of loorf"
+        certain = exact_gradient(objective, _without_rare(latent, scored)).double()
+        return truth, (truth - certain).square(), "enumeration"
+    (tally,) = _measure([as_estimator("loorf", max(2, n))], objective, latent, repeats, generator)
+    return tally.mean, tally.variance() / repeats, "other draws of loorf"
 
 
-def _moments(
-    estimator: Estimator, objective: Objective, phi: Tensor, repeats: int, generator: Generator | None
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance over repeated draws, by Welford's recurrence: nothing is kept but two arrays."""
-    mean = torch.zeros_like(phi, dtype=torch.float64)
-    squares = torch.zeros_like(mean)
-    for count in range(1, repeats + 1):
-        grad = estimator(objective, phi, generator).grad.double()
-        delta = grad - mean
-        mean += delta / count
-        squares += delta * (grad - mean)
-    return mean, squares / (repeats - 1)
+class _Tally:
+    """Mean and variance of an estimator by Welford's recurrence, which keeps nothing but two arrays, and its times."""
+
+    def __init__(self, estimator: Estimator, logits: Tensor) -> None:
+        self.estimator = estimator
+        self.mean = torch.zeros_like(logits, dtype=torch.float64)
+        self.squares = torch.zeros_like(self.mean)
+        self.seconds: list[float] = []
+
+    def add(self, objective: Objective, latent: Latent, generator: Generator | None) -> None:
+        start = perf_counter()
+        grad = self.estimator(objective, latent, generator).grad
+        if grad.is_cuda:
+            torch.cuda.synchronize(grad.device)  # a GPU works on after the call has returned
+        self.seconds.append(perf_counter() - start)
+        delta = grad.double() - self.mean
+        self.mean += delta / len(self.seconds)
+        self.squares += delta * (grad.double() - self.mean)
+
+    def variance(self) -> Tensor:
+        return self.squares / (len(self.seconds) - 1)
+
+
+def _measure(
+    estimators: Sequence[Estimator], objective: Objective, latent: Latent, repeats: int, generator: Generator | None
+) -> list[_Tally]:
+    """Draw estimates in turn, after one of each that is not counted: a first call is slower than the others."""
+    for one in estimators:
+        one(objective, latent, generator)
+    tallies = [_Tally(one, latent.logits) for one in estimators]
+    for _ in range(repeats):
+        for tally in tallies:
+            tally.add(objective, latent, generator)
+    return tallies

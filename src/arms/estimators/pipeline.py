@@ -108,7 +108,7 @@ class Evaluation(NamedTuple):
 
 def evaluate(objective: Objective, draw: Draw, options: Options) -> Evaluation:
     """Evaluate the objective at all points in one call, with its slopes where they are asked for."""
-    wanted = torch.is_grad_enabled()
+    wanted, learning = torch.is_grad_enabled(), learns(draw.estimator)
     if draw.estimator.slopes == "none" or not options.gradient:
         points = draw.points.detach() if draw.points.requires_grad else draw.points
         return Evaluation(_values(objective, draw, points, options))
@@ -120,17 +120,20 @@ def evaluate(objective: Objective, draw: Draw, options: Options) -> Evaluation:
             if "requires grad" in str(error):  # numpy() and its like
                 _refuse_black_box(draw.estimator, error)
             raise
-        slopes = slopes_of(draw, points, values, options)
+        slopes = slopes_of(draw, points, values, options, learning=learning)
     return Evaluation(values if wanted else values.detach(), slopes, points)
 
 
-def slopes_of(draw: Draw, points: Tensor, values: Tensor, options: Options) -> Tensor:
-    """Return the derivative of values at the points the estimator asks for, by the graph that leads there."""
+def slopes_of(draw: Draw, points: Tensor, values: Tensor, options: Options, *, learning: bool) -> Tensor:
+    """Return the derivative of values at the points the estimator asks for, by the graph that leads there.
+
+    It can be differentiated once more where the estimator asks for that and is `learning`.
+    """
     estimator = draw.estimator
     first = 0 if estimator.slopes == "all" else len(points) - draw.extra
     if not values.requires_grad:
         _refuse_black_box(estimator)
-    twice = estimator.slopes == "twice" and learns(estimator)
+    twice = estimator.slopes == "twice" and learning
     # By autograd.grad, never .backward(): nothing else may receive a gradient here. The graph is kept for the value's.
     (slopes,) = torch.autograd.grad(
         values[first:].sum(), points, create_graph=twice, retain_graph=True, allow_unused=True

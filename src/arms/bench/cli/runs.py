@@ -54,8 +54,9 @@ def evaluate(
 
 def variance(
     run: RunPath,
-    num_samples: int | None = None,
     estimators: tuple[str, ...] = (),
+    num_samples: int | None = None,
+    evaluations: int | None = None,
     repeats: int = 200,
     batch_size: int = 20,
     device: str = "auto",
@@ -63,10 +64,14 @@ def variance(
 ) -> None:
     """Compare estimators at a run's checkpoint: variance of the logits' gradient over draws, on one fixed minibatch.
 
+    The table counts the evaluations and derivatives of the decoder, and times one estimate. Biased estimators come
+    last; those with parameters of their own, if named, have fresh ones and are marked as untrained.
+
     Args:
         run: Run directory.
+        estimators: Which ones; unless given, all that fit this budget, but for enumeration and those with parameters.
         num_samples: Budget n; the run's unless given.
-        estimators: Which ones; unless given, all that take a black box and this budget.
+        evaluations: Instead of n, the most evaluations of the decoder for one estimate: each gets the largest n for it.
         repeats: How many draws.
         batch_size: Images in the minibatch.
         device: auto, cpu or cuda.
@@ -75,13 +80,23 @@ def variance(
     as_count(batch_size, 1, "--batch-size")
     source = Run(run)
     config = source.config()
-    budget = config.num_samples if num_samples is None else as_count(num_samples, 1, "--num-samples")
+    if num_samples is not None:
+        as_count(num_samples, 1, "--num-samples")
+        if evaluations is not None:
+            raise ValueError("--num-samples and --evaluations exclude each other: give one of them")
+    if evaluations is not None:
+        as_count(evaluations, 1, "--evaluations")
+    elif num_samples is None:
+        num_samples = config.num_samples
     model, dataset = pipeline.load_model(source, device, data_dir)
     where = str(model.prior.device)
     generator = seeded_generator(config.seed, "variance", device=where)
     images = dataset.test[:batch_size].to(where)
     x = binarize(images, dataset.levels, generator).expand(model.replicas, -1, -1)
-    rich.print(escape(str(evaluation.gradient_variances(model, x, budget, estimators or None, repeats, generator))))
+    table = evaluation.gradient_variances(
+        model, x, estimators or None, num_samples, generator, evaluations=evaluations, repeats=repeats
+    )
+    print_plain(str(table))
     _print_survivors_if_fewer(source, model)
 
 
