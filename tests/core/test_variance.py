@@ -349,7 +349,7 @@ def test_time_is_that_of_one_estimate_with_its_objective() -> None:
         return quadratic(b)
 
     (row,) = arms.variance(slow, torch.zeros(3), "loorf", repeats=5).rows
-    assert row.milliseconds >= 10
+    assert 10 <= row.milliseconds < 40
     assert row.variance_time == row.variance * row.milliseconds
     (quick,) = arms.variance(quadratic, torch.zeros(3), "loorf", repeats=5).rows
     assert quick.milliseconds < 10
@@ -421,6 +421,14 @@ def by_root(b: Tensor) -> Tensor:
     return b.sqrt().sum(-1)  # of infinite slope at 0
 
 
+def by_step(b: Tensor) -> Tensor:
+    return torch.heaviside(b - 0.3, b).sum(-1)  # of which PyTorch knows no derivative
+
+
+def by_igamma(b: Tensor) -> Tensor:
+    return torch.igamma(b + 1, b + 1).sum(-1)  # likewise, in other words
+
+
 def on_bits_alone(b: Tensor) -> Tensor:
     log_probs: Tensor = Bernoulli(logits=torch.zeros(3), validate_args=True).log_prob(b)
     return log_probs.sum(-1)
@@ -432,6 +440,8 @@ def on_bits_alone(b: Tensor) -> Tensor:
         (quadratic, True, True),
         (by_numpy, False, False),
         (by_table, False, False),
+        (by_step, False, False),
+        (by_igamma, False, False),
         (by_root, False, True),
         (on_bits_alone, True, False),
     ],

@@ -240,9 +240,9 @@ def _unanswered(estimator: Estimator, objective: Objective, latent: Latent, gene
     drawn = draw_points(estimator, latent, generator)
     try:
         evaluate(objective, drawn, Options())
-    except (ValueError, NotImplementedError):
-        # A black box, a derivative that is not finite or that nobody has written, or an objective that refuses points
-        # between the states. One that fails at every point fails for the others too, which say so.
+    except ValueError:
+        # A black box, a derivative that is not finite, or an objective that refuses points between the states. One that
+        # fails at every point fails for the other estimators too, which say so.
         return "no df/db of this objective at their points"
     return ""
 

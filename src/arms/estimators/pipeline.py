@@ -135,9 +135,14 @@ def slopes_of(draw: Draw, points: Tensor, values: Tensor, options: Options, *, l
         _refuse_black_box(estimator)
     twice = estimator.slopes == "twice" and learning
     # By autograd.grad, never .backward(): nothing else may receive a gradient here. The graph is kept for the value's.
-    (slopes,) = torch.autograd.grad(
-        values[first:].sum(), points, create_graph=twice, retain_graph=True, allow_unused=True
-    )
+    try:
+        (slopes,) = torch.autograd.grad(
+            values[first:].sum(), points, create_graph=twice, retain_graph=True, allow_unused=True
+        )
+    except RuntimeError as error:
+        if "is not implemented" in str(error):  # an operation that nobody has differentiated
+            _refuse_black_box(estimator, error)
+        raise
     if slopes is None:
         _refuse_black_box(estimator)
     slopes = slopes[first:]
