@@ -152,7 +152,7 @@ def test_variance_counts_the_work(
     assert max(map(len, lines)) <= 100
     cells = {line.split()[0]: line.split()[1:4] for line in lines}
     assert cells["arms-s"] == ["4", "4", "0"]
-    assert "left out: rebar, relax (parameters of their own: compare trained objects)" in lines
+    assert "left out: rebar, relax, rodeo (parameters of their own: compare trained objects)" in lines
     assert list(cells).index("marked") > list(cells).index("reinforce")  # biased ones last, whatever their variance
     assert cells["marked"] == ["(biased)", "4", "4"]
     named = said(*compare, "--estimators", "rebar", "relax", "disarm", "--evaluations", "9")

@@ -383,7 +383,7 @@ def test_everybody_is_in_the_table_or_left_out_with_a_reason() -> None:
     assert table.left_out["exact"] == "enumeration of all states"
     assert table.left_out["vimco"] == table.left_out["arms-ms-s"] == "another target"
     lines = str(table).splitlines()
-    assert "left out: rebar, relax (parameters of their own: compare trained objects)" in lines
+    assert "left out: rebar, relax, rodeo (parameters of their own: compare trained objects)" in lines
     assert "left out: exact (enumeration of all states)" in lines
     assert lines[-1].endswith("(another target)")
     assert "left out" not in str(arms.variance(quadratic, torch.zeros(3), "loorf", repeats=2))
