@@ -15,6 +15,7 @@ from arms import (
     LOORF,
     RODEO,
     VIMCO,
+    ARMSTaylor,
     Bernoulli,
     BinaryCoupling,
     Coupling,
@@ -27,12 +28,14 @@ from arms import (
     GappedStraightThrough,
     Independent,
     Latent,
+    Midpoint,
     MultiSampleARMS,
     MultiSampleDisARM,
     MultiSampleLOORF,
     MultiSampleReinforce,
     Reinforce,
     ReinMax,
+    Repaired,
     SigmoidStraightThrough,
     Stacked,
     StraightThrough,
@@ -62,11 +65,14 @@ def expected_estimate(estimator: Estimator, objective: TensorObjective, latent: 
     if target.direct:
         (direct,) = torch.autograd.grad(draw.estimator.value(draw, found.values).sum(), own.logits)
         grad = grad + direct
-    return (latent.with_event_axes(weights) * grad.view(len(weights), *latent.logits.shape)).sum(0)
+    return (latent.with_event_axes(weights.unsqueeze(1)) * grad).sum((0, 1))
 
 
 def every_draw(estimator: Estimator, latent: Latent) -> tuple[Draw, Tensor]:
-    """A draw whose batch runs over all joint states `[m, states, *event]`, and the probability of each `[states]`."""
+    """A draw whose batch runs over all joint states `[m, states, 1, *event]`, and the probability of each `[states]`.
+
+    Each state is the only row of its last batch axis: other rows are other draws, from which an estimator may learn.
+    """
     match estimator:
         case Exact():
             return estimator.draw(_repeated(latent, 1)), torch.ones(1, dtype=torch.float64)
@@ -77,11 +83,22 @@ def every_draw(estimator: Estimator, latent: Latent) -> tuple[Draw, Tensor]:
     laws = [law_of(estimator, one) for one in _each_latent(latent)]
     columns, weights = joint(laws)
     many, rows = _repeated(latent, len(weights)), estimator.num_samples
-    memory = (columns[rows:],) if len(columns) > rows else ()
-    if isinstance(estimator, DoubleCV):  # whose coefficient must not be fitted from other states: a row for each
-        alone = replace(many, logits=many.logits.unsqueeze(1))
-        return Draw(estimator, alone, _as_samples(columns[:rows], latent).unsqueeze(2)), weights
-    return Draw(estimator, many, _as_samples(columns[:rows], latent), memory=memory), weights
+    memory = (columns[rows:].unsqueeze(2),) if len(columns) > rows else ()
+    samples = _as_samples(columns[:rows], latent)
+    extra = extra_points(estimator, many, samples)
+    return Draw(estimator, many, torch.cat([samples, extra]), len(extra), memory), weights
+
+
+def extra_points(estimator: Estimator, latent: Latent, samples: Tensor) -> Tensor:
+    """The points that an estimator evaluates beside its samples: none, for most."""
+    match estimator:
+        case Midpoint():
+            first, second = samples.chunk(2)
+            return (first + second)[: estimator.midpoints] / 2
+        case ARMSTaylor():
+            return latent.mean().unsqueeze(0)
+        case _:
+            return samples[:0]
 
 
 def law_of(estimator: Estimator, latent: Latent) -> Law:
@@ -105,6 +122,8 @@ def law_of(estimator: Estimator, latent: Latent) -> Law:
             return pairs(coupled(CorrelatedPair(), 2, latent), n // 2)
         case ARM():
             return pairs(uniform_cells(latent), n // 2)
+        case Midpoint() | Repaired():
+            return repaired(coupled(estimator.coupling, 2 * estimator.midpoints, latent), n // 2)
         case _:
             raise AssertionError(f"no enumeration for {estimator}")
 
@@ -145,6 +164,20 @@ def pairs(law: Law, count: int) -> Law:
     return Law(columns.unflatten(0, (count, -1)).transpose(0, 1).flatten(0, 1), weights)
 
 
+def repaired(law: Law, count: int) -> Law:
+    """Pairs of coupled samples, first halves then second ones, and further pairs that exchange theirs half the time."""
+    midpoints = len(law.columns) // 2
+    columns, weights = product(
+        law, *[Law(torch.tensor([[0.0, 1.0]]).double(), torch.tensor([0.5, 0.5]).double())] * (count - midpoints)
+    )
+    first, second, exchange = columns.tensor_split([midpoints, 2 * midpoints])
+    of_pair = torch.arange(midpoints, count) % midpoints
+    more = [
+        torch.where(exchange > 0, other[of_pair], own[of_pair]) for own, other in ((first, second), (second, first))
+    ]
+    return Law(torch.cat([first, more[0], second, more[1]]), weights)
+
+
 def joint(laws: list[Law]) -> tuple[Tensor, Tensor]:
     """Independent latents side by side: `[rows, states, d]` and `[states]`."""
     chosen = _combinations([len(law.weights) for law in laws])
@@ -165,10 +198,11 @@ def _each_latent(latent: Latent) -> list[Latent]:
 
 
 def _repeated(latent: Latent, count: int) -> Latent:
-    return replace(latent, logits=latent.logits.expand(count, *latent.logits.shape))
+    return replace(latent, logits=latent.logits.expand(count, 1, *latent.logits.shape))
 
 
 def _as_samples(columns: Tensor, latent: Latent) -> Tensor:
+    columns = columns.unsqueeze(2)
     if isinstance(latent, Bernoulli):
         return columns
     return torch.nn.functional.one_hot(columns.long(), latent.logits.shape[-1]).double()
@@ -178,7 +212,7 @@ def _with_extra_sample(estimator: ExtraSample, latent: Latent) -> tuple[Draw, Te
     """Every draw of the inner estimator, each beside some extra sample: whichever it is, it must not matter."""
     inner, weights = every_draw(estimator.inner, latent)
     states = latent.states()
-    extra = states[torch.arange(len(weights)) % len(states)]
+    extra = states[torch.arange(len(weights)) % len(states)].unsqueeze(1)
     points = torch.cat([extra.unsqueeze(0), inner.points])
     return Draw(ExtraSample(inner.estimator), inner.latent, points, inner.extra, (inner,)), weights
 
@@ -188,4 +222,6 @@ def _side_by_side(estimator: Stacked, latent: Latent) -> tuple[Draw, Tensor]:
     draws, weights = zip(*(every_draw(inner, latent) for inner in estimator.inners), strict=True)
     wide = Stacked(estimator.inners, [len(one) for one in weights])
     points = torch.cat([draw.points for draw in draws], 1)
-    return Draw(wide, _repeated(latent, points.shape[1]), points, memory=draws), torch.cat(weights) / len(draws)
+    return Draw(wide, _repeated(latent, points.shape[1]), points, draws[0].extra, draws), torch.cat(weights) / len(
+        draws
+    )

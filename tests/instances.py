@@ -16,6 +16,7 @@ from arms import (
     RELAX,
     RODEO,
     VIMCO,
+    ARMSTaylor,
     Bernoulli,
     Concrete,
     Coupling,
@@ -30,6 +31,7 @@ from arms import (
     GumbelStraightThrough,
     Independent,
     Latent,
+    Midpoint,
     MultiSampleARMS,
     MultiSampleDisARM,
     MultiSampleLOORF,
@@ -38,6 +40,7 @@ from arms import (
     Reinforce,
     ReinMax,
     Relaxation,
+    Repaired,
     SigmoidStraightThrough,
     Stacked,
     StraightThrough,
@@ -116,6 +119,16 @@ EXPECTATION = [
     *(ARMS(n, coupling) for coupling in (Dirichlet(), Gaussian(), Systematic()) for n in (2, 3, 4)),
     Exact(),
 ]
+SLOPES = [
+    *(Midpoint(n) for n in (2, 4, 6)),
+    *(Midpoint(n, pairs=1) for n in (2, 4)),
+    *(Midpoint(n, coupling) for coupling in (Dirichlet(), Gaussian(), Systematic()) for n in (2, 4)),
+    *(Midpoint(4, coupling, pairs=1) for coupling in (Dirichlet(), Gaussian(), Systematic())),
+    *(Midpoint(8, coupling) for coupling in (Independent(), Systematic())),
+    Midpoint(4, pairs=1, own_bits=False),
+    *(Repaired(n, coupling) for coupling in (Independent(), Systematic()) for n in (4, 6)),
+    *(ARMSTaylor(n, coupling) for coupling in (Independent(), Dirichlet(), Systematic()) for n in (2, 3)),
+]
 BOUND = [
     *(MultiSampleReinforce(n) for n in (1, 2, 3)),
     *(VIMCO(n, baseline=kind) for n in (1, 2, 3) for kind in ("geometric", "arithmetic")),
@@ -167,6 +180,10 @@ WRAPPED = [
     Stacked([LOORF(2), ARMS(2, Systematic()), ARM(2)], [1, 1, 1]),
     Stacked([MultiSampleLOORF(4), MultiSampleARMS(4, coupling=Dirichlet()), MultiSampleDisARM(4)], [1, 1, 1]),
     ExtraSample(Stacked([DisARM(2), Reinforce(2)], [1, 1])),
+    ExtraSample(Midpoint(4)),
+    ExtraSample(Midpoint(2)),
+    Stacked([Midpoint(4), Midpoint(4, Systematic())], [1, 1]),
+    Stacked([Midpoint(4, pairs=1), Midpoint(4, Dirichlet(), pairs=1)], [1, 1]),
 ]
 CATEGORICAL = [
     Reinforce(2),
@@ -182,9 +199,13 @@ CATEGORICAL = [
     MultiSampleARMS(4, coupling=Independent()),
     ExtraSample(LOORF(2)),
     Stacked([LOORF(2), Reinforce(2)], [1, 1]),
+    *(Midpoint(n) for n in (2, 4)),
+    Midpoint(4, pairs=1),
+    Repaired(4),
+    ARMSTaylor(2, Independent()),
 ]
 INSTANCES = [
-    *(Instance(estimator) for estimator in (*EXPECTATION, *BOUND, *WRAPPED, *BIASED)),
+    *(Instance(estimator) for estimator in (*EXPECTATION, *SLOPES, *BOUND, *WRAPPED, *BIASED)),
     *(Instance(estimator, name=name) for name, estimator in {**RELAXED, **CONTROLLED}.items()),
     Instance(ExtraSample(RELAXED["relax, network, n = 2"]), name="extra sample of relax, network, n = 2"),
     *(Instance(estimator, OneHot) for estimator in CATEGORICAL),
@@ -204,7 +225,9 @@ def parts(estimator: Estimator) -> list[Estimator]:
 
 def couplings(estimator: Estimator) -> list[Coupling]:
     """The couplings that an estimator draws from, as far as it names them."""
-    return [part.coupling for part in parts(estimator) if isinstance(part, ARMS | MultiSampleARMS)]
+    return [
+        part.coupling for part in parts(estimator) if isinstance(part, ARMS | MultiSampleARMS | Midpoint | Repaired)
+    ]
 
 
 def is_enumerable(instance: Instance) -> bool:

@@ -13,20 +13,24 @@ from arms import (
     LOORF,
     RODEO,
     VIMCO,
+    ARMSTaylor,
     Bernoulli,
     Dirichlet,
     Draw,
     Estimator,
     Gaussian,
     Latent,
+    Midpoint,
     MultiSampleARMS,
     MultiSampleLOORF,
     Reinforce,
+    Repaired,
     Systematic,
 )
 from arms.estimators.base import Slopes
 from arms.estimators.double_cv import linear_control
 from arms.estimators.loorf import leave_one_out
+from arms.estimators.midpoint import combine_pairs
 from arms.targets import log_mean_exp
 
 
@@ -165,6 +169,51 @@ class CoupledRODEO(CoupledDoubleCV):
         return ARMS.combine(self, draw, values) + control.detach()
 
 
+@dataclass(frozen=True)
+class OwnBitIncluded(Midpoint):
+    """The whole C . s taken off, latent k's own part included."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        assert slopes is not None
+        count = self.num_samples // 2
+        step = draw.points[:count] - draw.points[count : 2 * count]
+        whole = draw.latent.sum_event(slopes[-self.midpoints :] * step[: self.midpoints])
+        fall = values[:count] - values[count : 2 * count] - whole
+        return (draw.latent.with_event_axes(fall) * step).mean(0) / 2
+
+
+@dataclass(frozen=True)
+class OwnSlopes(Repaired):
+    """The mean slope at a pair's own ends in place of the others': it knows which end is which."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        assert slopes is not None
+        first, second = slopes.chunk(2)
+        start, end = draw.points.chunk(2)
+        return combine_pairs(draw.latent, start - end, values, (first + second) / 2)
+
+
+@dataclass(frozen=True)
+class OwnMidpointControlsItself(Midpoint):
+    """The own part's noise measured by the same midpoint's slope."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        assert slopes is not None
+        count = self.num_samples // 2
+        step, own = draw.points[:count] - draw.points[count : 2 * count], slopes[-self.midpoints :]
+        noise = (own * step.square() / 2 - draw.latent.covary(own)).mean(0)
+        return Midpoint(self.num_samples, pairs=1, own_bits=False).combine(draw, values, slopes) - noise / 2
+
+
+@dataclass(frozen=True)
+class FullTaylorMean(ARMSTaylor):
+    """The linear control without the gradient of its own expectation."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        assert slopes is not None
+        return super().combine(draw, values, slopes) - draw.latent.covary(slopes[0]) / 2
+
+
 GROSS: list[Estimator] = [
     NoDebias(4, Systematic()),
     NoDebias(3, Dirichlet()),
@@ -177,6 +226,11 @@ GROSS: list[Estimator] = [
     SeesItself(2),
     *(CoupledDoubleCV(n, coupling) for n, coupling in ((2, Dirichlet()), (3, Systematic()))),
     CoupledRODEO(3, Systematic()),
+    OwnBitIncluded(2),
+    OwnBitIncluded(4, Systematic(), pairs=1),
+    *(OwnSlopes(n) for n in (4, 6)),
+    OwnMidpointControlsItself(4, pairs=1),
+    FullTaylorMean(3, Systematic()),
 ]
 SEEN_BY_ENUMERATION: list[Estimator] = [*GROSS, WrongCorrelation(3), SelfBaseline(3), FlippedNoise(2)]
 SEEN_BY_DRAWS: list[Estimator] = [

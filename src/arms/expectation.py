@@ -13,6 +13,7 @@ from arms.estimators.pipeline import (
     Evaluation,
     Options,
     as_values,
+    count_differentiated,
     draw_points,
     estimate,
     evaluate,
@@ -208,10 +209,9 @@ def attach(draw: Draw, values: Values, slopes: Tensor | None = None, *, validate
 
 
 def _check_slopes(draw: Draw, slopes: Tensor) -> Tensor:
-    asked = draw.estimator.slopes
-    if asked == "none":
+    if draw.estimator.slopes == "none":
         raise ValueError(f"{type(draw.estimator).__name__} needs no slopes, got some: leave them out")
-    expected = draw.points[0 if asked == "all" else len(draw.points) - draw.extra :].shape
+    expected = draw.points[len(draw.points) - count_differentiated(draw) :].shape
     if slopes.shape != expected:
         raise ValueError(f"slopes must have shape {list(expected)}, got {list(slopes.shape)}")
     return slopes

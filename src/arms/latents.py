@@ -53,6 +53,14 @@ class Latent(ABC):
         return tensor.sum(tuple(range(-self.event_dims, 0)))
 
     @abstractmethod
+    def sum_variable(self, tensor: Tensor) -> Tensor:
+        """Sum `[..., *event]` over the categories of each variable, which stay as an axis of one; a bit has none."""
+
+    @abstractmethod
+    def covary(self, vector: Tensor) -> Tensor:
+        """Return the covariance matrix of one draw times a vector `[..., *event]`, at least in float32."""
+
+    @abstractmethod
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
         """Draw n independent samples `[n, *batch, *event]` in the dtype of the logits, detached."""
 
@@ -99,6 +107,18 @@ class Bernoulli(Latent):
     def mean(self) -> Tensor:
         return torch.sigmoid(at_least_float32(self.logits))
 
+    def sum_variable(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def covary(self, vector: Tensor) -> Tensor:
+        """Return p (1 - p) times the vector; 1 - p is not left to a difference.
+
+        >>> Bernoulli(torch.tensor([0.0, 40.0])).covary(torch.ones(2))
+        tensor([2.5000e-01, 4.2484e-18])
+        """
+        logits = at_least_float32(self.logits)
+        return torch.sigmoid(logits) * torch.sigmoid(-logits) * vector
+
     def score(self, samples: Tensor) -> Tensor:
         """Return b - p; 1 - p of the ones is not left to a difference.
 
@@ -143,6 +163,18 @@ class OneHot(Latent):
 
     def mean(self) -> Tensor:
         return torch.softmax(at_least_float32(self.logits), -1)
+
+    def sum_variable(self, tensor: Tensor) -> Tensor:
+        return tensor.sum(-1, keepdim=True)
+
+    def covary(self, vector: Tensor) -> Tensor:
+        """Return (diag p - p p') times the vector.
+
+        >>> OneHot(torch.zeros(1, 2)).covary(torch.tensor([[1.0, -1.0]]))
+        tensor([[ 0.5000, -0.5000]])
+        """
+        probs = self.mean()
+        return probs * (vector - (probs * vector).sum(-1, keepdim=True))
 
     def undefined(self) -> Tensor:
         return self.mean().isnan()  # a category of logit inf, or a choice among none but -inf, has no law either

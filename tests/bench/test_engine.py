@@ -75,9 +75,12 @@ def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.Mo
     """What a GPU runs, on a CPU: traced without a break, the fused likelihood in it, on the same noise, to rounding."""
     kernels = pytest.importorskip("arms.bench.models.kernels", exc_type=ImportError)
 
-    def by_kernel(h: Tensor, layer: models.ReplicaLinear, x: Tensor, attached: int | None) -> Tensor:
+    def by_kernel(
+        h: Tensor, layer: models.ReplicaLinear, x: Tensor, attached: int | None, all_inward: bool = False
+    ) -> Tensor:
         count = len(h) if attached is None else attached
-        value: Tensor = kernels.affine_log_prob(h, layer.weight, layer.bias, x, count)
+        inward = len(h) if all_inward else None
+        value: Tensor = kernels.affine_log_prob(h, layer.weight, layer.bias, x, count, inward=inward)
         return value
 
     plain, compiled = make(), make()

@@ -66,6 +66,18 @@ def test_gradients_of_the_first_samples_only(attached: int) -> None:
     assert all(close(one, other, 1e-6) for one, other in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.usefixtures("tiles")
+def test_gradients_towards_more_samples_than_are_learnt_from() -> None:
+    h, weight, bias, x = inputs()
+    learnt = [tensor.requires_grad_() for tensor in (h, weight, bias)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in learnt]
+    value, truth = kernels.affine_log_prob(*learnt, x, 1, inward=3), plain(x.double(), *exact)
+    ours = torch.autograd.grad(value.sum(), learnt)
+    (of_h,) = torch.autograd.grad(truth.sum(), exact[:1], retain_graph=True)
+    theirs = (of_h, *torch.autograd.grad(truth[:1].sum(), exact[1:]))
+    assert all(close(one, other, 1e-6) for one, other in zip(ours, theirs, strict=True))
+
+
 def test_nothing_is_kept_without_gradients() -> None:
     h, weight, bias, x = inputs()
     with torch.no_grad():

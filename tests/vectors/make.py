@@ -7,7 +7,7 @@ expectation.json, bound.json, relaxed.json, biased.json hold one estimator's `co
   latent      Bernoulli (logits [batch, d], bits) or OneHot (logits [batch, d, K], softmax, one-hot samples)
   points      [m, batch, ...]: the samples, then `extra` points that are no samples (relaxed ones: sigmoid(z / tau))
   values      [m, batch]: the objective there; for a bound, log-weights
-  slopes      [extra, batch, d]: its derivative at the extra points, at all where there are none of those, or null
+  slopes      [k, batch, d]: its derivative at the last k points (all of them, or those that are no samples), or null
   memory      what the draw remembers: for ARM the uniforms u [n/2, batch, d]; for REBAR and RELAX z and z~ given the
               bits [n, batch, d] (z first, then z~), and the slope of z~ in the logits [n/2, batch, d]; for Concrete and
               GumbelStraightThrough z, logits plus logistic noise [n, batch, d]

@@ -106,6 +106,26 @@ def variance(
     return VarianceTable(tuple(rows), reference, limit, int((~scored).sum()), left_out)
 
 
+def largest_within(name: str, evaluations: int) -> Estimator:
+    """Return the estimator of that name with the most samples whose evaluations are no more than that.
+
+    >>> largest_within("disarm", 7).num_samples
+    6
+    """
+    as_estimator(name)  # so that a name which does not exist is not taken for one that needs more
+    for n in range(evaluations, 0, -1):
+        try:
+            one = as_estimator(name, n)
+        except ValueError:
+            continue
+        if one.evaluations is None or one.evaluations <= evaluations:
+            return one
+    raise ValueError(
+        f"no num_samples of {name} takes at most evaluations={evaluations} of the objective: give more, or leave "
+        f"{name} out"
+    )
+
+
 @dataclass(frozen=True)
 class _Contender:
     name: str
@@ -137,18 +157,7 @@ class _Budget:
         """Return the estimator of that name with as many samples as it may have."""
         if not self.of_evaluations:
             return as_estimator(name, self.size)
-        as_estimator(name)  # so that a name which does not exist is not taken for one that needs more
-        for n in range(self.size, 0, -1):
-            try:
-                one = as_estimator(name, n)
-            except ValueError:
-                continue
-            if one.evaluations is None or one.evaluations <= self.size:
-                return one
-        raise ValueError(
-            f"no num_samples of {name} takes at most evaluations={self.size} of the objective: give more, or leave "
-            f"{name} out"
-        )
+        return largest_within(name, self.size)
 
     def why_not(self, name: str) -> str:
         """Return in a few words why this is no budget for an estimator, nothing if it is one."""

@@ -10,6 +10,7 @@ from arms.couplings import Dirichlet, Gaussian, Systematic
 from arms.estimators.arm import ARM
 from arms.estimators.arms import ARMS
 from arms.estimators.arms_ms import MultiSampleARMS
+from arms.estimators.arms_taylor import ARMSTaylor
 from arms.estimators.arts import ARTS
 from arms.estimators.base import Draw, Estimate, Estimator, Objective, variance_loss
 from arms.estimators.concrete import Concrete
@@ -20,12 +21,14 @@ from arms.estimators.exact import Exact
 from arms.estimators.gapped_st import GappedStraightThrough
 from arms.estimators.loorf import LOORF
 from arms.estimators.loorf_ms import MultiSampleLOORF
+from arms.estimators.midpoint import Midpoint
 from arms.estimators.pipeline import Options, estimate
 from arms.estimators.rebar import REBAR, Relaxation
 from arms.estimators.reinforce import Reinforce
 from arms.estimators.reinforce_ms import MultiSampleReinforce
 from arms.estimators.reinmax import ReinMax
 from arms.estimators.relax import RELAX, relax_control
+from arms.estimators.repaired import Repaired
 from arms.estimators.rodeo import RODEO, SteinControl
 from arms.estimators.st import StraightThrough
 from arms.estimators.st_gumbel import GumbelStraightThrough
@@ -45,6 +48,7 @@ __all__ = [
     "RELAX",
     "RODEO",
     "VIMCO",
+    "ARMSTaylor",
     "Concrete",
     "DisARM",
     "DoubleCV",
@@ -55,6 +59,7 @@ __all__ = [
     "ExtraSample",
     "GappedStraightThrough",
     "GumbelStraightThrough",
+    "Midpoint",
     "MultiSampleARMS",
     "MultiSampleDisARM",
     "MultiSampleLOORF",
@@ -64,6 +69,7 @@ __all__ = [
     "ReinMax",
     "Reinforce",
     "Relaxation",
+    "Repaired",
     "SigmoidStraightThrough",
     "Stacked",
     "SteinControl",
@@ -85,6 +91,10 @@ ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "arms-d": partial(ARMS, coupling=Dirichlet()),
     "arms-n": partial(ARMS, coupling=Gaussian()),
     "arms-s": partial(ARMS, coupling=Systematic()),
+    "midpoint": Midpoint,
+    "midpoint-single": partial(Midpoint, pairs=1),
+    "repaired": Repaired,
+    "arms-s-taylor": partial(ARMSTaylor, coupling=Systematic()),
     "rebar": REBAR,
     "relax": RELAX,
     "double-cv": DoubleCV,

@@ -142,7 +142,7 @@ class Estimator(ABC):
         Args:
             draw: What `draw` returned.
             values: `[m, *batch]`, the objective at all points.
-            slopes: `[extra or m, *batch, *event]`, its derivative there, if the estimator asks for it.
+            slopes: `[derivatives, *batch, *event]`, its derivative at the last points, if the estimator asks for it.
 
         Returns:
             The gradient with respect to the logits, attached to `parameters()` and to nothing else.

@@ -83,15 +83,21 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
 
 def _check_facts(draw: Draw) -> None:
     """Raise if a draw is not what its estimator says of itself: tables, models and ensembles go by what it says."""
-    estimator, count = draw.estimator, len(draw.points)
-    differentiated = {"none": 0, "all": count}.get(estimator.slopes, draw.extra)
-    said, found = (estimator.evaluations, estimator.derivatives), (count, differentiated)
+    estimator = draw.estimator
+    said, found = (estimator.evaluations, estimator.derivatives), (len(draw.points), count_differentiated(draw))
     if (said[0] is not None and said != found) or (estimator.slopes in ("extra", "twice") and not draw.extra):
         raise ValueError(
             f"{type(estimator).__name__} says it makes {said[0]} evaluations and {said[1]} derivatives, and with "
             f"slopes {estimator.slopes!r} its draw asks for {found[0]} and {found[1]}: correct its "
             "properties evaluations and derivatives, or the `extra` of its Draw"
         )
+
+
+def count_differentiated(draw: Draw) -> int:
+    """Return at how many of a draw's points, the last ones, the objective's slope is asked for."""
+    estimator = draw.estimator
+    # What a wrapper puts before the points of an estimator that asks for `all` is not differentiated.
+    return {"none": 0, "all": estimator.derivatives or len(draw.points)}.get(estimator.slopes, draw.extra)
 
 
 class Evaluation(NamedTuple):
@@ -130,28 +136,60 @@ def slopes_of(draw: Draw, points: Tensor, values: Tensor, options: Options, *, l
     It can be differentiated once more where the estimator asks for that and is `learning`.
     """
     estimator = draw.estimator
-    first = 0 if estimator.slopes == "all" else len(points) - draw.extra
+    first = len(points) - count_differentiated(draw)
     if not values.requires_grad:
         _refuse_black_box(estimator)
     twice = estimator.slopes == "twice" and learning
-    # By autograd.grad, never .backward(): nothing else may receive a gradient here. The graph is kept for the value's.
+    asked = values[first:] if first else values
     try:
-        (slopes,) = torch.autograd.grad(
-            values[first:].sum(), points, create_graph=twice, retain_graph=True, allow_unused=True
-        )
+        slopes = _pull_back(asked, torch.ones_like(asked), points, twice)
     except RuntimeError as error:
         if "is not implemented" in str(error):  # an operation that nobody has differentiated
             _refuse_black_box(estimator, error)
         raise
     if slopes is None:
         _refuse_black_box(estimator)
-    slopes = slopes[first:]
+    slopes = slopes[first:] if first else slopes
     if options.checks == "all" and not true_or_unreadable(slopes.isfinite().all()):
         raise ValueError(
             "the objective's derivative is NaN or infinite between 0 and 1 or at the samples: smooth it there, or use "
             "an estimator for black boxes such as arms-s (validate=False lets it through)"
         )
+    if options.checks == "all" and asked.numel() > 1:
+        _check_rows_apart(asked, points, slopes)
     return slopes
+
+
+def _pull_back(values: Tensor, weights: Tensor, points: Tensor, twice: bool = False) -> Tensor | None:
+    """Return the derivative of the weighted sum of values; None where no graph leads from them to the points.
+
+    By autograd.grad, never .backward(): nothing else may receive a gradient here. The graph is kept for the value's.
+    """
+    (found,) = torch.autograd.grad(values, points, weights, create_graph=twice, retain_graph=True, allow_unused=True)
+    return found
+
+
+def _check_rows_apart(values: Tensor, points: Tensor, slopes: Tensor) -> None:
+    """Raise if the value at one point depends on another point: the slope of their sum is then not each one's own.
+
+    Each value is weighted by a power of two, neighbours on any axis by different ones. A slope that is a point's own is
+    multiplied by just that, without rounding.
+    """
+    weights = torch.ones_like(values)
+    for axis, length in enumerate(values.shape):
+        twos = 2.0 ** ((axis + 1) * (torch.arange(length, device=values.device) % 2))
+        weights = weights * twos.to(values.dtype).view(-1, *[1] * (values.ndim - axis - 1))
+    weighted = _pull_back(values, weights, points)
+    assert weighted is not None
+    own = weights.view(*weights.shape, *[1] * (slopes.ndim - weights.ndim)) * slopes.detach()
+    own = torch.cat([torch.zeros_like(weighted[: len(points) - len(own)]), own])  # nor may earlier points have a part
+    apart = (weighted - own).abs().max() <= 1e-4 * own.abs().max()
+    if not true_or_unreadable(apart):
+        raise ValueError(
+            "the objective's value at one sample depends on other samples or other rows of the batch (batch "
+            "normalisation, a mean over the batch?), so that no derivative is its own: let it treat every sample alone "
+            "(a normalisation in eval mode, say), or use an estimator that needs no derivative and lives with that"
+        )
 
 
 def gradient(draw: Draw, found: Evaluation, options: Options = DEFAULT) -> Tensor:

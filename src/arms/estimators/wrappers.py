@@ -56,7 +56,7 @@ class ExtraSample(Estimator):
 
     @property
     def derivatives(self) -> int:
-        return self.inner.derivatives + (self.slopes == "all")
+        return self.inner.derivatives
 
     def attached(self) -> int:
         return 1
@@ -75,8 +75,6 @@ class ExtraSample(Estimator):
     def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
         (inner,) = draw.memory
         rest = replace(inner, points=draw.points[1:])
-        if self.slopes == "all" and slopes is not None:
-            slopes = slopes[1:]
         return self.inner.combine(rest, values[1:], slopes)
 
     def value(self, draw: Draw, values: Tensor) -> Tensor:

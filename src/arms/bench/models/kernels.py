@@ -18,27 +18,34 @@ ONE_ROW_PER_BLOCK_UP_TO = 8192
 """With this many rows or fewer, each has a block of threads to itself."""
 
 
-def affine_log_prob(h: Tensor, weight: Tensor, bias: Tensor, x: Tensor, attached: int, rough: bool = False) -> Tensor:
+def affine_log_prob(
+    h: Tensor, weight: Tensor, bias: Tensor, x: Tensor, attached: int, rough: bool = False, inward: int | None = None
+) -> Tensor:
     """Return sum over pixels of log Bernoulli(x; sigmoid(h weight + bias)) as `[n, R, B]`.
 
     h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]`, x `[R, B, pixels]` of 0 and 1. Gradients
-    flow through the first `attached` samples only; with `rough`, they use bfloat16 products.
+    flow through the first `attached` samples only, or, towards h, the first `inward` if that is given and more; with
+    `rough`, they use bfloat16 products.
     """
     samples, replicas, batch, _ = h.shape
     rows = h.movedim(0, 1).flatten(1, 2).contiguous()  # [R, nB, inputs]: one matrix product per replica
     learns = torch.is_grad_enabled() and (h.requires_grad or weight.requires_grad or bias.requires_grad)
     bits = x.to(torch.uint8).expand(replicas, -1, -1)  # read once per sample: a quarter of the bytes
-    kept, dtype = attached * batch if learns else 0, torch.bfloat16 if rough else torch.float32
-    value, _ = _forward(rows, weight, bias, bits, kept, dtype)
+    dtype = torch.bfloat16 if rough else torch.float32
+    kept = max(attached, inward or 0) * batch if learns else 0
+    value, _ = _forward(rows, weight, bias, bits, kept, attached * batch, dtype)
     of_samples: Tensor = value.unflatten(1, (samples, batch)).movedim(1, 0)
     return of_samples
 
 
 @torch.library.custom_op("arms::affine_log_prob", mutates_args=())
 def _forward(
-    rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, kept: int, residual_dtype: torch.dtype
+    rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, kept: int, learnt: int, residual_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return log-likelihoods `[R, nB]`, and the residual of the first rows `[R, kept, pixels]`."""
+    """Return log-likelihoods `[R, nB]`, and the residual of the first rows `[R, kept, pixels]`.
+
+    The weights learn from the first `learnt` rows, of which none is beyond `kept`.
+    """
     logits = torch.bmm(rows, weight)
     count, pixels = logits.shape[0] * logits.shape[1], logits.shape[2]
     value, residual = _outputs(rows, pixels, kept, residual_dtype)
@@ -55,7 +62,7 @@ def _forward(
 
 @_forward.register_fake
 def _(
-    rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, kept: int, residual_dtype: torch.dtype
+    rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, kept: int, learnt: int, residual_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     return _outputs(rows, weight.shape[-1], kept, residual_dtype)
 
@@ -65,24 +72,24 @@ def _outputs(rows: Tensor, pixels: int, kept: int, residual_dtype: torch.dtype) 
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    rows, weight, *_ = inputs
+    rows, weight, *_, learnt, _ = inputs
     residual = output[1]
-    ctx.save_for_backward(rows[:, : residual.shape[1]].contiguous(), weight, residual)
+    ctx.save_for_backward(rows[:, : min(learnt, residual.shape[1])].contiguous(), weight, residual)
 
 
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None, None]:
+def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None, None, None]:
     rows, weight, residual = ctx.saved_tensors
-    count, kept, inputs = grad.shape[1], rows.shape[1], rows.shape[2]
-    scale = grad[:, :kept].unsqueeze(-1)
+    count, kept, learnt, inputs = grad.shape[1], residual.shape[1], rows.shape[1], rows.shape[2]
+    scale = grad[:, :learnt].unsqueeze(-1)
     # One more column, of ones, gives the bias's gradient in the same product; zeros keep every row aligned.
     filler = scale.new_zeros(()).expand(*scale.shape[:2], 7 - inputs % 8)
     augmented = torch.cat([rows * scale, scale, filler], -1).to(residual.dtype)
-    both = _product(augmented.mT, residual)
+    both = _product(augmented.mT, residual[:, :learnt])
     inward = None
     if ctx.needs_input_grad[0]:
-        inward = _product(residual, weight.to(residual.dtype).mT) * scale
+        inward = _product(residual, weight.to(residual.dtype).mT) * grad[:, :kept].unsqueeze(-1)
         inward = torch.nn.functional.pad(inward, (0, 0, 0, count - kept)) if kept < count else inward
-    return inward, both[:, :inputs], both[:, inputs : inputs + 1], None, None, None
+    return inward, both[:, :inputs], both[:, inputs : inputs + 1], None, None, None, None
 
 
 _forward.register_autograd(_backward, setup_context=_remember)

@@ -21,19 +21,27 @@ def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     return value
 
 
-def affine_log_prob(h: Tensor, layer: ReplicaLinear, x: Tensor, attached: int | None = None) -> Tensor:
+def affine_log_prob(
+    h: Tensor, layer: ReplicaLinear, x: Tensor, attached: int | None = None, all_inward: bool = False
+) -> Tensor:
     """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]` and x `[R, B, pixels]`, in half the passes.
 
-    The logits are made, used and overwritten in place. Gradients flow through the first `attached` samples only;
-    through all unless given.
+    The logits are made, used and overwritten in place. Gradients flow through the first `attached` samples only,
+    through all unless given; with `all_inward`, those towards h through all samples in any case.
     """
     attached = len(h) if attached is None else attached
+    inward = len(h) if all_inward else attached
     if h.is_cuda and h.dtype == torch.float32 and HAS_TRITON:
         from arms.bench.models import kernels
 
-        return kernels.affine_log_prob(h, layer.weight, layer.bias, x, attached, layer.rough_gradients)
-    value: Tensor = _AffineLogProb.apply(h, layer.weight, layer.bias, x, attached)  # type: ignore[no-untyped-call]
-    return value
+        return kernels.affine_log_prob(h, layer.weight, layer.bias, x, attached, layer.rough_gradients, inward)
+    # Two nodes in the graph, one towards h, one towards the weights: whoever asks for one does not pay for the other.
+    value, rows, residual = _AffineLogProb.apply(h, layer.weight.detach(), layer.bias.detach(), x, inward)  # type: ignore[no-untyped-call]
+    if not (torch.is_grad_enabled() and (layer.weight.requires_grad or layer.bias.requires_grad)):
+        return value  # type: ignore[no-any-return]
+    kept = attached * h.shape[2]
+    learnt = rows[:, :kept], residual[:, :kept]
+    return value + _OfWeights.apply(layer.weight, layer.bias, *learnt, value.shape)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _LogProb(torch.autograd.Function):
@@ -53,8 +61,10 @@ class _LogProb(torch.autograd.Function):
 
 
 class _AffineLogProb(torch.autograd.Function):
+    """The value, differentiable with respect to h; the rows and residuals of the attached samples besides."""
+
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         h, weight, bias, x, attached = inputs
         rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs]: one matrix product per replica
         sign = (1 - 2 * x).unsqueeze(1)
@@ -63,22 +73,46 @@ class _AffineLogProb(torch.autograd.Function):
         value, residual = _log_prob_and_residual(z, sign)
         # Rows are ordered by sample, then image: the attached samples are the first rows.
         kept = attached * h.shape[2]
-        ctx.save_for_backward(rows[:, :kept], weight, residual.flatten(1, 2)[:, :kept])
-        return value.movedim(1, 0)
+        rows, residual = rows[:, :kept], residual.flatten(1, 2)[:, :kept]
+        ctx.mark_non_differentiable(rows, residual)
+        ctx.set_materialize_grads(False)  # of these, zeros would be made for each backward
+        ctx.save_for_backward(weight, residual)
+        return value.movedim(1, 0), rows, residual
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         _check_first_derivative()
-        rows, weight, residual = ctx.saved_tensors
+        weight, residual = ctx.saved_tensors
         samples, _, batch = grads[0].shape
-        kept = rows.shape[1] // batch
-        scale = grads[0][:kept].movedim(0, 1).flatten(1, 2).unsqueeze(-1)  # [R, rows, 1]: cheaper than on pixels
-        inward = None
-        if ctx.needs_input_grad[0]:
-            inward = (torch.bmm(residual, weight.mT) * scale).unflatten(1, (kept, batch)).movedim(1, 0)
-            if kept < samples:  # autograd wants a gradient of the shape of h
-                inward = torch.cat([inward, inward.new_zeros(samples - kept, *inward.shape[1:])])
-        return inward, torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual), None, None
+        kept = residual.shape[1] // batch
+        inward = torch.bmm(residual, weight.mT) * _per_row(grads[0], kept)
+        inward = inward.unflatten(1, (kept, batch)).movedim(1, 0)
+        if kept < samples:  # autograd wants a gradient of the shape of h
+            inward = torch.cat([inward, inward.new_zeros(samples - kept, *inward.shape[1:])])
+        return inward, None, None, None, None
+
+
+class _OfWeights(torch.autograd.Function):
+    """Zero, with the gradient of the value above with respect to the layer's weights."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        weight, _, rows, residual, shape = inputs
+        ctx.save_for_backward(rows, residual)
+        zero: Tensor = weight.new_zeros(())
+        return zero.expand(shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        _check_first_derivative()
+        rows, residual = ctx.saved_tensors
+        scale = _per_row(grads[0], rows.shape[1] // grads[0].shape[2])
+        return torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual), None, None, None
+
+
+def _per_row(grad: Tensor, kept: int) -> Tensor:
+    """Return the gradients `[n, R, B]` of the first samples as `[R, rows, 1]`: cheaper there than on every pixel."""
+    return grad[:kept].movedim(0, 1).flatten(1, 2).unsqueeze(-1)
 
 
 def _check_first_derivative() -> None:

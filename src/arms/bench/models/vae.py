@@ -81,45 +81,51 @@ class BinaryVAE(nn.Module):
             logits: `[R, B, latents]` of q(b|x).
             attached: How many points, the first ones, are in the graph of the model's parameters and the logits: one
                 pass evaluates samples to learn from and samples that are only looked at. All unless given.
-            differentiated: How many points, the last ones, pass gradients to themselves. Where these are not attached
-                ones, all else is constant there.
+            differentiated: How many points, the last ones, pass gradients to themselves. Where none of these is
+                attached, all else is constant there.
             twice: Whether that gradient is to be differentiated once more, which takes a slower likelihood.
         """
+        attached = len(b) if attached is None else attached
         split = len(b) - differentiated
-        apart = max(split, len(b) if attached is None else attached)  # from here on differentiated, and not attached
-        if apart < len(b):
-            last = torch.func.functional_call(
-                self,
-                {name: parameter.detach() for name, parameter in self.named_parameters()},
-                (b[apart:], x, logits.detach()),
-                {"twice": twice},
-            )
-            first = b[:apart].detach() if apart == split else b[:apart]
-            return torch.cat([self.log_weights(first, x, logits, attached), last])
+        if differentiated and attached <= split:
+            constants = {name: parameter.detach() for name, parameter in self.named_parameters()}
+            last = torch.func.functional_call(self, constants, (b[split:], x, logits.detach()), {"twice": twice})
+            return torch.cat([self.log_weights(b[:split].detach(), x, logits, attached), last])
         # log p(b) - log q(b) in one pass over the samples: b (prior - logits) - softplus(prior) + softplus(logits)
         softplus = nn.functional.softplus
         # Padded by a zero, the sum is compiled to a kernel of its own; fused, all else of this shape would wait for it.
         constant = nn.functional.pad(softplus(logits) - softplus(self.prior), (0, 1)).sum(-1)
         slope = self.prior - logits
-        if attached is None or attached == len(b):
-            return self.log_likelihood(b, x, twice=twice) + ((b * slope).sum(-1) + constant)
+        likelihood = self.log_likelihood(b, x, attached, differentiated > 0, twice)
+        if attached == len(b):
+            return likelihood + ((b * slope).sum(-1) + constant)
         # The rest has the same value but no graph: neither the logits nor the prior learn from it.
         first, rest = b[:attached], b[attached:]
         ratio = torch.cat([(first * slope).sum(-1) + constant, (rest * slope.detach()).sum(-1) + constant.detach()])
-        return self.log_likelihood(b, x, attached) + ratio
+        return likelihood + ratio
 
     forward = log_weights
 
-    def log_likelihood(self, b: Tensor, x: Tensor, attached: int | None = None, twice: bool = False) -> Tensor:
-        """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only, for all unless given."""
+    def log_likelihood(
+        self, b: Tensor, x: Tensor, attached: int | None = None, differentiated: bool = False, twice: bool = False
+    ) -> Tensor:
+        """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only, for all unless given.
+
+        Where points are `differentiated`, the rest has a graph too, to the points alone.
+        """
         decoder = self.decoder
         if twice:  # the faster forms below can be differentiated only once
             a = self.decode(b)
             return (x * a - nn.functional.softplus(a)).sum(-1)
         if isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
-            h = _attach_first(decoder[:-1], signs(b), attached) if len(decoder) > 1 else signs(b)
-            return affine_log_prob(h, decoder[-1], x, attached)
-        return _attach_first(lambda b: bernoulli_log_prob(self.decode(b), x), b, attached)
+            hidden, h = decoder[:-1], signs(b)
+            if len(decoder) > 1:
+                h = _attach_first(hidden, h, attached, _with_constants(hidden) if differentiated else None)
+            return affine_log_prob(h, decoder[-1], x, attached, differentiated)
+        constant = _with_constants(decoder) if differentiated else None
+        logits = _attach_first(decoder, signs(b), attached, constant)
+        _check_width(logits, self.pixel_mean.shape[-1], "decoder")
+        return bernoulli_log_prob(logits, x)
 
 
 def signs(b: Tensor) -> Tensor:
@@ -135,10 +141,25 @@ def _check_width(logits: Tensor, width: int, part: str) -> None:
         )
 
 
-def _attach_first(function: Callable[[Tensor], Tensor], b: Tensor, attached: int | None) -> Tensor:
-    """Apply a function to all samples, with a graph for the first `attached` only."""
+def _attach_first(
+    function: Callable[[Tensor], Tensor],
+    b: Tensor,
+    attached: int | None,
+    constant: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Apply a function to all samples, with a graph for the first `attached` only; to the rest the `constant` one."""
     if attached is None or attached == len(b):
         return function(b)
+    if constant is not None:
+        return torch.cat([function(b[:attached]), constant(b[attached:])])
     with torch.no_grad():
         rest = function(b[attached:])
     return torch.cat([function(b[:attached]), rest])
+
+
+def _with_constants(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a module as a function whose parameters are constants, so that only its argument has a graph."""
+    if not isinstance(function, nn.Module):
+        return function
+    constants = {name: parameter.detach() for name, parameter in function.named_parameters()}
+    return lambda b: torch.func.functional_call(function, constants, (b,))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.reports.collect import RunData
-from arms.estimators import BIASED_ESTIMATORS, ESTIMATORS
+from arms.estimators import BIASED_ESTIMATORS, ESTIMATORS, as_estimator
 
 
 class Setting(NamedTuple):
@@ -103,6 +103,20 @@ def _label(own: Mapping[str, str], shared: Mapping[str, str]) -> str:
     extras = [f"{name} {value}" for name, value in own.items() if name not in shared and name != "estimator"]
     name = marked(own["estimator"])
     return f"{name} ({', '.join(extras)})" if extras else name
+
+
+def work(estimator: str, num_samples: int) -> list[str]:
+    """Return what an estimator asks of the decoder beyond n evaluations, in words: nothing, for most.
+
+    >>> work("loorf", 4), work("midpoint", 4)
+    ([], ['5 evaluations', '5 derivatives'])
+    """
+    if estimator not in {**ESTIMATORS, **BIASED_ESTIMATORS}:
+        return []
+    asked = as_estimator(estimator, num_samples)
+    if asked.evaluations is None or (asked.evaluations, asked.derivatives) == (num_samples, 0):
+        return []
+    return [f"{asked.evaluations} evaluations", f"{asked.derivatives} derivatives"]
 
 
 def marked(estimator: str) -> str:

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from arms.bench.formatting import format_number
 from arms.bench.metrics import TEST_BOUND_SAMPLES, surviving
 from arms.bench.reports import paper
-from arms.bench.reports.groups import Group, Row
+from arms.bench.reports.groups import Group, Row, work
 
 MARKING_RULE = (
     "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of the column (in the "
@@ -160,7 +160,8 @@ def _heading(split: str, count: int, num_samples: int) -> str:
 def _counted(row: Row) -> str:
     started = sum(run.config.replicas for run in row.finished)
     left = sum(run.surviving for run in row.finished)
-    return f"{row.label}, R={left}" + (f" of {started}" if left < started else "")
+    counted = f"{row.label}, R={left}" + (f" of {started}" if left < started else "")
+    return ", ".join([counted, *work(row.estimator, row.runs[0].config.num_samples)])
 
 
 def _beside_paper(group: Group, rows: Sequence[Row], count: int, name: str) -> Table | None:
