@@ -204,6 +204,31 @@ def test_a_preset_gives_way_to_every_typed_flag(
     assert [(one.steps, one.replicas, one.decoder_samples) for one in asked] == [expected]
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], ("midpoint", 4, 100_000, "cosine", 6e-3)),
+        (["--network", "nonlinear"], ("midpoint", 4, 100_000, "cosine", 3e-3)),
+        (["--estimator", "arms-s", "--learning-rate", "1e-4"], ("arms-s", 4, 100_000, "cosine", 1e-4)),
+        (["--schedule", "constant", "--steps", "10"], ("midpoint", 4, 10, "constant", 6e-3)),
+    ],
+)
+def test_the_fast_preset(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[str, int, int, str, float]
+) -> None:
+    asked: list[TrainConfig] = []
+
+    def ask(configs: list[TrainConfig], *_: object, **__: object) -> list[Run]:
+        asked.extend(configs)
+        return []
+
+    monkeypatch.setattr("arms.bench.runs.pipeline.train_together", ask)
+    monkeypatch.setattr(sys, "argv", ["arms", "train", "--preset", "fast", *words])
+    main()
+    (one,) = asked
+    assert (one.estimator, one.num_samples, one.steps, one.schedule, one.learning_rate) == expected
+
+
 def test_data_verbs(tmp_path: Path) -> None:
     listed = run("data", "list", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
