@@ -14,6 +14,7 @@ import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -120,7 +121,12 @@ def main() -> None:
     parser.add_argument("--num-samples", type=int, nargs="+", default=[4, 10])
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--estimators", nargs="+", default=[name for name in ESTIMATORS if name != "exact"])
+    parser.add_argument(
+        "--estimators",
+        nargs="+",
+        default=[name for name in ESTIMATORS if name != "exact"],
+        help="names, or name=n for a budget of its own, where equal work is not equal n",
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--output", type=Path)
@@ -128,7 +134,9 @@ def main() -> None:
     rows = []
     for n in options.num_samples:
         contenders = [Contender(FLOOR, n), Contender(HAND, n)]
-        contenders += [Contender(name, n, r) for name in options.estimators for r in options.replicas]
+        for entry, replicas in product(options.estimators, options.replicas):
+            name, _, own = entry.partition("=")
+            contenders.append(Contender(name, int(own or n), replicas))
         for threads in options.threads:
             rows += race(contenders, threads, options.rounds, options.steps)
     print(

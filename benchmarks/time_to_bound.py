@@ -1,0 +1,289 @@
+"""How soon each estimator reaches a bound, each at its own best learning rate and schedule.
+
+    python benchmarks/time_to_bound.py choose --output benchmarks/results/time_to_bound_choose.json
+    python benchmarks/time_to_bound.py final --choice benchmarks/results/time_to_bound_choose.json \
+        --output benchmarks/results/time_to_bound.json
+    python benchmarks/time_to_bound.py show --output benchmarks/results/time_to_bound.json \
+        --figure docs/figures/time_to_bound.png
+
+At most six evaluations of the decoder per image and step (five for midpoint, whose pairs do not divide six). `choose`
+trains two seeds at every rate and schedule, and `final` five other seeds at the one with the best validation bound
+(K = 100), for each data set, network, estimator and number of steps. Runs that ask the same of the model share the
+replica axis. Times are those of the whole pack, looks at the test set left out. What is finished is in the output file
+after every pack, and is not repeated. `show` prints the tables, and draws the curves of the longest runs.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from arms.bench.config import Schedule, TrainConfig
+from arms.bench.data import Dataset, load
+from arms.bench.ensemble import ensemble_trainer, group_for_ensembles
+from arms.bench.evaluation import evaluate
+from arms.bench.models import blank_vae
+from arms.bench.reports.groups import marked
+from arms.bench.reports.style import DASHES, style_of
+from arms.bench.runs.memory import free_memory
+from arms.bench.training.engine import Engine
+from arms.bench.training.state import model_of, of_run
+from arms.bench.training.trainer import Trainer
+from arms.estimators import BIASED_ESTIMATORS
+
+BUDGETS = {
+    "midpoint": 4,
+    "arms-s": 6,
+    "loorf": 6,
+    "disarm": 6,
+    "repaired": 6,
+    "reinmax": 6,
+    "relax": 4,
+    "midpoint-single": 4,
+}
+RATES: list[tuple[Schedule, float]] = [
+    ("constant", 1e-4),
+    ("constant", 3e-4),
+    ("constant", 1e-3),
+    ("cosine", 1e-3),
+    ("cosine", 3e-3),
+    ("cosine", 6e-3),
+]
+LOOKS = {"choose": 10, "final": 20}
+BOUND = 100
+CHOOSING, FINAL = (1, 2), (0, 5)
+"""Seed and replicas."""
+PAPER = {  # test bound, K = 100, of the paper's recipe after 10^6 steps: arms-d, n = 10, rate 1e-4 (mean of five seeds)
+    ("dynamic-mnist", "linear"): -107.80,
+    ("dynamic-mnist", "nonlinear"): -96.66,
+    ("omniglot", "linear"): -116.53,
+    ("omniglot", "nonlinear"): -113.09,
+}
+Row: TypeAlias = dict[str, Any]
+KEY = ("dataset", "network", "estimator", "num_samples", "schedule", "learning_rate", "steps", "seed")
+
+
+def grid(args: argparse.Namespace, steps: int) -> Iterator[TrainConfig]:
+    """Yield every configuration that is to be tried; constant rates of a short run are read from the long one."""
+    rates = [rate for rate in RATES if steps == max(args.steps) or rate[0] != "constant"]
+    for dataset, network, estimator, (schedule, rate) in product(args.datasets, args.networks, args.estimators, rates):
+        yield configured(args, CHOOSING, dataset, network, estimator, schedule, rate, steps)
+
+
+def chosen(args: argparse.Namespace, steps: int) -> Iterator[TrainConfig]:
+    """Yield the best configuration of each estimator, by its validation bound, with other seeds."""
+    rows = json.loads(args.choice.read_text())["rows"]
+    for case in product(args.datasets, args.networks, args.estimators):
+        mine = [row for row in rows if (row["dataset"], row["network"], row["estimator"]) == case]
+        known = [(bound, row) for row in mine if (bound := bound_at(row, steps, "valid")) is not None]
+        if known:
+            _, best = max(known, key=lambda pair: mean(pair[0]))
+            yield configured(args, FINAL, *case, best["schedule"], best["learning_rate"], steps)
+
+
+def configured(
+    args: argparse.Namespace,
+    seeds: tuple[int, int],
+    dataset: str,
+    network: Any,
+    estimator: str,
+    schedule: Any,
+    rate: float,
+    steps: int,
+) -> TrainConfig:
+    return TrainConfig(
+        dataset=dataset,
+        network=network,
+        estimator=estimator,
+        num_samples=BUDGETS[estimator],
+        schedule=schedule,
+        learning_rate=rate,
+        steps=steps,
+        precision=args.precision,
+        seed=seeds[0],
+        replicas=seeds[1],
+    )
+
+
+def bound_at(row: Row, steps: int, split: str) -> list[float] | None:
+    """Return a run's bounds after so many steps, if all are finite; a cosine schedule counts at its own end only."""
+    if row["schedule"] == "cosine" and row["steps"] != steps:
+        return None
+    found: list[float] | None = next(
+        (one[split] for one in row["curve"] if one["step"] == steps and split in one), None
+    )
+    return None if found is None or None in found else found
+
+
+def run_pack(
+    configs: Sequence[TrainConfig], data: dict[str, Dataset], device: str, looks: int, validate_at: Sequence[int]
+) -> list[Row]:
+    """Train runs as one ensemble, data set by data set on the replica axis, and look at their bounds on the way."""
+    configs = sorted(configs, key=lambda config: list(data).index(config.dataset))
+    start, seconds, steps = perf_counter(), 0.0, configs[0].steps
+    trainer = ensemble_trainer(configs, [data[config.dataset] for config in configs], device)
+    engine, asked = Engine(trainer), trainer.estimator
+    rows: list[Row] = [
+        {name: getattr(config, name) for name in KEY}
+        | {"evaluations": asked.evaluations, "derivatives": asked.derivatives, "curve": []}
+        for config in configs
+    ]
+    for look in range(looks):
+        begin = perf_counter()
+        engine.advance(steps // looks)
+        elbo = trainer.recent_elbo()
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        seconds += perf_counter() - begin if look else 0.0  # the first block compiles
+        note_bounds(trainer, configs, data, rows, elbo, trainer.steps_done in validate_at)
+    per_step = seconds / (steps - steps // looks)
+    for row in rows:
+        row["us per step of the pack"] = round(1e6 * per_step, 1)
+        row["replicas of the pack"] = len(configs) * configs[0].replicas
+    print(f"  {len(rows)} runs, {per_step * 1e6:.0f} us a step, all {perf_counter() - start:.0f} s", flush=True)
+    del engine, trainer
+    free_memory()
+    return rows
+
+
+def note_bounds(
+    trainer: Trainer,
+    configs: Sequence[TrainConfig],
+    data: dict[str, Dataset],
+    rows: Sequence[Row],
+    elbo: Tensor,
+    validate: bool,
+) -> None:
+    """Add the bounds of every run at this step to its curve."""
+    state, names = trainer.state(), list(dict.fromkeys(config.dataset for config in configs))
+    found: dict[str, list[float]] = {"train": elbo.tolist()}
+    torch.set_float32_matmul_precision("high")
+    for split in ["test", "valid"][: 1 + validate]:
+        found[split] = []
+        for index, name in enumerate(names):  # every data set has as many runs as any other
+            weights = model_of(of_run(state, index, len(names)))
+            average = weights["pixel_mean"]
+            model = blank_vae(configs[0].network, configs[0].latents, average, len(average)).to(average.device)
+            model.load_state_dict(weights)
+            found[split] += evaluate(model, data[name], split, [BOUND], seed=0)[str(BOUND)]
+    torch.set_float32_matmul_precision("highest")
+    replicas = configs[0].replicas
+    for index, row in enumerate(rows):
+        part = slice(index * replicas, (index + 1) * replicas)
+        row["curve"].append({"step": trainer.steps_done} | {key: rounded(every[part]) for key, every in found.items()})
+
+
+def rounded(values: Sequence[float]) -> list[float | None]:
+    return [round(value, 3) if math.isfinite(value) else None for value in values]
+
+
+def train(args: argparse.Namespace) -> None:
+    start, data = perf_counter(), {name: load(name) for name in args.datasets}
+    result = json.loads(args.output.read_text()) if args.output.exists() else {"rows": []}
+    result |= {"command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "precision": args.precision}
+    result["commit"] = os.environ.get("ARMS_COMMIT", "")
+    if args.device.startswith("cuda"):
+        result["device"] = torch.cuda.get_device_name()
+    done = {tuple(row[name] for name in KEY) for row in result["rows"]}
+    for steps, network in product(args.steps, args.networks):
+        everything = grid(args, steps) if args.phase == "choose" else chosen(args, steps)
+        missing = [one for one in everything if one.network == network]
+        missing = [one for one in missing if tuple(getattr(one, name) for name in KEY) not in done]
+        for together in group_for_ensembles(missing):
+            names = ", ".join(dict.fromkeys(one.estimator for one in together))
+            if perf_counter() - start > args.seconds:
+                print(f"left: {network}, {steps:,} steps: {names}")
+                continue
+            print(f"{network}, {steps:,} steps: {names}", flush=True)
+            result["rows"] += run_pack(together, data, args.device, LOOKS[args.phase], args.steps)
+            args.output.write_text(json.dumps(result))
+
+
+def show(args: argparse.Namespace) -> None:
+    """Print a table for each data set and network: the test bound after each number of steps, best first."""
+    rows = json.loads(args.output.read_text())["rows"]
+    for case in product(args.datasets, args.networks):
+        mine = [row for row in rows if (row["dataset"], row["network"]) == case]
+        lengths = sorted({row["steps"] for row in mine})
+        print(f"\n{case[0]}, {case[1]} (the paper's recipe after 10^6 steps: {PAPER[case]})\n")
+        print(
+            "| estimator | "
+            + " | ".join(f"{steps:,} steps: rate | test bound, K = {BOUND}" for steps in lengths)
+            + " |"
+        )
+        print("|---" * (1 + 2 * len(lengths)) + "|")
+        of_name: dict[str, list[str]] = {}
+        order: dict[str, float] = {}
+        for name in dict.fromkeys(row["estimator"] for row in mine):
+            for steps in lengths:
+                found = [(row, bound_at(row, steps, "test")) for row in mine if row["estimator"] == name]
+                best = next(((row, bounds) for row, bounds in found if bounds and row["steps"] == steps), None)
+                cells = of_name.setdefault(name, [])
+                if best:
+                    row, bounds = best
+                    cells += [
+                        f"{row['schedule']} {row['learning_rate']:g}",
+                        f"{mean(bounds):.2f} ± {stdev(bounds):.2f}",
+                    ]
+                    order[name] = mean(bounds)
+                else:
+                    cells += ["", ""]
+        for name in sorted(of_name, key=lambda name: (name in BIASED_ESTIMATORS, -order.get(name, -math.inf))):
+            print(f"| {marked(name)} | " + " | ".join(of_name[name]) + " |")
+    if args.figure:
+        draw(rows, args)
+
+
+def draw(rows: Sequence[Row], args: argparse.Namespace) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    cases = list(product(args.datasets, args.networks))
+    figure, axes = plt.subplots(1, len(cases), figsize=(4.2 * len(cases), 3.4), layout="constrained")
+    for axis, case in zip(axes, cases, strict=True):
+        longest = max(row["steps"] for row in rows)
+        for row in rows:
+            if (row["dataset"], row["network"]) != case or row["steps"] != longest:
+                continue
+            style = style_of(row["estimator"])
+            curve = [(one["step"], mean(one["test"])) for one in row["curve"] if None not in one["test"]]
+            label = marked(row["estimator"])
+            axis.plot(*zip(*curve, strict=True), color=style.color, linestyle=DASHES[style.dash], label=label, lw=1.3)
+        axis.axhline(PAPER[case], color="black", lw=0.8, ls=":")
+        axis.set(title=f"{case[0]}, {case[1]}", xlabel="steps", ylim=(PAPER[case] - 6, PAPER[case] + 2))
+    axes[0].set_ylabel(f"test bound, K = {BOUND} / nats")
+    axes[-1].legend(fontsize=7)
+    figure.savefig(args.figure, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phase", choices=["choose", "final", "show"])
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--choice", type=Path, help="what `choose` has written, for `final`")
+    parser.add_argument("--datasets", nargs="+", default=["dynamic-mnist", "omniglot"])
+    parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
+    parser.add_argument("--estimators", nargs="+", default=list(BUDGETS))
+    parser.add_argument("--steps", nargs="+", type=int, default=[100_000, 30_000])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="medium")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no pack after this long")
+    parser.add_argument("--figure", type=Path, help="where `show` draws the curves")
+    args = parser.parse_args()
+    (show if args.phase == "show" else train)(args)
+
+
+if __name__ == "__main__":
+    main()

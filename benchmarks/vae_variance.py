@@ -1,0 +1,310 @@
+"""Variance, and for biased estimators bias, of the gradient at a discrete VAE's logits, given the images.
+
+    ARMS_DATA_DIR=... python benchmarks/vae_variance.py
+    python benchmarks/vae_variance.py --plot
+    python benchmarks/vae_variance.py --markdown
+
+Every model is trained on dynamic MNIST for 1, 2,000 and 20,000 steps, by one estimator for all, unless its run is there
+already. Then 16 training images are binarised once and kept, so that nothing varies but the latents. The variance is
+summed over the 200 logits, averaged over the images, and divided by that of LOORF with as many samples as the estimator
+makes evaluations. Bias is |E g - gradient| / |gradient| over all images and logits; for these estimators, each a mean
+over independent samples, it does not depend on how many there are. --plot and --markdown read the file of results.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch import Generator, Tensor
+
+import arms
+from arms.bench.config import TrainConfig, run_name
+from arms.bench.data import binarize
+from arms.bench.models import BinaryVAE
+from arms.bench.models.networks import Network
+from arms.bench.reports.style import MARKERS, style_of
+from arms.bench.runs.memory import keep_freed_memory
+from arms.bench.runs.pipeline import load_model, train
+from arms.checks.variance import largest_within
+
+UNBIASED = [
+    "loorf", "arm", "disarm", "arms-d", "arms-n", "arms-s", "arms-s-taylor", "double-cv", "rebar", "midpoint-single",
+    "midpoint", "repaired",
+]  # fmt: skip
+BIASED = list(arms.BIASED_ESTIMATORS)
+NOTES = {
+    "rebar": "untrained: temperature and coefficient as they begin",
+    "repaired": "needs at least 4 evaluations",
+    "relax": "left out: its control variate must be trained for each model",
+    "rodeo": "left out: its control variate must be trained for each model",
+}
+BUDGETS = [3, 6, 15]
+STEPS = [1, 2_000, 20_000]
+IMAGES = 16
+REFERENCE = "midpoint"
+"""What the gradient is known from, unbiased and of low variance, with the largest budget."""
+GROUPS = 20
+"""Of draws: what the jackknife leaves out one of, and what one call makes, so that it fits into the cache."""
+RESULTS = Path(__file__).parent / "results" / "vae_variance.json"
+FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "midpoint_variance.png"
+
+Row = dict[str, Any]
+
+
+class Known(NamedTuple):
+    """A number and its standard error."""
+
+    value: float
+    error: float
+
+
+class Problem:
+    """The ELBO of fixed images as a function of the latents, and draws of its gradient."""
+
+    def __init__(self, model: BinaryVAE, images: Tensor, seed: int) -> None:
+        self.model, self.images = model.requires_grad_(False), images
+        self.logits = model.encode(images)
+        self.generator = Generator().manual_seed(seed)
+
+    def objective(self, points: Tensor) -> Tensor:
+        """Return log w `[m, draws, images]` at points `[m, draws, images, latents]`."""
+        flat = points.flatten(0, 1).unsqueeze(1)  # the model's replica axis has length one
+        return self.model.log_weights(flat, self.images, self.logits).view(points.shape[:-1])
+
+    def draw(self, estimator: arms.Estimator, draws: int) -> Tensor:
+        """Return estimates `[draws, images, latents]`.
+
+        Coefficients that are fitted on other rows of a batch see the last batch axis only: the images of one draw, as
+        in training.
+        """
+        at_once = self.logits.expand(GROUPS, -1, -1)
+        with torch.no_grad():  # so that parameters of an estimator's own do not ask for a second derivative
+            calls = [
+                estimator(self.objective, at_once, self.generator, validate=False).grad for _ in range(draws // GROUPS)
+            ]
+        return torch.cat(calls)
+
+
+def variance(estimates: Tensor) -> Known:
+    """Return the variance of one estimate, summed over latents and averaged over images."""
+    draws = len(estimates)
+    squares = (estimates - estimates.mean(0)).double().square().sum(-1).mean(-1) * draws / (draws - 1)
+    return Known(squares.mean().item(), squares.std().item() / math.sqrt(draws))
+
+
+def quotient(one: Known, other: Known) -> Known:
+    """Return the ratio of two independent numbers, its error to first order."""
+    ratio = one.value / other.value
+    return Known(ratio, ratio * math.hypot(one.error / one.value, other.error / other.value))
+
+
+def relative_bias(estimates: Tensor, references: Tensor) -> Known:
+    """Return |E g - gradient| / |gradient|, with a jackknife over groups of draws.
+
+    The squared norm of a mean is too large by the variance of that mean. The products of means of different groups are
+    not, and they replace it in numerator and denominator.
+    """
+    mine, theirs = (draws.unflatten(0, (GROUPS, -1)).mean(1).double().flatten(1) for draws in (estimates, references))
+
+    def without(group: int | None) -> float:
+        kept = torch.arange(GROUPS) != (-1 if group is None else group)
+        return square_norm((mine - theirs)[kept]) / square_norm(theirs[kept])
+
+    square = max(0.0, without(None))
+    left_out = torch.tensor([without(group) for group in range(GROUPS)], dtype=torch.float64)
+    error = math.sqrt((GROUPS - 1) * left_out.var(correction=0).item())
+    # The root's own derivative would say nothing of a bias near zero: go up by one error of the square instead.
+    return Known(math.sqrt(square), math.sqrt(square + error) - math.sqrt(square))
+
+
+def square_norm(groups: Tensor) -> float:
+    """Return an unbiased estimate of the squared norm of the mean behind independent groups `[groups, entries]`."""
+    products = groups.sum(0).square().sum() - groups.square().sum()
+    return products.item() / (len(groups) * (len(groups) - 1))
+
+
+def contenders() -> Iterator[tuple[int, str, arms.Estimator]]:
+    """Yield every estimator with the most samples that each budget allows, where it allows any."""
+    for budget, name in product(BUDGETS, [*UNBIASED, *BIASED]):
+        try:
+            yield budget, name, largest_within(name, budget)
+        except ValueError:
+            continue
+
+
+def measure(problem: Problem, draws: int, reference_draws: int) -> list[Row]:
+    """Return the rows of one model."""
+    references = problem.draw(largest_within(REFERENCE, max(BUDGETS)), reference_draws)
+    baselines: dict[int, Known] = {}
+    biases: dict[str, Known] = {}
+    rows = []
+    # The largest budget first: the bias is known best from there.
+    for budget, name, estimator in sorted(contenders(), key=lambda contender: -contender[0]):
+        count = estimator.evaluations
+        assert count is not None
+        if count not in baselines:
+            baselines[count] = variance(problem.draw(arms.as_estimator("loorf", count), reference_draws))
+        if name == "loorf":
+            ratio = Known(1.0, 0.0)
+        else:
+            estimates = problem.draw(estimator, draws)
+            ratio = quotient(variance(estimates), baselines[count])
+            if not estimator.unbiased and name not in biases:
+                biases[name] = relative_bias(estimates, references)
+        bias = biases.get(name)
+        rows.append(
+            {
+                "budget": budget, "estimator": name, "n": estimator.num_samples, "evaluations": count,
+                "derivatives": estimator.derivatives, "unbiased": estimator.unbiased,
+                "ratio": rounded(ratio.value), "ratio_error": rounded(ratio.error),
+                "bias": rounded(bias.value) if bias else None, "bias_error": rounded(bias.error) if bias else None,
+            }
+        )  # fmt: skip
+    order = [*UNBIASED, *BIASED]
+    return sorted(rows, key=lambda row: (row["budget"], order.index(row["estimator"])))
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def shown(ratio: float) -> str:
+    return f"{ratio:.3f}" if ratio >= 0.1 else f"{ratio:.4f}"
+
+
+def trained(config: TrainConfig, runs: Path) -> tuple[BinaryVAE, Tensor]:
+    """Return a model, trained unless it was before, and the images that it is looked at with."""
+    run = train(config, runs / run_name(config), device="cpu")
+    model, dataset = load_model(run, "cpu")
+    images = binarize(dataset.train[:IMAGES], dataset.levels, Generator().manual_seed(config.seed))
+    return model, images.unsqueeze(0)
+
+
+def table(rows: Sequence[Row], names: Sequence[str], cell: Callable[[Row], str]) -> list[str]:
+    """Return a markdown table with a line for each estimator and a column for each model."""
+    models = list(product(get_args(Network), STEPS))
+    heads = [f"{network[0].upper()}{'0' if steps == 1 else f'{steps // 1000}k'}" for network, steps in models]
+    lines = [f"| estimator | evaluations | derivatives | {' | '.join(heads)} |", "|---|" + "--:|" * (2 + len(heads))]
+    for name in names:
+        mine = {(row["network"], row["steps"]): row for row in rows if row["estimator"] == name}
+        if mine:
+            first = next(iter(mine.values()))
+            cells = [cell(mine[model]) if model in mine else "" for model in models]
+            lines.append(f"| {name} | {first['evaluations']} | {first['derivatives']} | {' | '.join(cells)} |")
+    return lines
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Return all tables: of the unbiased, one for each budget with the lowest in bold; of the biased, their bias."""
+    lines = []
+    for budget in BUDGETS:
+        rows = [row for row in result["rows"] if row["budget"] == budget and row["unbiased"]]
+
+        def cell(row: Row, rows: Sequence[Row] = rows) -> str:
+            peers = [other for other in rows if (other["network"], other["steps"]) == (row["network"], row["steps"])]
+            text = shown(row["ratio"])
+            return f"**{text}**" if row["ratio"] == min(other["ratio"] for other in peers) else text
+
+        lines += [f"At most {budget} evaluations: variance / LOORF's at as many evaluations", ""]
+        lines += [*table(rows, UNBIASED, cell), ""]
+    rows = [row for row in result["rows"] if not row["unbiased"]]
+    middle = [row for row in rows if row["budget"] == BUDGETS[1]]
+    lines += ["Biased estimators: |E g - gradient| / |gradient|, whatever the number of samples", ""]
+    lines += [*table(middle, BIASED, lambda row: f"{row['bias']:.3f} ± {row['bias_error']:.3f}"), ""]
+    lines += [f"Biased estimators: variance / LOORF's, at {BUDGETS[1]} evaluations", ""]
+    lines += table(middle, BIASED, lambda row: shown(row["ratio"]))
+    return "\n".join(lines)
+
+
+def plot(result: dict[str, Any]) -> None:
+    """Draw the ratios of the unbiased at the middle budget and the last models."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.4), sharex=True, layout="constrained")
+    for axis, network in zip(axes, ("nonlinear", "linear"), strict=True):
+        rows = [
+            row
+            for row in result["rows"]
+            if (row["network"], row["steps"], row["budget"]) == (network, STEPS[-1], BUDGETS[1]) and row["unbiased"]
+        ]
+        rows.sort(key=lambda row: -row["ratio"])
+        for height, row in enumerate(rows):
+            style = style_of(row["estimator"])
+            axis.errorbar(
+                row["ratio"], height, xerr=2 * row["ratio_error"], color=style.color, marker=MARKERS[style.marker],
+                markersize=6, linewidth=1.2,
+            )  # fmt: skip
+            axis.annotate(
+                f"{row['ratio']:.2f}", (row["ratio"], height), (8, 0), textcoords="offset points",
+                va="center", fontsize=7, color="#404040",
+            )  # fmt: skip
+        axis.axvline(1.0, color="#808080", linewidth=0.8, zorder=0)
+        axis.set_yticks(range(len(rows)), [f"{row['estimator']} ({row['evaluations']})" for row in rows], fontsize=8)
+        axis.set_xscale("log")
+        axis.margins(x=0.12)
+        axis.xaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.grid(axis="x", linewidth=0.4, alpha=0.6)
+        axis.set_title(f"{network}, {STEPS[-1]:,} steps", fontsize=9)
+        axis.set_xlabel("variance / LOORF's", fontsize=8)
+        axis.tick_params(axis="x", labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(FIGURE, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=Path("runs/variance"), help="folder of the trained models")
+    parser.add_argument("--draws", type=int, default=800)
+    parser.add_argument("--reference-draws", type=int, default=2000, help="of the gradient, and of LOORF's variance")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--plot", action="store_true", help="draw the figure of the results that are there")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of the results that are there")
+    options = parser.parse_args()
+    if options.plot or options.markdown:
+        result = json.loads(options.output.read_text())
+        if options.plot:
+            plot(result)
+        if options.markdown:
+            print(markdown(result))
+        return
+    for count in (options.draws, options.reference_draws):
+        if count < 2 * GROUPS or count % GROUPS:
+            parser.error(f"draws must be a multiple of {GROUPS}, and at least two of it, got {count}")
+    keep_freed_memory()
+    result = {
+        "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
+        "draws": options.draws, "reference_draws": options.reference_draws, "notes": NOTES, "models": [], "rows": [],
+    }  # fmt: skip
+    for network, steps in product(get_args(Network), STEPS):
+        config = TrainConfig(
+            "dynamic-mnist", network=network, estimator="arms-s", num_samples=4, steps=steps, learning_rate=1e-3
+        )
+        model, images = trained(config, options.runs)
+        result["models"].append({"network": network, "steps": steps, "run": run_name(config)})
+        print(network, steps, flush=True)
+        for row in measure(Problem(model, images, seed=steps), options.draws, options.reference_draws):
+            result["rows"].append({"network": network, "steps": steps} | row)
+            bias = "" if row["bias"] is None else f"  bias {row['bias']:.3f} ± {row['bias_error']:.3f}"
+            print(
+                f"  {row['budget']:>2} {row['estimator']:<16}{row['ratio']:8.4f} ± {row['ratio_error']:.4f}{bias}",
+                flush=True,
+            )
+        rows = ",\n  ".join(json.dumps(row) for row in result["rows"])  # a row a line
+        head = json.dumps({name: value for name, value in result.items() if name != "rows"}, indent=1)
+        options.output.write_text(f'{head[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n')
+
+
+if __name__ == "__main__":
+    main()
