@@ -28,7 +28,10 @@ def test_the_code_of_the_midpoint_page_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "rows"),
     [
-        (["benchmarks/time_to_bound.py", "show", "--output", str(RESULTS / "time_to_bound.json")], r"\| [a-z].* ± "),
+        (
+            ["benchmarks/time_to_bound.py", "show", "--output", str(RESULTS / "time_to_bound.json")],
+            r"\| [a-z].*( ± | s \|)",
+        ),
         (["benchmarks/vae_variance.py", "--markdown"], r"\| (midpoint|arms-s) \| [56] \|"),
         (["benchmarks/vae_variance.py", "--markdown"], r"\| (st|reinmax|concrete) \| 6 \| 6 \| .* ± "),
     ],
