@@ -81,10 +81,6 @@ class StraightThrough(Reinforce):
     def slopes(self) -> Slopes:
         return "all"
 
-    @property
-    def derivatives(self) -> int:
-        return self.num_samples
-
     def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
         assert slopes is not None
         assert slopes.shape == draw.points.shape
@@ -149,10 +145,6 @@ class CoupledDoubleCV(ARMS):
     @property
     def slopes(self) -> Slopes:
         return "all"
-
-    @property
-    def derivatives(self) -> int:
-        return self.num_samples
 
     def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
         assert slopes is not None

@@ -181,6 +181,20 @@ def test_several_estimators_at_once(
     assert len(lost.strip().splitlines()) == 1
 
 
+def trained_by(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[TrainConfig]:
+    """What `arms train` would train, given these flags."""
+    asked: list[TrainConfig] = []
+
+    def ask(configs: list[TrainConfig], *_: object, **__: object) -> list[Run]:
+        asked.extend(configs)
+        return []
+
+    monkeypatch.setattr("arms.bench.runs.pipeline.train_together", ask)
+    monkeypatch.setattr(sys, "argv", ["arms", "train", *words])
+    main()
+    return asked
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -192,15 +206,7 @@ def test_several_estimators_at_once(
 def test_a_preset_gives_way_to_every_typed_flag(
     monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[int, int, str]
 ) -> None:
-    asked: list[TrainConfig] = []
-
-    def ask(configs: list[TrainConfig], *_: object, **__: object) -> list[Run]:
-        asked.extend(configs)
-        return []
-
-    monkeypatch.setattr("arms.bench.runs.pipeline.train_together", ask)
-    monkeypatch.setattr(sys, "argv", ["arms", "train", "--preset", "paper", *words])
-    main()
+    asked = trained_by(monkeypatch, "--preset", "paper", *words)
     assert [(one.steps, one.replicas, one.decoder_samples) for one in asked] == [expected]
 
 
@@ -216,16 +222,7 @@ def test_a_preset_gives_way_to_every_typed_flag(
 def test_the_fast_preset(
     monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[str, int, int, str, float]
 ) -> None:
-    asked: list[TrainConfig] = []
-
-    def ask(configs: list[TrainConfig], *_: object, **__: object) -> list[Run]:
-        asked.extend(configs)
-        return []
-
-    monkeypatch.setattr("arms.bench.runs.pipeline.train_together", ask)
-    monkeypatch.setattr(sys, "argv", ["arms", "train", "--preset", "fast", *words])
-    main()
-    (one,) = asked
+    (one,) = trained_by(monkeypatch, "--preset", "fast", *words)
     assert (one.estimator, one.num_samples, one.steps, one.schedule, one.learning_rate) == expected
 
 

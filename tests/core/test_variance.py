@@ -76,10 +76,6 @@ class StraightThrough(arms.Estimator):
     def slopes(self) -> arms.estimators.base.Slopes:
         return "all"
 
-    @property
-    def derivatives(self) -> int:
-        return self.num_samples
-
     def draw(self, latent: arms.Latent, generator: Generator | None = None) -> arms.Draw:
         return arms.Draw(self, latent, latent.sample(self.num_samples, generator))
 

@@ -14,14 +14,15 @@ from typing import ClassVar
 from torch import Generator, Tensor
 
 from arms.couplings import Coupling, Systematic
-from arms.couplings.base import check_coupling_object, coupled_samples
-from arms.estimators.base import Draw, Estimator
+from arms.couplings.base import coupled_samples
+from arms.estimators.base import Draw
+from arms.estimators.coupled import Coupled
 from arms.estimators.loorf import leave_one_out
 from arms.latents import Latent
 
 
 @dataclass(frozen=True)
-class ARMS(Estimator):
+class ARMS(Coupled):
     """Antithetic-REINFORCE-Multi-Sample with any coupling; the independent one makes it LOORF, n = 2 makes it DisARM.
 
     >>> import torch
@@ -34,14 +35,6 @@ class ARMS(Estimator):
     min_samples: ClassVar[int] = 2
     formula: ClassVar[str] = "sum_i (f(b_i) - mean f) (b_i - p) / ((n - 1) (1 - rho)), coupled b_i"
     reference: ClassVar[str] = "Dimitriev & Zhou 2021"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_coupling_object(self.coupling)
-
-    @property
-    def latents(self) -> tuple[type[Latent], ...]:  # type: ignore[override]
-        return self.coupling.latents
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
         return Draw(self, latent, coupled_samples(self.coupling, latent, self.num_samples, generator))

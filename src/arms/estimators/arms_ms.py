@@ -16,14 +16,15 @@ import torch
 from torch import Generator, Tensor
 
 from arms.couplings import Coupling, Dirichlet
-from arms.couplings.base import check_coupling_object, coupled_samples
+from arms.couplings.base import coupled_samples
 from arms.estimators.base import Draw
+from arms.estimators.coupled import Coupled
 from arms.estimators.loorf_ms import MultiSampleLOORF
 from arms.latents import Latent
 
 
 @dataclass(frozen=True)
-class MultiSampleARMS(MultiSampleLOORF):
+class MultiSampleARMS(Coupled, MultiSampleLOORF):  # type: ignore[override]
     """ARMS of the K-sample bound, K = n/2 unless given; with `bound_samples=1` its score part is ARMS of n - 1 samples.
 
     >>> MultiSampleARMS(10)
@@ -35,14 +36,6 @@ class MultiSampleARMS(MultiSampleLOORF):
     formula: ClassVar[str] = (
         "sum_i (F(b'_i) - mean F) (b'_i - p) / ((n/2 - 1) (1 - rho)), coupled b'_i, F as in loorf-ms"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_coupling_object(self.coupling)
-
-    @property
-    def latents(self) -> tuple[type[Latent], ...]:  # type: ignore[override]
-        return self.coupling.latents
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
         bound = latent.sample(self.bound_samples, generator)

@@ -116,7 +116,7 @@ class Estimator(ABC):
     @property
     def derivatives(self) -> int:
         """How many of the evaluations, the last ones, are differentiated with respect to their point."""
-        return 0
+        return self.evaluations or 0 if self.slopes == "all" else 0
 
     @property
     def has_parameters(self) -> bool:

@@ -24,10 +24,6 @@ class SlopeEstimator(Estimator):
     def slopes(self) -> Slopes:
         return "all"
 
-    @property
-    def derivatives(self) -> int:
-        return self.num_samples
-
     @abstractmethod
     def factor(self, draw: Draw) -> Tensor:
         """Return what the slopes are multiplied by, to be broadcast to `[n, *batch, d]`, at least in float32."""

@@ -51,10 +51,6 @@ class DoubleCV(Estimator):
     def slopes(self) -> Slopes:
         return "all"
 
-    @property
-    def derivatives(self) -> int:
-        return self.num_samples
-
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
         return Draw(self, latent, latent.sample(self.num_samples, generator))
 

@@ -32,15 +32,16 @@ from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
 from arms.couplings import Coupling, Independent
-from arms.couplings.base import check_coupling_object, coupled_samples
-from arms.estimators.base import Draw, Estimator, Slopes
+from arms.couplings.base import coupled_samples
+from arms.estimators.base import Draw, Slopes
 from arms.estimators.controls import fitted
+from arms.estimators.coupled import Coupled
 from arms.latents import Latent
 from arms.noise import indicator, uniform
 
 
 @dataclass(frozen=True)
-class Midpoint(Estimator):
+class Midpoint(Coupled):
     """Pairs with the slope at their midpoint as control variate: for differentiable objectives of many latents.
 
     The objective must be defined, and differentiable, between 0 and 1. Samples and midpoints are evaluated in one call,
@@ -70,12 +71,7 @@ class Midpoint(Estimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_coupling_object(self.coupling)
         object.__setattr__(self, "pairs", as_count(self.pairs, 1, f"pairs of {type(self).__name__}"))
-
-    @property
-    def latents(self) -> tuple[type[Latent], ...]:  # type: ignore[override]
-        return self.coupling.latents
 
     @property
     def midpoints(self) -> int:

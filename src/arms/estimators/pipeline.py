@@ -97,7 +97,7 @@ def count_differentiated(draw: Draw) -> int:
     """Return at how many of a draw's points, the last ones, the objective's slope is asked for."""
     estimator = draw.estimator
     # What a wrapper puts before the points of an estimator that asks for `all` is not differentiated.
-    return {"none": 0, "all": estimator.derivatives or len(draw.points)}.get(estimator.slopes, draw.extra)
+    return {"none": 0, "all": estimator.derivatives}.get(estimator.slopes, draw.extra)
 
 
 class Evaluation(NamedTuple):

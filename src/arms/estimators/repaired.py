@@ -18,8 +18,8 @@ from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
 from arms.couplings import Coupling, Independent
-from arms.couplings.base import check_coupling_object
-from arms.estimators.base import Draw, Estimator, Slopes
+from arms.estimators.base import Draw, Slopes
+from arms.estimators.coupled import Coupled
 from arms.estimators.midpoint import combine_pairs, draw_pairs, others
 from arms.latents import Latent
 
@@ -28,7 +28,7 @@ PAIRS = 3
 
 
 @dataclass(frozen=True)
-class Repaired(Estimator):
+class Repaired(Coupled):
     """Re-paired samples, n evaluations of the objective, all differentiated, at corners only.
 
     The objective needs a slope at 0 and 1, and no value in between.
@@ -48,14 +48,6 @@ class Repaired(Estimator):
     formula: ClassVar[str] = "as midpoint, C = mean slope at the other pairs of the same midpoint"
     reference: ClassVar[str] = "this project"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_coupling_object(self.coupling)
-
-    @property
-    def latents(self) -> tuple[type[Latent], ...]:  # type: ignore[override]
-        return self.coupling.latents
-
     @property
     def midpoints(self) -> int:
         """How many different midpoints are drawn."""
@@ -64,10 +56,6 @@ class Repaired(Estimator):
     @property
     def slopes(self) -> Slopes:
         return "all"
-
-    @property
-    def derivatives(self) -> int:
-        return self.num_samples
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
         pairs = draw_pairs(self.coupling, latent, self.num_samples // 2, self.midpoints, generator)

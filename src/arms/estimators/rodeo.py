@@ -94,10 +94,6 @@ class RODEO(Estimator):
     def slopes(self) -> Slopes:
         return "all"
 
-    @property
-    def derivatives(self) -> int:
-        return self.num_samples
-
     def parameters(self) -> Iterator[nn.Parameter]:
         yield from self.control.parameters()
 

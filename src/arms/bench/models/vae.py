@@ -88,8 +88,7 @@ class BinaryVAE(nn.Module):
         attached = len(b) if attached is None else attached
         split = len(b) - differentiated
         if differentiated and attached <= split:
-            constants = {name: parameter.detach() for name, parameter in self.named_parameters()}
-            last = torch.func.functional_call(self, constants, (b[split:], x, logits.detach()), {"twice": twice})
+            last = _with_constants(self)(b[split:], x, logits.detach(), twice=twice)
             return torch.cat([self.log_weights(b[:split].detach(), x, logits, attached), last])
         # log p(b) - log q(b) in one pass over the samples: b (prior - logits) - softplus(prior) + softplus(logits)
         softplus = nn.functional.softplus
@@ -157,9 +156,9 @@ def _attach_first(
     return torch.cat([function(b[:attached]), rest])
 
 
-def _with_constants(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return a module as a function whose parameters are constants, so that only its argument has a graph."""
+def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a module as a function whose parameters are constants, so that only its arguments have a graph."""
     if not isinstance(function, nn.Module):
         return function
     constants = {name: parameter.detach() for name, parameter in function.named_parameters()}
-    return lambda b: torch.func.functional_call(function, constants, (b,))
+    return lambda *args, **kwargs: torch.func.functional_call(function, constants, args, kwargs)
