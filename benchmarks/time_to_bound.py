@@ -10,7 +10,8 @@ At most six evaluations of the decoder per image and step (five for midpoint, wh
 trains two seeds at every rate and schedule, and `final` five other seeds at the one with the best validation bound
 (K = 100), for each data set, network, estimator and number of steps. Runs that ask the same of the model share the
 replica axis. Times are those of the whole pack, looks at the test set left out. What is finished is in the output file
-after every pack, and is not repeated. `show` prints the tables, and draws the curves of the longest runs.
+after every pack, and is not repeated. `show` prints the tables, best first, and draws the curves, both by the number of
+steps that most runs have.
 """
 
 import argparse
@@ -33,8 +34,6 @@ from arms.bench.data import Dataset, load
 from arms.bench.ensemble import ensemble_trainer, group_for_ensembles
 from arms.bench.evaluation import evaluate
 from arms.bench.models import blank_vae
-from arms.bench.reports.groups import marked
-from arms.bench.reports.style import DASHES, style_of
 from arms.bench.runs.memory import free_memory
 from arms.bench.training.engine import Engine
 from arms.bench.training.state import model_of, of_run
@@ -58,6 +57,7 @@ RATES: list[tuple[Schedule, float]] = [
     ("cosine", 1e-3),
     ("cosine", 3e-3),
     ("cosine", 6e-3),
+    ("cosine", 1e-2),
 ]
 LOOKS = {"choose": 10, "final": 20}
 BOUND = 100
@@ -70,6 +70,7 @@ PAPER = {  # test bound, K = 100, of the paper's recipe after 10^6 steps: arms-d
     ("omniglot", "nonlinear"): -113.09,
 }
 Row: TypeAlias = dict[str, Any]
+CASE = ("dataset", "network", "estimator", "steps")
 KEY = ("dataset", "network", "estimator", "num_samples", "schedule", "learning_rate", "steps", "seed")
 
 
@@ -81,11 +82,16 @@ def grid(args: argparse.Namespace, steps: int) -> Iterator[TrainConfig]:
 
 
 def chosen(args: argparse.Namespace, steps: int) -> Iterator[TrainConfig]:
-    """Yield the best configuration of each estimator, by its validation bound, with other seeds."""
+    """Yield the best configuration of each estimator, by its validation bound, with other seeds.
+
+    A number of steps that `choose` has not tried takes the rate that was best after the most steps it has.
+    """
     rows = json.loads(args.choice.read_text())["rows"]
     for case in product(args.datasets, args.networks, args.estimators):
         mine = [row for row in rows if (row["dataset"], row["network"], row["estimator"]) == case]
-        known = [(bound, row) for row in mine if (bound := bound_at(row, steps, "valid")) is not None]
+        tried = {row["steps"] for row in mine}
+        judged = steps if steps in tried else max(tried, default=0)
+        known = [(bound, row) for row in mine if (bound := bound_at(row, judged, "valid")) is not None]
         if known:
             _, best = max(known, key=lambda pair: mean(pair[0]))
             yield configured(args, FINAL, *case, best["schedule"], best["learning_rate"], steps)
@@ -205,12 +211,18 @@ def train(args: argparse.Namespace) -> None:
                 print(f"left: {network}, {steps:,} steps: {names}")
                 continue
             print(f"{network}, {steps:,} steps: {names}", flush=True)
-            result["rows"] += run_pack(together, data, args.device, LOOKS[args.phase], args.steps)
+            new = run_pack(together, data, args.device, LOOKS[args.phase], args.steps)
+            if args.phase == "final":  # another rate has become the best
+                replaced = {tuple(row[name] for name in CASE) for row in new}
+                result["rows"] = [row for row in result["rows"] if tuple(row[name] for name in CASE) not in replaced]
+            result["rows"] += new
             args.output.write_text(json.dumps(result))
 
 
 def show(args: argparse.Namespace) -> None:
-    """Print a table for each data set and network: the test bound after each number of steps, best first."""
+    """Print a table for each data set and network: the test bound after each number of steps."""
+    from arms.bench.reports.groups import marked  # a machine that only trains need not have what reports are made with
+
     rows = json.loads(args.output.read_text())["rows"]
     for case in product(args.datasets, args.networks):
         mine = [row for row in rows if (row["dataset"], row["network"]) == case]
@@ -235,7 +247,8 @@ def show(args: argparse.Namespace) -> None:
                         f"{row['schedule']} {row['learning_rate']:g}",
                         f"{mean(bounds):.2f} ± {stdev(bounds):.2f}",
                     ]
-                    order[name] = mean(bounds)
+                    if steps == common_length(rows):
+                        order[name] = mean(bounds)
                 else:
                     cells += ["", ""]
         for name in sorted(of_name, key=lambda name: (name in BIASED_ESTIMATORS, -order.get(name, -math.inf))):
@@ -247,6 +260,12 @@ def show(args: argparse.Namespace) -> None:
         print(f"| {marked(name)} | " + " | ".join(reached(rows, name, case) for case in PAPER) + " |")
     if args.figure:
         draw(rows, args)
+
+
+def common_length(rows: Sequence[Row]) -> int:
+    """Return the number of steps at which most runs can be compared, the largest of several."""
+    lengths: list[int] = [row["steps"] for row in rows]
+    return max(lengths, key=lambda steps: (lengths.count(steps), steps))
 
 
 def reached(rows: Sequence[Row], estimator: str, case: tuple[str, str]) -> str:
@@ -267,12 +286,14 @@ def draw(rows: Sequence[Row], args: argparse.Namespace) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
+    from arms.bench.reports.groups import marked
+    from arms.bench.reports.style import DASHES, style_of
+
     cases = list(product(args.datasets, args.networks))
     figure, axes = plt.subplots(1, len(cases), figsize=(4.2 * len(cases), 3.4), layout="constrained")
     for axis, case in zip(axes, cases, strict=True):
-        longest = max(row["steps"] for row in rows)
         for row in rows:
-            if (row["dataset"], row["network"]) != case or row["steps"] != longest:
+            if (row["dataset"], row["network"]) != case or row["steps"] != common_length(rows):
                 continue
             style = style_of(row["estimator"])
             curve = [(one["step"], mean(one["test"])) for one in row["curve"] if None not in one["test"]]

@@ -129,7 +129,7 @@ def fast_preset(config: TrainConfig) -> TrainConfig:
     """Return the best recipe found: the midpoint estimator, and a large rate that falls along half a cosine.
 
     Its 100,000 steps pass what the paper's recipe has after a million with the linear network, and come close to it
-    with the nonlinear one (docs/midpoint.md).
+    with the nonlinear one, which passes it after 300,000 (docs/midpoint.md).
     """
     rate = FAST_RATES[config.network]
     return replace(
