@@ -44,7 +44,10 @@ from arms import (
     SigmoidStraightThrough,
     Stacked,
     StraightThrough,
+    Stratified,
     Systematic,
+    TreeDisARM,
+    Unordered,
 )
 
 
@@ -117,6 +120,9 @@ EXPECTATION = [
     ARTS(4, correlation=0.4),
     ARMS(3, Independent()),
     *(ARMS(n, coupling) for coupling in (Dirichlet(), Gaussian(), Systematic()) for n in (2, 3, 4)),
+    ARMS(3, Stratified()),
+    TreeDisARM(2),
+    *(Unordered(n) for n in (2, 3)),
     Exact(),
 ]
 SLOPES = [
@@ -203,6 +209,23 @@ CATEGORICAL = [
     Midpoint(4, pairs=1),
     Repaired(4),
     ARMSTaylor(2, Independent()),
+    *(ARMS(n, coupling) for coupling in (Systematic(), Stratified(), Dirichlet()) for n in (2, 3, 4)),
+    *(TreeDisARM(n, tree) for n in (2, 4) for tree in ("balanced", "stick")),
+    TreeDisARM(2, correlation=0.3),
+    *(Unordered(n) for n in (2, 3)),
+    Midpoint(4, Systematic()),
+    Midpoint(4, Stratified(), pairs=1),
+    Repaired(4, Systematic()),
+    ARMSTaylor(3, Systematic()),
+    *(MultiSampleARMS(k + m, bound_samples=k, coupling=Systematic()) for k, m in ((1, 2), (2, 2))),
+    *(MultiSampleARMS(4, coupling=coupling) for coupling in (Stratified(), Dirichlet())),
+    ExtraSample(ARMS(2, Systematic())),
+    ExtraSample(Unordered(2)),
+    Stacked([LOORF(2), ARMS(2, Systematic()), TreeDisARM(2)], [1, 1, 1]),
+    StraightThrough(1),
+    Concrete(2),
+    GumbelStraightThrough(2),
+    *(ReinMax(n, tau) for n, tau in ((1, 1.0), (2, 1.5))),
 ]
 INSTANCES = [
     *(Instance(estimator) for estimator in (*EXPECTATION, *SLOPES, *BOUND, *WRAPPED, *BIASED)),
@@ -231,9 +254,16 @@ def couplings(estimator: Estimator) -> list[Coupling]:
 
 
 def is_enumerable(instance: Instance) -> bool:
-    """Whether all that it can draw can be listed: Gaussian counts have no closed form, relaxed noise is continuous."""
+    """Whether all that it can draw can be listed: Gaussian counts have no closed form, relaxed noise is continuous.
+
+    Of the categories that a Dirichlet copula draws, only a pair is simple.
+    """
+    categorical = issubclass(instance.kind, OneHot) and instance.estimator.num_samples > 2
     return not (
-        any(isinstance(coupling, Gaussian) for coupling in couplings(instance.estimator))
+        any(
+            isinstance(coupling, Gaussian) or (isinstance(coupling, Dirichlet) and categorical)
+            for coupling in couplings(instance.estimator)
+        )
         or any(isinstance(part, REBAR) for part in parts(instance.estimator))
     )
 

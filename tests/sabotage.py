@@ -142,6 +142,8 @@ class CoupledBound(MultiSampleARMS):
 class CoupledDoubleCV(ARMS):
     """A control variate that needs independent samples, on coupled ones."""
 
+    latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli,)
+
     @property
     def slopes(self) -> Slopes:
         return "all"

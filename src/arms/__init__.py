@@ -1,4 +1,4 @@
-"""Unbiased, low-variance gradients through binary choices: RLOO, generalised to n antithetic samples."""
+"""Unbiased, low-variance gradients through discrete choices: RLOO, generalised to n antithetic samples."""
 
 from arms import checks
 from arms.checks import variance
@@ -9,6 +9,7 @@ from arms.couplings import (
     Dirichlet,
     Gaussian,
     Independent,
+    Stratified,
     Systematic,
     as_coupling,
 )
@@ -47,12 +48,14 @@ from arms.estimators import (
     Stacked,
     SteinControl,
     StraightThrough,
+    TreeDisARM,
+    Unordered,
     as_estimator,
     relax_control,
     variance_loss,
 )
 from arms.expectation import attach, coupled_bound, draw, expectation, multi_sample_bound
-from arms.latents import Bernoulli, Latent, OneHot, as_latent
+from arms.latents import Bernoulli, Categorical, Latent, OneHot, as_latent
 from arms.targets import Expectation, MultiSampleBound, Target
 
 __version__ = "0.2.0.dev0"
@@ -72,6 +75,7 @@ __all__ = [
     "ARMSTaylor",
     "Bernoulli",
     "BinaryCoupling",
+    "Categorical",
     "Concrete",
     "Coupling",
     "Dirichlet",
@@ -103,8 +107,11 @@ __all__ = [
     "Stacked",
     "SteinControl",
     "StraightThrough",
+    "Stratified",
     "Systematic",
     "Target",
+    "TreeDisARM",
+    "Unordered",
     "as_coupling",
     "as_estimator",
     "as_latent",

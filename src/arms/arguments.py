@@ -3,10 +3,11 @@
 import math
 import operator
 from numbers import Real
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Distribution, Independent, OneHotCategorical
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 
 def as_count(value: object, least: int, what: str, *, even: bool = False) -> int:
@@ -41,8 +42,8 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
     axes = event_axes.count(",") + 1
     if not isinstance(logits, Tensor):
         raise ValueError(
-            "logits must be a tensor, a Bernoulli, a OneHotCategorical, either of them in Independent(..., 1), or a "
-            f"latent of arms, got {type(logits).__name__}"
+            "logits must be a tensor, a Bernoulli, a Categorical, a OneHotCategorical, any of them in "
+            f"Independent(..., 1), or a latent of arms, got {type(logits).__name__}"
         )
     if not logits.is_floating_point():
         raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float() on them")
@@ -52,8 +53,8 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
     return logits
 
 
-def logits_of(distribution: Distribution) -> tuple[Tensor, bool]:
-    """Return the logits of a torch distribution, and whether it is categorical (one-hot)."""
+def logits_of(distribution: Distribution) -> tuple[Tensor, Literal["bits", "one-hot", "indices"]]:
+    """Return the logits of a torch distribution, and what its samples are."""
     base = distribution
     if isinstance(base, Independent):
         if base.reinterpreted_batch_ndims != 1:
@@ -62,15 +63,21 @@ def logits_of(distribution: Distribution) -> tuple[Tensor, bool]:
                 f"got {base.reinterpreted_batch_ndims}: use Independent(Bernoulli(...), 1)"
             )
         base = base.base_dist
-    if isinstance(base, OneHotCategorical):
+    if isinstance(base, OneHotCategorical | Categorical):
+        name = type(base).__name__
         if not base.batch_shape:
-            raise ValueError("a OneHotCategorical must have logits [*batch, d, K], got [K]: unsqueeze them for d = 1")
-        return base.logits, True
+            raise ValueError(f"a {name} must have logits [*batch, d, K], got [K]: unsqueeze them for d = 1")
+        kind: Literal["one-hot", "indices"] = "indices" if isinstance(base, Categorical) else "one-hot"
+        inner = base if isinstance(base, Categorical) else base._categorical
+        return (exact_log(inner.probs) if inner._param is inner.__dict__.get("probs") else inner.logits), kind
     if not isinstance(base, Bernoulli):
-        raise ValueError(f"the latent distribution must be Bernoulli or OneHotCategorical, got {type(base).__name__}")
+        raise ValueError(
+            "the latent distribution must be a Bernoulli, a Categorical or a OneHotCategorical, got "
+            f"{type(base).__name__}"
+        )
     # What it was built from (`_param` is private, and as old as the class): sampling, for one, leaves probabilities of
     # fewer digits beside the logits that were given.
-    return (exact_logit(base.probs) if base._param is base.__dict__.get("probs") else base.logits), False
+    return (exact_logit(base.probs) if base._param is base.__dict__.get("probs") else base.logits), "bits"
 
 
 def exact_logit(probs: Tensor) -> Tensor:
@@ -84,6 +91,12 @@ def exact_logit(probs: Tensor) -> Tensor:
     edge = torch.where(probs > 0.5, torch.inf, -torch.inf).to(probs)
     # The inner `where` keeps the gradient at p = 0 and p = 1 zero: autograd would make it 0 * inf = NaN.
     return torch.where(inside, torch.logit(torch.where(inside, probs, 0.5)), edge)
+
+
+def exact_log(probs: Tensor) -> Tensor:
+    """Return log p with p = 0 at minus infinity and of gradient zero, where Categorical.logits pulls it inwards."""
+    possible = probs > 0
+    return torch.where(possible, torch.where(possible, probs, 1.0).log(), -torch.inf)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

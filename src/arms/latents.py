@@ -1,4 +1,4 @@
-r"""Latents: what is random. `Bernoulli` bits, and `OneHot` choices among K categories.
+r"""Latents: what is random. `Bernoulli` bits, and choices among K categories, `OneHot` or by index (`Categorical`).
 
 A latent holds its logits and knows its event axes; everything an estimator needs to know of the distribution is asked
 here. Samples have the sample axis first and the event axes last: `[n, *batch, d]` or `[n, *batch, d, K]`.
@@ -34,6 +34,8 @@ class Latent(ABC):
     """How many trailing axes of the logits belong to one draw."""
     event_axes: ClassVar[str]
     """Their names in messages."""
+    has_slopes: ClassVar[bool] = True
+    """Whether the objective can be differentiated with respect to what it gets."""
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -47,6 +49,10 @@ class Latent(ABC):
     def with_event_axes(self, values: Tensor) -> Tensor:
         """Return values `[..., *batch]` with axes of length one for the event, to broadcast against samples."""
         return values[(..., *[None] * self.event_dims)]
+
+    def shown(self, points: Tensor) -> Tensor:
+        """Return points `[m, *batch, *event]` as the objective gets them."""
+        return points
 
     def sum_event(self, tensor: Tensor) -> Tensor:
         """Sum `[..., *event]` over the event axes."""
@@ -158,8 +164,17 @@ class OneHot(Latent):
         log_probs = torch.log_softmax(at_least_float32(self.logits.detach()), -1)
         # The first of K exponential clocks of rates p rings: the largest of log p - log(exponential).
         clocks = -torch.log1p(-uniform(n, log_probs, generator))
-        chosen = (log_probs - clocks.clamp(min=torch.finfo(clocks.dtype).tiny).log()).argmax(-1)
-        return torch.nn.functional.one_hot(chosen, self.logits.shape[-1]).to(self.logits.dtype)
+        return self.one_hot((log_probs - clocks.clamp(min=torch.finfo(clocks.dtype).tiny).log()).argmax(-1))
+
+    def one_hot(self, indices: Tensor) -> Tensor:
+        """Return categories `[..., d]` as samples `[..., d, K]`, in the dtype of the logits."""
+        zeros = self.logits.new_zeros(*indices.shape, self.logits.shape[-1])
+        return zeros.scatter_(-1, indices.unsqueeze(-1), 1.0)
+
+    def as_bits(self) -> Bernoulli:
+        """Return two categories as bits, 1 for the second of them."""
+        first, second = at_least_float32(self.logits).unbind(-1)
+        return Bernoulli((second - first).to(self.logits.dtype), self.context)
 
     def mean(self) -> Tensor:
         return torch.softmax(at_least_float32(self.logits), -1)
@@ -205,6 +220,22 @@ class OneHot(Latent):
         return int(k**d)
 
 
+@dataclass(frozen=True, eq=False)
+class Categorical(OneHot):
+    """The same choices for an objective that gets the categories' indices `[n, *batch, d]`, integers from 0.
+
+    >>> latent = Categorical(torch.zeros(5, 3, 4))
+    >>> latent.shown(latent.sample(2)).shape
+    torch.Size([2, 5, 3])
+    """
+
+    has_slopes: ClassVar[bool] = False
+
+    def shown(self, points: Tensor) -> Tensor:
+        return points.argmax(-1)
+
+
+KINDS: dict[str, type[Latent]] = {"bits": Bernoulli, "one-hot": OneHot, "indices": Categorical}
 Logits: TypeAlias = "Tensor | Latent | Distribution"
 """What a user may give for the latent: logits of Bernoullis, a latent, or a distribution of torch."""
 
@@ -218,8 +249,8 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
     if isinstance(logits, Latent):
         latent = logits
     elif isinstance(logits, Distribution):
-        tensor, categorical = logits_of(logits)
-        latent = OneHot(tensor) if categorical else Bernoulli(tensor)
+        tensor, kind = logits_of(logits)
+        latent = KINDS[kind](tensor)
     else:
         latent = Bernoulli(logits)
     check_logits(latent.logits, latent.event_axes)

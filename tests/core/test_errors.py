@@ -48,7 +48,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: call(torch.tensor([0.0, torch.nan])), r"logits must not be NaN"),
     (lambda: call(torch.tensor(0.0)), r"shape \[\*batch, d\].*got a scalar"),
     (lambda: call([0.0, 1.0]), r"logits must be a tensor.*got list"),
-    (lambda: call(Normal(0.0, 1.0)), r"must be Bernoulli or OneHotCategorical, got Normal"),
+    (lambda: call(Normal(0.0, 1.0)), r"must be a Bernoulli, a Categorical or a OneHotCategorical, got Normal"),
     (lambda: call(IndependentDistribution(Bernoulli(logits=torch.zeros(3, 2)), 2)), r"exactly one axis.*got 2"),
     (lambda: call(objective=lambda b: b), r"one value per sample, shape \[4, 3\], got \[4, 3, 2\]"),
     (lambda: call(objective=lambda b: b.sum()), r"shape \[4, 3\], got \[\]"),
@@ -92,7 +92,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
         r"exact makes 32 evaluations, more than evaluations=31: leave it out",
     ),
     (
-        lambda: arms.variance(total, arms.OneHot(torch.zeros(2, 3)), "arms-s"),
+        lambda: arms.variance(total, arms.OneHot(torch.zeros(2, 3)), "arms-n"),
         r"ARMS takes Bernoulli latents, got OneHot",
     ),
 ]

@@ -88,6 +88,8 @@ def test_value_is_made_of_the_samples(instance: Instance) -> None:
     match estimator:
         case arms.ExtraSample():
             expected = values[0]
+        case arms.Unordered():
+            expected = (drawn.memory[0].to(values.dtype) * values).sum(0)
         case arms.Exact():
             expected = (latent.log_prob(drawn.samples).exp() * values).sum(0)
         case _:
@@ -228,7 +230,9 @@ def test_dtypes_and_extreme_logits_of_categories(instance: Instance, dtype: torc
     assert grad.dtype == dtype
     assert grad.isfinite().all()
     assert (grad[:, 1:] == 0).all()
-    assert grad[:, 0, 2].double().abs().max() < 1e-80
+    # What is left of the mass beside a set of states is known up to the rounding of 1; a temperature widens the tail.
+    rounded = any(isinstance(part, arms.Unordered) for part in parts(instance.estimator))
+    assert grad[:, 0, 2].double().abs().max() < (1e-12 if rounded else 1e-60)
 
 
 def test_large_gradients_of_half_precision_logits_leave_the_value_alone() -> None:

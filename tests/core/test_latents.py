@@ -98,7 +98,10 @@ def test_what_a_user_may_hand_in(given: Callable[[Tensor], Tensor | Latent | Dis
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda: Categorical(logits=LOGITS), "must be Bernoulli or OneHotCategorical, got Categorical"),
+        (
+            lambda: Categorical(logits=LOGITS[0]),
+            r"a Categorical must have logits \[\*batch, d, K\], got \[K\]: unsqueeze",
+        ),
         (lambda: OneHotCategorical(logits=LOGITS[0]), r"\[\*batch, d, K\], got \[K\]: unsqueeze"),
         (lambda: OneHot(LOGITS[0]), r"\[\*batch, d, K\].*got shape \[3\]"),
         (lambda: OneHot(LOGITS.long()), "floating point"),

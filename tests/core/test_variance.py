@@ -404,8 +404,21 @@ def test_small_budgets_leave_out_what_needs_more() -> None:
 def test_categories_leave_out_what_takes_bits() -> None:
     table = arms.variance(lambda b: b[..., 0].sum(-1), arms.OneHot(torch.zeros(2, 3)), repeats=2)
     with_slopes = {"midpoint", "midpoint-single", "repaired"}
-    assert {row.estimator for row in table.rows} == {"reinforce", "loorf", *with_slopes}
-    assert table.left_out["arms-s"] == table.left_out["rebar"] == "not for OneHot latents"
+    coupled = {"arms-s", "arms-d", "arms-strat", "arms-s-taylor", "disarm-tree", "disarm-sb", "unord"}
+    assert {row.estimator for row in table.rows} == {"reinforce", "loorf", *coupled, *with_slopes}
+    assert table.left_out["arms-n"] == table.left_out["rebar"] == "not for OneHot latents"
+
+
+def test_indices_leave_out_what_needs_slopes() -> None:
+    latent = arms.Categorical(torch.zeros(2, 3))
+    table = arms.variance(lambda z: (z[..., 0] == 1).float(), latent, repeats=2)
+    assert {"loorf", "arms-s", "unord"} <= {row.estimator for row in table.rows}
+    assert table.left_out["midpoint"] == "no df/db of categories' indices"
+
+
+def test_sets_of_all_states_and_more_are_left_out() -> None:
+    table = arms.variance(quadratic, torch.zeros(2), num_samples=8, repeats=2)
+    assert table.left_out["unord"] == "not for 4 states"
 
 
 def by_numpy(b: Tensor) -> Tensor:

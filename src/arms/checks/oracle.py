@@ -48,7 +48,7 @@ def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> T
     multisets = list(combinations_with_replacement(range(len(states)), target.size))
     orders = torch.tensor([_orders(multiset) for multiset in multisets]).to(log_probs)
     chosen = torch.tensor(multisets, device=states.device).T  # [size, multisets]
-    seen = target.value(objective(states)[chosen])
+    seen = target.value(objective(latent.shown(states))[chosen])
     return (orders * log_probs[chosen].sum(0).exp() * seen).sum()
 
 

@@ -16,8 +16,10 @@ from arms.checks.variance_table import VarianceRow, VarianceTable
 from arms.checks.verdicts import score_limit
 from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator, Objective, Options, as_estimator
 from arms.estimators.pipeline import draw_points, evaluate
-from arms.latents import Latent, Logits, as_latent
+from arms.latents import Bernoulli, Latent, Logits, as_latent
 
+SAME_OF_BITS = {"arms-strat": "arms-s", "disarm-tree": "disarm", "disarm-sb": "disarm"}
+"""Estimators that differ of categories only."""
 ENUMERABLE = 1024
 """The joint states up to which the reference is enumerated."""
 ENOUGH = 100
@@ -216,7 +218,7 @@ def _defaults(
     """Return who is compared where nobody is named, and why the others are not."""
     chosen, left_out = [], {}
     for name in ESTIMATORS:
-        why = _unfit(as_estimator(name), latent) or budget.why_not(name)
+        why = _unfit(name, latent) or budget.why_not(name)
         if not why:
             contender = _contender(name, budget)
             why = _unanswered(contender.estimator, objective, latent, generator)
@@ -229,14 +231,19 @@ def _defaults(
     return chosen, left_out
 
 
-def _unfit(usual: Estimator, latent: Latent) -> str:
+def _unfit(name: str, latent: Latent) -> str:
     """Return why an estimator has no place in a comparison that nobody asked it into, nothing if it has one."""
+    usual = as_estimator(name)
+    if isinstance(latent, Bernoulli) and name in SAME_OF_BITS:
+        return f"of bits the same as {SAME_OF_BITS[name]}"
     if usual.target.direct:
         return "another target"
     if usual.evaluations is None:
         return "enumeration of all states"
     if not isinstance(latent, usual.latents):
         return f"not for {type(latent).__name__} latents"
+    if usual.slopes != "none" and not latent.has_slopes:
+        return "no df/db of categories' indices"
     if usual.has_parameters:  # untrained they would mislead
         return "parameters of their own: compare trained objects"
     return ""
@@ -245,6 +252,10 @@ def _unfit(usual: Estimator, latent: Latent) -> str:
 def _unanswered(estimator: Estimator, objective: Objective, latent: Latent, generator: Generator | None) -> str:
     """Return why the objective does not answer what an estimator asks, by asking it once, nothing if it does."""
     if estimator.slopes == "none":
+        try:
+            draw_points(estimator, latent, torch.Generator(latent.logits.device).manual_seed(0))
+        except ValueError:
+            return f"not for {latent.count_states()} states"
         return ""
     drawn = draw_points(estimator, latent, generator)
     try:

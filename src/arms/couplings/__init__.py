@@ -7,6 +7,7 @@ from arms.couplings.dirichlet import Dirichlet
 from arms.couplings.gaussian import Gaussian
 from arms.couplings.independent import Independent
 from arms.couplings.pair import CorrelatedPair
+from arms.couplings.stratified import Stratified
 from arms.couplings.systematic import Systematic
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Dirichlet",
     "Gaussian",
     "Independent",
+    "Stratified",
     "Systematic",
     "as_coupling",
 ]
@@ -26,6 +28,7 @@ COUPLINGS: Mapping[str, Callable[[], BinaryCoupling]] = {
     "dirichlet": Dirichlet,
     "gaussian": Gaussian,
     "systematic": Systematic,
+    "stratified": Stratified,
 }
 
 

@@ -6,6 +6,14 @@ $$ \frac{1}{1-\rho} = \frac{q(1-q)}{P_{10}}, \quad P_{10} = P(b_i = 1, b_j = 0),
 
 Everything is computed at q <= 1/2 and the bits are flipped where p > 1/2: the law is symmetric in p <-> 1-p,
 and no logit, however large, cancels or overflows.
+
+For categories it is a matrix. With Q_ab = P(z_i = a, z_j = b), the leave-one-out sum r of exchangeable samples has
+expectation (diag p - Q) F where the gradient is (diag p - p p') F, F_a = E[f | z = a]. So
+
+$$ g = p \circ (I - T + 1 p')^{-1} (r / p), \quad T_{ab} = Q_{ab} / p_a, $$
+
+is unbiased whenever the pairs connect all categories; no Q_ab need be positive. Independent samples have Q = p p' and
+g = r; two categories have one number for the matrix, 1/(1 - rho).
 """
 
 from abc import ABC, abstractmethod
@@ -91,12 +99,27 @@ def coupled_samples(coupling: Coupling, latent: Latent, n: int, generator: Gener
     """Draw n samples of a coupling that may be the user's own, and check them."""
     if not isinstance(latent, coupling.latents):
         kinds = " or ".join(kind.__name__ for kind in coupling.latents)
-        raise ValueError(f"{coupling!r} couples {kinds} latents, got {type(latent).__name__}: use arms.Independent()")
+        raise ValueError(f"{coupling!r} couples {kinds} latents, got {type(latent).__name__}: use arms.Systematic()")
     samples = coupling.sample(latent, n, generator)
     expected = (n, *latent.logits.shape)
     if samples.shape != expected:
         raise ValueError(f"{coupling!r} must return samples of shape {list(expected)}, got {list(samples.shape)}")
     return samples
+
+
+def undo_pairs(latent: Latent, pair_law: Tensor, r: Tensor) -> Tensor:
+    """Return p (I - T + 1 p')^-1 (r / p) for the law of a pair `[*batch, d, K, K]`, by one solve per latent.
+
+    In the symmetric form, with sqrt(p) on either side: the matrix is then close to the identity, however small p is.
+    """
+    side = torch.softmax(latent.logits.detach().to(pair_law.dtype), -1).sqrt()
+    sides = side.unsqueeze(-1) * side.unsqueeze(-2)
+    possible = sides > 0
+    ratio = torch.where(possible, pair_law / torch.where(possible, sides, 1.0), 0.0)
+    matrix = torch.eye(r.shape[-1], dtype=side.dtype, device=side.device) - ratio + sides
+    right = torch.where(side > 0, r.to(side.dtype) / torch.where(side > 0, side, 1.0), 0.0)
+    found: Tensor = torch.linalg.solve(matrix, right)
+    return (side * found).to(r.dtype)
 
 
 def flip(samples: Tensor, logits: Tensor) -> Tensor:

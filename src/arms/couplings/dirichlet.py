@@ -9,8 +9,9 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
-from arms.couplings.base import BinaryCoupling, flip, flip_counts
-from arms.latents import Latent
+from arms.couplings.base import BinaryCoupling, flip, flip_counts, undo_pairs
+from arms.couplings.orders import order_pair_law, order_samples
+from arms.latents import Bernoulli, Latent, OneHot
 from arms.noise import indicator, uniform
 
 
@@ -22,21 +23,34 @@ class Dirichlet(BinaryCoupling):
 
     A Dirichlet vector is a vector of exponentials over its sum, so the test is e_i > t (e_1 + ... + e_n) with
     t = 1 - q^(1/(n-1)): no division, no power per sample. Flipping the bits where p > 1/2 is the paper's choice
-    between its two copula samples.
+    between its two copula samples. Of more than two categories the order is random: see `arms.couplings.orders`.
 
     >>> Dirichlet().debias(torch.zeros(1), n=2)  # the antithetic pair: max(p, 1 - p)
     tensor([0.5000])
     """
 
+    latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli, OneHot)
     reference: ClassVar[str] = "Dimitriev & Zhou 2021"
 
     def sample(self, latent: Latent, n: int, generator: Generator | None = None) -> Tensor:
         n = as_count(n, 2, "n")
+        if isinstance(latent, OneHot):
+            if latent.logits.shape[-1] != 2:
+                return order_samples(latent, n, generator)
+            ones = self.sample(latent.as_bits(), n, generator)
+            return torch.stack([1 - ones, ones], -1)
         phi = at_least_float32(latent.logits.detach())
         threshold = -torch.expm1(_log_smaller(phi) / (n - 1))
         minus_exponential = uniform(n, phi, generator).neg_().log1p_()  # finite: a uniform never reaches 1
         # Scaled before it is summed, so that a compiler does not make the threshold again for every sample.
         return flip(indicator((threshold * minus_exponential).sum(0) - minus_exponential), latent.logits)
+
+    def undo(self, latent: Latent, n: int, r: Tensor) -> Tensor:
+        if not isinstance(latent, OneHot):
+            return super().undo(latent, n, r)
+        if latent.logits.shape[-1] != 2:
+            return undo_pairs(latent, order_pair_law(latent, n), r)
+        return r * self.debias(at_least_float32(latent.as_bits().logits), n).unsqueeze(-1)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")

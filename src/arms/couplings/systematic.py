@@ -1,4 +1,4 @@
-"""The systematic coupling: the smallest correlation that n bits can have."""
+"""The systematic coupling: the smallest correlation that n bits can have, and its counterpart for categories."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,8 @@ from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
 from arms.couplings.base import BinaryCoupling, flip, flip_counts
-from arms.latents import Latent
+from arms.couplings.tree import tree_samples, tree_undo
+from arms.latents import Bernoulli, Latent, OneHot
 from arms.noise import indicator, uniform
 
 
@@ -20,14 +21,20 @@ class Systematic(BinaryCoupling):
 
     No integer-valued sum of mean nq has a smaller variance, so no n exchangeable Bernoulli(q) have a smaller rho.
 
+    Of K categories each has floor(n p_k) samples or one more, and so has every node of a tree over them: see
+    `arms.couplings.tree`. Time and memory are linear in K.
+
     >>> Systematic().correlation(torch.zeros(1), n=4)  # two ones and two zeros, always
     tensor([-0.3333])
     """
 
+    latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli, OneHot)
     reference: ClassVar[str] = "this project"
 
     def sample(self, latent: Latent, n: int, generator: Generator | None = None) -> Tensor:
         n = as_count(n, 2, "n")
+        if isinstance(latent, OneHot):
+            return tree_samples(latent, n, generator)
         phi = at_least_float32(latent.logits.detach())
         noise = uniform(n, phi, generator)
         whole, part = _systematic_counts(phi, n)
@@ -38,6 +45,9 @@ class Systematic(BinaryCoupling):
             left = left - chosen
             ones.append(chosen)
         return flip(torch.stack([*ones, left]), latent.logits)  # the last has no choice
+
+    def undo(self, latent: Latent, n: int, r: Tensor) -> Tensor:
+        return tree_undo(latent, n, r) if isinstance(latent, OneHot) else super().undo(latent, n, r)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")

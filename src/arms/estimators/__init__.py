@@ -6,7 +6,7 @@ Biased ones have a mapping of their own, so that nothing that runs over ESTIMATO
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from arms.couplings import Dirichlet, Gaussian, Systematic
+from arms.couplings import Dirichlet, Gaussian, Stratified, Systematic
 from arms.estimators.arm import ARM
 from arms.estimators.arms import ARMS
 from arms.estimators.arms_ms import MultiSampleARMS
@@ -16,6 +16,7 @@ from arms.estimators.base import Draw, Estimate, Estimator, Objective, variance_
 from arms.estimators.concrete import Concrete
 from arms.estimators.disarm import DisARM
 from arms.estimators.disarm_ms import MultiSampleDisARM
+from arms.estimators.disarm_tree import TreeDisARM
 from arms.estimators.double_cv import DoubleCV
 from arms.estimators.exact import Exact
 from arms.estimators.gapped_st import GappedStraightThrough
@@ -33,6 +34,7 @@ from arms.estimators.rodeo import RODEO, SteinControl
 from arms.estimators.st import StraightThrough
 from arms.estimators.st_gumbel import GumbelStraightThrough
 from arms.estimators.st_sigmoid import SigmoidStraightThrough
+from arms.estimators.unord import Unordered
 from arms.estimators.vimco import VIMCO
 from arms.estimators.wrappers import ExtraSample, Stacked
 
@@ -74,6 +76,8 @@ __all__ = [
     "Stacked",
     "SteinControl",
     "StraightThrough",
+    "TreeDisARM",
+    "Unordered",
     "as_estimator",
     "estimate",
     "relax_control",
@@ -91,6 +95,10 @@ ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "arms-d": partial(ARMS, coupling=Dirichlet()),
     "arms-n": partial(ARMS, coupling=Gaussian()),
     "arms-s": partial(ARMS, coupling=Systematic()),
+    "arms-strat": partial(ARMS, coupling=Stratified()),
+    "disarm-tree": TreeDisARM,
+    "disarm-sb": partial(TreeDisARM, tree="stick"),
+    "unord": Unordered,
     "midpoint": Midpoint,
     "midpoint-single": partial(Midpoint, pairs=1),
     "repaired": Repaired,
@@ -113,6 +121,7 @@ BIASED_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "st": StraightThrough,
     "st-sigmoid": SigmoidStraightThrough,
     "concrete": Concrete,
+    "gumbel-softmax": Concrete,
     "st-gumbel": GumbelStraightThrough,
     "gapped-st": GappedStraightThrough,
     "reinmax": ReinMax,

@@ -57,8 +57,8 @@ class Draw:
 
     @property
     def samples(self) -> Tensor:
-        """The samples `[n, *batch, *event]`, as a copy: a simulator may change it as it likes."""
-        return self.points[: len(self.points) - self.extra].detach().clone()
+        """The samples `[n, *batch, *event]` as the objective gets them, a copy: a simulator may change it at will."""
+        return self.latent.shown(self.points[: len(self.points) - self.extra].detach().clone())
 
     @property
     def logits(self) -> Tensor:

@@ -4,7 +4,7 @@ $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(y_i)\, \frac{y_i (1 - y_
    \qquad y_i = \sigma\big((\phi + \ell_i)/\tau\big), \quad \ell_i \text{ logistic} $$
 
 Biased because it is the exact gradient of another quantity, E[f(y)]: the bits are the limit of y as tau falls to 0,
-where the bias vanishes and the variance grows without bound.
+where the bias vanishes and the variance grows without bound. Of categories, y = softmax((log p + Gumbel noise) / tau).
 
 The relaxed points stand where other estimators have their samples: `samples` of a draw are the y, the estimate's value
 and values are f there, and what else f depends on learns from them.
@@ -20,8 +20,8 @@ from torch import Generator, Tensor
 
 from arms.arguments import as_positive
 from arms.estimators.base import Draw
-from arms.estimators.biased import SlopeEstimator, logistic_draw, sigmoid_slope
-from arms.latents import Latent
+from arms.estimators.biased import SlopeEstimator, gumbel_draw, logistic_draw, sigmoid_slope, softmax_slope
+from arms.latents import Latent, OneHot
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Concrete(SlopeEstimator):
 
     temperature: float = 0.5
 
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
     formula: ClassVar[str] = "mean of df/db(y) y (1 - y) / tau, y = sigmoid((phi + logistic) / tau)"
     reference: ClassVar[str] = "Maddison et al. 2017, Jang et al. 2017"
 
@@ -46,9 +47,17 @@ class Concrete(SlopeEstimator):
         object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
-        z = logistic_draw(latent, self.num_samples, generator)
-        points = torch.sigmoid(z / self.temperature).to(latent.logits.dtype)
+        if isinstance(latent, OneHot):
+            z = gumbel_draw(latent, self.num_samples, generator)
+            points = torch.softmax(z / self.temperature, -1).to(latent.logits.dtype)
+        else:
+            z = logistic_draw(latent, self.num_samples, generator)
+            points = torch.sigmoid(z / self.temperature).to(latent.logits.dtype)
         return Draw(self, latent, points, memory=(z,))
+
+    def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
+        (z,) = draw.memory
+        return softmax_slope(torch.softmax(z / self.temperature, -1), slopes) / self.temperature
 
     def factor(self, draw: Draw) -> Tensor:
         (z,) = draw.memory

@@ -71,6 +71,12 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
             f"{type(estimator).__name__} takes {kinds} latents, got {type(latent).__name__}: "
             "use an estimator that takes both, such as loorf"
         )
+    if estimator.slopes != "none" and not latent.has_slopes:
+        raise ValueError(
+            f"{type(estimator).__name__} differentiates the objective with respect to its samples, and indices of "
+            "categories have no derivative: give a OneHotCategorical (the objective then gets one-hot samples), or use "
+            "an estimator for black boxes such as arms-s"
+        )
     draw = estimator.draw(latent.detach(), generator)
     if draw.points.shape[1:] != latent.logits.shape:
         raise ValueError(
@@ -260,7 +266,7 @@ def _values(objective: Objective, draw: Draw, points: Tensor, options: Options) 
     watch = _Unchanged(points, options)
     try:
         if options.chunk is None:
-            values = objective(points)
+            values = objective(draw.latent.shown(points))
         else:
             parts = [_one_chunk(objective, part, draw) for part in points.split(as_count(options.chunk, 1, "chunk"))]
             values = torch.cat(parts)
@@ -275,7 +281,9 @@ def _values(objective: Objective, draw: Draw, points: Tensor, options: Options) 
 
 def _one_chunk(objective: Objective, part: Tensor, draw: Draw) -> Tensor:
     shape = part.shape[: part.ndim - draw.latent.event_dims]
-    values: Tensor = checkpoint(lambda part: _as_tensor(objective(part), shape), part, use_reentrant=False)
+    values: Tensor = checkpoint(
+        lambda part: _as_tensor(objective(draw.latent.shown(part)), shape), part, use_reentrant=False
+    )
     if values.ndim == 0:
         raise ValueError(f"the objective must return one value per sample, shape {list(shape)}, got a scalar")
     return values

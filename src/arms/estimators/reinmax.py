@@ -4,7 +4,8 @@ $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{|b_i - \sig
 
 at temperature 1. For two categories with logits (0, phi) the published estimate is df/db (2 q (1 - q) - p (1 - p) / 2)
 with q = (s + b)/2 and s = sigma(phi / tau). Written with r = |b - s| that is df/db (r + s (1 - s) - p (1 - p)) / 2, and
-at tau = 1 the last two terms cancel.
+at tau = 1 the last two terms cancel. Of K categories it is 2 (diag q - q q') df/db - 1/2 (diag p - p p') df/db, with
+q = (softmax(phi / tau) + b)/2.
 
 Biased because the trapezoid rule is: in expectation it is p (1 - p) (df/db at 1 + df/db at 0) / 2, where the gradient
 has f(1) - f(0). The two are equal where f is quadratic in every single bit, at tau = 1.
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from arms.arguments import as_positive, at_least_float32
 from arms.estimators.base import Draw
-from arms.estimators.biased import SlopeEstimator, sigmoid_slope
+from arms.estimators.biased import SlopeEstimator, sigmoid_slope, softmax_slope
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,18 @@ class ReinMax(SlopeEstimator):
 
     temperature: float = 1.0
 
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
     formula: ClassVar[str] = "mean of df/db |b - p| / 2"
     reference: ClassVar[str] = "Liu et al. 2023"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
+
+    def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
+        phi = at_least_float32(draw.logits)
+        middle = (torch.softmax(phi / self.temperature, -1) + draw.points.to(phi.dtype)) / 2
+        return 2 * softmax_slope(middle, slopes) - draw.latent.covary(slopes) / 2
 
     def factor(self, draw: Draw) -> Tensor:
         phi = at_least_float32(draw.logits)

@@ -3,7 +3,8 @@ r"""ST: straight through, the derivative of the objective taken for the gradient
 $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i) $$
 
 Biased because nothing of the law of b is in it: even for f(b) = b, whose gradient is p (1 - p), it says 1. For a linear
-f each component has the right sign, so that ascent still leads upwards.
+f each component has the right sign, so that ascent still leads upwards. Slopes of K categories have a part in common
+that no logit can feel: there, it goes on through the softmax, (diag p - p p') df/db.
 Reference: Bengio, Leonard & Courville, "Estimating or propagating gradients through stochastic neurons for conditional
 computation", 2013.
 """
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from arms.estimators.base import Draw
 from arms.estimators.biased import SlopeEstimator
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,12 @@ class StraightThrough(SlopeEstimator):
     tensor([ 1., -3.])
     """
 
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
     formula: ClassVar[str] = "mean of df/db"
     reference: ClassVar[str] = "Bengio et al. 2013"
+
+    def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
+        return draw.latent.covary(slopes)
 
     def factor(self, draw: Draw) -> Tensor:
         return torch.ones((), device=draw.points.device)

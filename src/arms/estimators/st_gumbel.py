@@ -4,19 +4,21 @@ $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{y_i (1 - y_
    \qquad b_i = 1[z_i > 0], \quad y_i = \sigma(z_i/\tau), \quad z_i = \phi + \text{logistic noise} $$
 
 Biased because the derivative is taken at the bit and the path at the relaxed point, and neither sees the difference of
-f between 0 and 1; not even a multilinear f is exact, since E[y (1 - y)] / tau is p (1 - p) only as tau falls to 0.
+f between 0 and 1; not even a multilinear f is exact, since E[y (1 - y)] / tau is p (1 - p) only as tau falls to 0. Of
+categories, b_i is the largest of z = log p + Gumbel noise, and y = softmax(z / tau).
 Reference: Jang, Gu & Poole, "Categorical reparameterization with Gumbel-softmax", ICLR 2017.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_positive
 from arms.estimators.base import Draw
-from arms.estimators.biased import SlopeEstimator, logistic_draw, sigmoid_slope
-from arms.latents import Latent
+from arms.estimators.biased import SlopeEstimator, gumbel_draw, logistic_draw, sigmoid_slope, softmax_slope
+from arms.latents import Latent, OneHot
 from arms.noise import indicator
 
 
@@ -35,6 +37,7 @@ class GumbelStraightThrough(SlopeEstimator):
 
     temperature: float = 0.5
 
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
     formula: ClassVar[str] = "mean of df/db y (1 - y) / tau, b = 1[z > 0], y = sigmoid(z / tau)"
     reference: ClassVar[str] = "Jang et al. 2017"
 
@@ -43,8 +46,15 @@ class GumbelStraightThrough(SlopeEstimator):
         object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        if isinstance(latent, OneHot):
+            z = gumbel_draw(latent, self.num_samples, generator)
+            return Draw(self, latent, latent.one_hot(z.argmax(-1)), memory=(z,))
         z = logistic_draw(latent, self.num_samples, generator)
         return Draw(self, latent, indicator(z).to(latent.logits.dtype), memory=(z,))
+
+    def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
+        (z,) = draw.memory
+        return softmax_slope(torch.softmax(z / self.temperature, -1), slopes) / self.temperature
 
     def factor(self, draw: Draw) -> Tensor:
         (z,) = draw.memory

@@ -20,7 +20,7 @@ from torch import Tensor
 from arms.arguments import as_count
 from arms.bench.reports.figures import COLUMN_WIDTH, figure_settings, line_style, save
 from arms.bench.reports.style import COUPLING_STYLES, style_of
-from arms.couplings import COUPLINGS
+from arms.couplings import COUPLINGS, Stratified
 
 GRID_POINTS = 401
 
@@ -49,7 +49,9 @@ def correlation_curves(num_samples: int = 5, points: int = GRID_POINTS) -> Corre
     """Return the exact correlations of all couplings at probabilities strictly between 0 and 1."""
     probs = torch.linspace(0, 1, as_count(points, 3, "points"), dtype=torch.float64)[1:-1]
     logits = torch.logit(probs)
-    curves = {name: make().correlation(logits, num_samples) for name, make in COUPLINGS.items()}
+    # Of bits, the stratified coupling is the systematic one.
+    couplings = {name: make() for name, make in COUPLINGS.items() if make is not Stratified}
+    curves = {name: coupling.correlation(logits, num_samples) for name, coupling in couplings.items()}
     return Correlations(num_samples, probs, curves, smallest_correlation(probs, num_samples))
 
 

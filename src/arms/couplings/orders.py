@@ -1,0 +1,95 @@
+r"""The Dirichlet copula of K categories: the inverse distribution function, with the categories in a random order.
+
+With u_i = (1 - d_i)^(n-1), d ~ Dir(1, ..., 1), two samples have the copula (x^(1/m) + y^(1/m) - 1)_+^m, m = n - 1. In a
+fixed order two small neighbours may never meet; in K(K-1)/2 orders every pair of categories is first and last once,
+and does. The law of two samples is the mean over the orders of rectangles of the copula, K^4 of them: it is here to be
+compared with.
+Reference: Dimitriev & Zhou, "CARMS: Categorical-Antithetic-REINFORCE Multi-Sample Gradient Estimator", NeurIPS 2021.
+"""
+
+import math
+
+import torch
+from torch import Generator, Tensor
+
+from arms.latents import OneHot
+from arms.noise import uniform
+
+MOST_CATEGORIES = 32
+"""The law of a pair takes K^4 operations per latent."""
+
+
+def order_samples(latent: OneHot, n: int, generator: Generator | None) -> Tensor:
+    """Draw n one-hot samples `[n, *batch, d, K]`, in every latent in one of the orders."""
+    probs = latent.detach().mean()
+    orders = torch.tensor(_orders(_check_categories(probs)), device=probs.device)
+    which = (uniform(1, probs[..., 0], generator)[0] * len(orders)).long().clamp(max=len(orders) - 1)
+    order = orders[which]  # [*batch, d, K]
+    ends = probs.gather(-1, order).cumsum(-1)
+    ends = torch.where(ends >= ends[..., -1:], torch.inf, ends)
+    exponential = -torch.log1p(-uniform(n, probs[..., 0], generator))
+    u = (1 - exponential / exponential.sum(0)) ** (n - 1)
+    place = torch.searchsorted(ends, u.movedim(0, -1).contiguous(), right=True)
+    return latent.one_hot(order.gather(-1, place).movedim(-1, 0))
+
+
+def order_pair_law(latent: OneHot, n: int) -> Tensor:
+    """Return P(z_i = a, z_j = b) for i != j `[*batch, d, K, K]`, in float64."""
+    probs = torch.softmax(latent.logits.detach().double(), -1)
+    orders = _orders(_check_categories(probs))
+    total = torch.zeros(*probs.shape, probs.shape[-1], dtype=probs.dtype, device=probs.device)
+    for order in orders:
+        size = probs[..., order]
+        start = torch.nn.functional.pad(size, (1, -1)).cumsum(-1)
+        place = torch.tensor(order, device=probs.device)
+        back = place.argsort()
+        total += _rectangles(start, size, n - 1)[..., back, :][..., back]
+    return total / len(orders)
+
+
+def _check_categories(probs: Tensor) -> int:
+    count = probs.shape[-1]
+    if count > MOST_CATEGORIES:
+        raise ValueError(
+            f"the Dirichlet coupling takes at most {MOST_CATEGORIES} categories, as its pair law costs K^4, got "
+            f"{count}: use the systematic one (arms-s), which costs K"
+        )
+    return count
+
+
+def _orders(count: int) -> list[list[int]]:
+    """Return K(K-1)/2 orders in which every pair of categories is first and last once: rotations of the others."""
+    if count == 1:
+        return [[0]]
+    orders = []
+    for first in range(count):
+        others = [(first + step) % count for step in range(1, count)]
+        for shift in range(count - 1):
+            order = [first, *others[shift:], *others[:shift]]
+            orders += [order] if order[0] < order[-1] else []
+    return orders
+
+
+def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
+    """Return the copula's mass on [start_a, start_a + size_a] x [start_b, start_b + size_b], `[..., K, K]`.
+
+    A difference at four corners, written as a sum of positive terms: no small category loses its digits.
+    """
+    if m == 1:  # the antithetic pair, y = 1 - x: the length of an overlap
+        low, high = start.unsqueeze(-1), (start + size).unsqueeze(-1)
+        other_low, other_high = 1 - (start + size).unsqueeze(-2), 1 - start.unsqueeze(-2)
+        return (torch.minimum(high, other_high) - torch.maximum(low, other_low)).clamp(min=0)
+    root = start ** (1 / m)
+    tiny = torch.finfo(start.dtype).tiny
+    width = torch.where(start > 0, root * torch.expm1(torch.log1p(size / start.clamp(min=tiny)) / m), size ** (1 / m))
+    corner = root.unsqueeze(-1) + root.unsqueeze(-2) - 1
+    a, b = (one.expand_as(corner) for one in (width.unsqueeze(-1), width.unsqueeze(-2)))
+    inside = torch.zeros_like(corner)
+    for j in range(1, m):
+        for k in range(1, m - j + 1):
+            ways = math.factorial(m) // (math.factorial(j) * math.factorial(k) * math.factorial(m - j - k))
+            inside = inside + ways * a**j * b**k * corner.clamp(min=0) ** (m - j - k)
+    # The lower corner lies outside the support: what is left of the four terms.
+    top, first, second = (corner + a + b).clamp(min=0), (corner + a).clamp(min=0), (corner + b).clamp(min=0)
+    outside = top**m - first**m - second**m
+    return torch.where(corner >= 0, inside, outside).clamp(min=0)
