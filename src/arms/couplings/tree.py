@@ -28,34 +28,60 @@ from arms.noise import indicator, uniform
 def tree_samples(latent: OneHot, n: int, generator: Generator | None) -> Tensor:
     """Draw n one-hot samples `[n, *batch, d, K]`, in every latent with the counts of the tree, in random order."""
     probs = latent.detach().mean()
-    counts = _counts(probs, n, generator)
-    ends = counts.cumsum(-1)
+    ends = _counts(probs, n, generator).cumsum(-1)
     place = torch.arange(n, dtype=ends.dtype, device=ends.device).expand(*ends.shape[:-1], n).contiguous()
-    in_order = torch.searchsorted(ends, place, right=True).movedim(-1, 0)
+    in_order = torch.searchsorted(ends, place, right=True)
     # An order for every latent: a common one would make the latents of a sample dependent.
     order = uniform(n, probs[..., 0], generator).argsort(0)
-    return latent.one_hot(in_order.gather(0, order))
+    return latent.one_hot(in_order.movedim(-1, 0).gather(0, order))
 
 
 def tree_undo(latent: OneHot, n: int, r: Tensor) -> Tensor:
     """Return C L^+ r for the leave-one-out sum r `[*batch, d, K]` of n such samples."""
-    probs, count = latent.detach().mean(), r.shape[-1]
-    levels, whole = _fractions(probs, n)
-    x = levels[0]
-    r = torch.nn.functional.pad(r, (0, x.shape[-1] - count))
-    probs = torch.nn.functional.pad(probs, (0, x.shape[-1] - count))
+    tree = _Tree.of(latent.detach().mean(), n)
+    r = _categories_first(r)
+    x, (whole, probs) = tree.levels[0], (tree.whole, tree.probs)
     # The diagonal, p - x (1 - x)/n^2, relative to p; x/p is n wherever n p < 1, also where p has no digits left.
     x_over_p = torch.where(whole > 0, x / probs, float(n))
     diagonal = 1 - x_over_p * (1 - x) / n**2
-    nodes, alpha, beta = [], x * x_over_p / diagonal, x_over_p / diagonal * r
-    for x_children in levels[:-1]:
-        node = _Node.of(x_children, alpha, beta, n)
+    scaled = x_over_p / diagonal
+    nodes, alpha, beta = [], x * scaled, r * scaled
+    for level in range(len(tree.levels) - 1):
+        node = _Node.of(tree, level, alpha, beta)
         nodes.append(node)
         alpha, beta = node.up()
     tau = torch.zeros_like(beta)
     for node in reversed(nodes):
         tau = node.down(tau)
-    return (n - 1) / n * ((r - tau * x) / diagonal)[..., :count]
+    found = torch.addcmul(r, tau, x, value=-1) / diagonal * ((n - 1) / n)
+    return found[: latent.logits.shape[-1]].movedim(0, -1)
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """What is the same for draws and for their debias. Categories and nodes lie on the first axis: slices are fast."""
+
+    n: int
+    probs: Tensor
+    """`[K', *batch, d]`, padded by impossible categories to a power of two."""
+    whole: Tensor
+    """floor(n p)."""
+    levels: list[Tensor]
+    """x of every level, from the categories to the root."""
+    many: list[Tensor]
+    """For every level but the last, 1 where the two children of a node have more than one to share, else 0."""
+
+    @classmethod
+    def of(cls, probs: Tensor, n: int) -> "_Tree":
+        probs = _categories_first(probs)
+        expected = n * probs
+        whole = expected.floor()
+        levels, many = [expected - whole], []
+        while len(levels[-1]) > 1:
+            both = levels[-1][0::2] + levels[-1][1::2]
+            many.append(both.floor())
+            levels.append(both - many[-1])
+        return cls(n, probs, whole, levels, many)
 
 
 @dataclass(frozen=True)
@@ -67,78 +93,71 @@ class _Node:
     number here grows without bound as p falls to zero.
     """
 
-    alpha: tuple[Tensor, Tensor]
-    beta: tuple[Tensor, Tensor]
-    f: tuple[Tensor, Tensor]
+    alpha: Tensor
+    beta: Tensor
+    f: Tensor
     c: Tensor
+    c_alpha: Tensor
     determinant: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, alpha: Tensor, beta: Tensor, n: int) -> "_Node":
-        left, right = _halves(x)
-        few = left + right < 1
+    def of(cls, tree: _Tree, level: int, alpha: Tensor, beta: Tensor) -> "_Node":
+        x, many, parent = _by_pairs(tree.levels[level]), tree.many[level], tree.levels[level + 1]
         # Where there is more than one to share, the zeros are shared: all is measured by 1 - x, then by x again.
-        turn_l, turn_r = (torch.where(few, 1.0, (1 - one) / one) for one in (left, right))
-        back = torch.where(few, 1.0, (left + right - 1) / (2 - left - right))
-        c = turn_l * turn_r / n**2
-        alpha_l, alpha_r = _halves(alpha)
-        determinant = 1 - c * alpha_l * (c * alpha_r)
-        return cls((alpha_l, alpha_r), _halves(beta), (back * turn_l, back * turn_r), c, determinant)
+        turned = (1 - x) / x.clamp(min=torch.finfo(x.dtype).tiny)
+        turn = torch.lerp(torch.ones_like(x), turned, many.unsqueeze(1))
+        back = torch.lerp(torch.ones_like(many), parent / (1 - parent), many)
+        c = turn[:, 0] * turn[:, 1] / tree.n**2
+        alpha, beta = _by_pairs(alpha), _by_pairs(beta)
+        c_alpha = c.unsqueeze(1) * alpha
+        return cls(alpha, beta, back.unsqueeze(1) * turn, c, c_alpha, 1 - c_alpha[:, 0] * c_alpha[:, 1])
 
     def up(self) -> tuple[Tensor, Tensor]:
         """Return the parents' alpha and beta."""
-        (alpha_l, alpha_r), (f_l, f_r) = self.alpha, self.f
-        one, other = f_l * alpha_l, f_r * alpha_r
-        alpha = (f_l * one + f_r * other - 2 * self.c * one * other) / self.determinant
-        along_l, along_r = self._along(*self.beta)
-        return alpha, f_l * along_l + f_r * along_r
+        own = self.f * self.alpha
+        both = (self.f * own).sum(1)
+        alpha = torch.addcmul(both, self.c * own[:, 0], own[:, 1], value=-2) / self.determinant
+        left, right = self._along(self.beta)
+        return alpha, self.f[:, 0] * left + self.f[:, 1] * right
 
     def down(self, tau: Tensor) -> Tensor:
         """Return, for each child, the multiple of w that all the others take off its right-hand side."""
-        (alpha_l, alpha_r), (beta_l, beta_r), (f_l, f_r) = self.alpha, self.beta, self.f
-        own_l, own_r = tau * f_l, tau * f_r
-        along_l, along_r = self._along(beta_l - own_l * alpha_l, beta_r - own_r * alpha_r)
-        return torch.stack([own_l + self.c * along_r, own_r + self.c * along_l], -1).flatten(-2)
+        own = tau.unsqueeze(1) * self.f
+        left, right = self._along(torch.addcmul(self.beta, own, self.alpha, value=-1))
+        other = torch.stack([self.c * right, self.c * left], 1)
+        return (own + other).flatten(0, 1)
 
-    def _along(self, beta_l: Tensor, beta_r: Tensor) -> tuple[Tensor, Tensor]:
+    def _along(self, beta: Tensor) -> tuple[Tensor, Tensor]:
         """Return w_l . y_l and w_r . y_r: two equations."""
-        alpha_l, alpha_r = self.alpha
-        left = (beta_l - self.c * alpha_l * beta_r) / self.determinant
-        right = (beta_r - self.c * alpha_r * beta_l) / self.determinant
+        left = torch.addcmul(beta[:, 0], self.c_alpha[:, 0], beta[:, 1], value=-1) / self.determinant
+        right = torch.addcmul(beta[:, 1], self.c_alpha[:, 1], beta[:, 0], value=-1) / self.determinant
         return left, right
 
 
 def _counts(probs: Tensor, n: int, generator: Generator | None) -> Tensor:
     """Draw how many of the n samples are of each category `[*batch, d, K]`."""
-    levels, whole = _fractions(probs, n)
-    noise = uniform(1, levels[0], generator)[0]
-    s = indicator(levels[-1] - 0.5)  # n P of the root is n up to rounding, and x there 0 or 1
-    for x in reversed(levels[:-1]):
-        left, right = _halves(x)
-        few = left + right < 1
-        tiny = torch.finfo(x.dtype).tiny
-        if_one = torch.where(few, left / (left + right).clamp(min=tiny), 1.0)
-        if_none = torch.where(few, 0.0, (1 - right) / (2 - left - right))
-        noise, now = noise[..., s.shape[-1] :], noise[..., : s.shape[-1]]
-        s_left = indicator(torch.lerp(if_none, if_one, s) - now)
-        s = torch.stack([s_left, s + torch.where(few, 0.0, 1.0) - s_left], -1).flatten(-2)
-    return (whole + s)[..., : probs.shape[-1]]
-
-
-def _fractions(probs: Tensor, n: int) -> tuple[list[Tensor], Tensor]:
-    """Return x of every level, from the categories, padded to a power of two, to the root; and their floor(n p)."""
-    count = probs.shape[-1]
-    expected = torch.nn.functional.pad(n * probs, (0, (1 << (count - 1).bit_length()) - count))
-    whole = expected.floor()
-    levels = [expected - whole]
-    while levels[-1].shape[-1] > 1:
-        left, right = _halves(levels[-1])
+    tree = _Tree.of(probs, n)
+    noise = uniform(1, tree.levels[0], generator)[0]
+    tiny = torch.finfo(probs.dtype).tiny
+    s = indicator(tree.levels[-1] - 0.5)  # n P of the root is n up to rounding, and x there 0 or 1
+    for x, many in zip(reversed(tree.levels[:-1]), reversed(tree.many), strict=True):
+        left, right = x[0::2], x[1::2]
         both = left + right
-        levels.append(torch.where(both < 1, both, both - 1))
-    return levels, whole
+        if_few = s * (left / both.clamp(min=tiny))
+        if_many = torch.lerp((1 - right) / (2 - both), torch.ones_like(s), s)
+        noise, now = noise[len(s) :], noise[: len(s)]
+        s_left = indicator(torch.lerp(if_few, if_many, many) - now)
+        s = torch.stack([s_left, s + many - s_left], 1).flatten(0, 1)
+    return (tree.whole + s)[: probs.shape[-1]].movedim(0, -1).contiguous()
 
 
-def _halves(of_nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what belongs to left children, and what to right ones."""
-    left, right = of_nodes.unflatten(-1, (-1, 2)).unbind(-1)
-    return left, right
+def _categories_first(tensor: Tensor) -> Tensor:
+    """Return `[*batch, d, K]` as `[K', *batch, d]`, padded by zeros to a power of two."""
+    count = tensor.shape[-1]
+    padded = torch.nn.functional.pad(tensor, (0, (1 << (count - 1).bit_length()) - count))
+    return padded.movedim(-1, 0).contiguous()
+
+
+def _by_pairs(of_children: Tensor) -> Tensor:
+    """Return `[2 nodes, ...]` as `[nodes, 2, ...]`."""
+    return of_children.unflatten(0, (-1, 2))

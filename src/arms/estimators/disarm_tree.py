@@ -99,11 +99,11 @@ class TreeDisARM(Estimator):
     def _sides(self, latent: Latent) -> tuple[Tensor, Tensor]:
         """Return which categories lie left and right of which node, `[K, K - 1]` each, of 0 and 1."""
         logits = at_least_float32(latent.logits)
-        nodes = _nodes(logits.shape[-1], self.tree)
-        left, right = torch.zeros(2, logits.shape[-1], len(nodes), dtype=logits.dtype, device=logits.device)
-        for v, (start, middle, end) in enumerate(nodes):
-            left[middle:end, v], right[start:middle, v] = 1, 1
-        return left, right
+        nodes = torch.tensor(_nodes(logits.shape[-1], self.tree), device=logits.device).view(-1, 3)
+        start, middle, end = nodes.unbind(-1)
+        category = torch.arange(logits.shape[-1], device=logits.device).unsqueeze(-1)
+        left, right = (category >= middle) & (category < end), (category >= start) & (category < middle)
+        return left.to(logits.dtype), right.to(logits.dtype)
 
 
 @lru_cache

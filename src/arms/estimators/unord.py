@@ -106,7 +106,7 @@ def distinct_states(latent: Latent, n: int, generator: Generator | None) -> Tens
     """
     log_probs = _of_categories(latent)
     total, largest = (torch.zeros_like(log_probs[..., 0, :1]) for _ in range(2))
-    chosen: list[Tensor] = []
+    chosen: list[tuple[Tensor, Tensor]] = []
     for of_latent in log_probs.unbind(-2):
         totals = total.unsqueeze(-1) + of_latent.unsqueeze(-2)  # [*batch, beams, K]
         clocks = -uniform(1, totals, generator)[0].clamp(min=torch.finfo(totals.dtype).tiny).log()
@@ -118,9 +118,13 @@ def distinct_states(latent: Latent, n: int, generator: Generator | None) -> Tens
         moved = moved.flatten(-2)
         largest, place = moved.topk(min(n, moved.shape[-1]), -1)
         total = totals.flatten(-2).gather(-1, place)
-        beam, category = place // of_latent.shape[-1], place % of_latent.shape[-1]
-        chosen = [*(earlier.gather(-1, beam) for earlier in chosen), category]
-    states = torch.stack(chosen, -1).movedim(-2, 0)  # [n, *batch, d]
+        chosen.append((place // of_latent.shape[-1], place % of_latent.shape[-1]))
+    categories = [chosen[-1][1]]
+    came_from = chosen[-1][0]
+    for beam, category in reversed(chosen[:-1]):
+        categories.append(category.gather(-1, came_from))
+        came_from = beam.gather(-1, came_from)
+    states = torch.stack(categories[::-1], -1).movedim(-2, 0)  # [n, *batch, d]
     return latent.one_hot(states) if isinstance(latent, OneHot) else states.to(latent.logits.dtype)
 
 
