@@ -160,4 +160,5 @@ def _categories_first(tensor: Tensor) -> Tensor:
 
 def _by_pairs(of_children: Tensor) -> Tensor:
     """Return `[2 nodes, ...]` as `[nodes, 2, ...]`."""
-    return of_children.unflatten(0, (-1, 2))
+    pairs: Tensor = of_children.unflatten(0, (-1, 2))
+    return pairs
