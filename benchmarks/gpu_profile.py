@@ -42,7 +42,7 @@ def main() -> None:
     for run in sys.argv[1:]:
         network, estimator, n, replicas, precision, rule = run.split(",")
         config = TrainConfig(
-            network=network,  # type: ignore[arg-type]
+            network=network,
             estimator=estimator,
             num_samples=int(n),
             replicas=int(replicas),

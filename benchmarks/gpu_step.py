@@ -67,7 +67,7 @@ def build(network: str, estimators: str, n: int, replicas: int, precision: str, 
         raise SystemExit(f"--replicas must be a multiple of {len(names)} for {estimators}, got {replicas}")
     configs = [
         TrainConfig(
-            network=network,  # type: ignore[arg-type]
+            network=network,
             estimator=name,
             num_samples=n,
             replicas=replicas // len(names),

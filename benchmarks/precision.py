@@ -46,7 +46,7 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for network, n in product(options.networks, options.num_samples):
         config = TrainConfig("dynamic-mnist", network, "arms-d", n, options.replicas)
-        exact: dict[str, list[float]] = {}
+        exact: dict[int, list[float]] = {}
         for precision in PRECISIONS:
             trainer = Trainer(replace(config, precision=precision), dataset, "cuda")
             Engine(trainer).advance(options.steps)
@@ -58,7 +58,7 @@ def main() -> None:
                     "network": network,
                     "n": n,
                     "precision": precision,
-                    "K": int(count),
+                    "K": count,
                     "test bound": round(mean(bounds), 4),
                     "spread of seeds": round(stdev(bounds), 4),
                     "moved by": round(mean(moved), 4),

@@ -181,7 +181,7 @@ def note_bounds(
             average = weights["pixel_mean"]
             model = blank_vae(configs[0].network, configs[0].latents, average, len(average)).to(average.device)
             model.load_state_dict(weights)
-            found[split] += evaluate(model, data[name], split, [BOUND], seed=0)[str(BOUND)]
+            found[split] += evaluate(model, data[name], split, [BOUND], seed=0)[BOUND]
     torch.set_float32_matmul_precision("highest")
     replicas = configs[0].replicas
     for index, row in enumerate(rows):

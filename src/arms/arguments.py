@@ -1,7 +1,9 @@
 """What users hand in, checked once: numbers, distributions, and what can be known of a tensor's values."""
 
+import difflib
 import math
 import operator
+from collections.abc import Collection
 from numbers import Real
 from typing import Literal
 
@@ -35,6 +37,20 @@ def as_positive(value: object, what: str) -> float:
     if isinstance(value, bool) or not (isinstance(value, Real) and 0 < float(value) < math.inf):
         raise ValueError(f"{what} must be positive and finite, got {value!r}")
     return float(value)
+
+
+def unknown_name(
+    kind: str, name: object, known: Collection[str], biased: Collection[str] = (), or_else: str = ""
+) -> ValueError:
+    """Return the error about a name that nothing has: with the one that was probably meant, and all there are.
+
+    >>> unknown_name("coupling", "gausian", ["gaussian", "pairs"])
+    ValueError("no coupling is called 'gausian': perhaps gaussian; choose one of gaussian, pairs")
+    """
+    near = difflib.get_close_matches(name.lower(), [*known, *biased], n=2, cutoff=0.6) if isinstance(name, str) else []
+    meant = f"perhaps {' or '.join(near)}; " if near else ""
+    more = f", or of the biased {', '.join(biased)}" if biased else f", or give {or_else}" if or_else else ""
+    return ValueError(f"no {kind} is called {name!r}: {meant}choose one of {', '.join(known)}{more}")
 
 
 def check_logits(logits: object, event_axes: str) -> Tensor:

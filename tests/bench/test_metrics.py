@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from run_directories import make_run
 
-from arms.bench.cli import train as verbs
 from arms.bench.config import TrainConfig
 from arms.bench.metrics import METRICS, Metric, stopped_replicas
+from arms.bench.progress import figures
 from arms.bench.reports import build_report, collect
 from arms.bench.reports.curves import plots
 from arms.bench.reports.groups import group_runs
@@ -35,7 +35,7 @@ def test_a_new_metric_is_drawn_and_shown(entropy: Metric, tmp_path: Path) -> Non
     page = (tmp_path / "report.html").read_text()
     assert "<h3>Entropy of q(b|x)</h3>" in page
     assert '"axis":"entropy / bits"' in page
-    assert verbs._figures(run.metrics()[-1]) == "ELBO -96.50  variance 1.00e-01  entropy 7.50"
+    assert figures(run.metrics()[-1]) == "ELBO -96.50  var/weight 1.00e-01  entropy 7.50"
 
 
 def test_only_what_may_stop_a_replica_stops_it(entropy: Metric, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_only_the_first_samples_are_learnt_from(network: str, attached: int) -> 
     if network == "own":
         vae = BinaryVAE(nn.Linear(16, 6), nn.Sequential(nn.Linear(6, 16)), 6, torch.full((16,), 0.5), replicas=2)
     else:
-        vae = build_vae(network, 6, torch.full((16,), 0.5), replicas=2, seed=3)  # type: ignore[arg-type]
+        vae = build_vae(network, 6, torch.full((16,), 0.5), replicas=2, seed=3)
     vae.double()
     b, x, weights = bits(3, 2, 5, 6), bits(2, 5, 16), normal(3, 2, 5, seed=4)
     value = vae.log_weights(b, x, vae.encode(x), attached)
@@ -87,7 +87,7 @@ def test_only_the_first_samples_are_learnt_from(network: str, attached: int) -> 
 def test_points_pass_gradients_to_themselves_whether_learnt_from_or_not(
     network: str, attached: int, differentiated: int
 ) -> None:
-    vae = build_vae(network, 6, torch.full((16,), 0.5), replicas=2, seed=3).double()  # type: ignore[arg-type]
+    vae = build_vae(network, 6, torch.full((16,), 0.5), replicas=2, seed=3).double()
     b, x = bits(4, 2, 5, 6).requires_grad_(), bits(2, 5, 16)
     value = vae.log_weights(b, x, vae.encode(x), attached, differentiated)
     whole = vae.log_weights(b, x, vae.encode(x))
@@ -106,7 +106,7 @@ def test_points_pass_gradients_to_themselves_whether_learnt_from_or_not(
 @pytest.mark.parametrize("network", ["linear", "nonlinear"])
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_log_weights_are_those_of_the_distributions(network: str, relaxed: bool) -> None:
-    vae = build_vae(network, 7, torch.full((12,), 0.3), replicas=2, seed=1).double()  # type: ignore[arg-type]
+    vae = build_vae(network, 7, torch.full((12,), 0.3), replicas=2, seed=1).double()
     nn.init.normal_(vae.prior, generator=torch.Generator().manual_seed(5))
     x, b = bits(2, 5, 12), bits(3, 2, 5, 7, seed=6).requires_grad_(relaxed)
     logits = vae.encode(x)
@@ -176,4 +176,4 @@ def test_streams_of_a_seed_differ() -> None:
 )
 def test_refusals(network: str, replicas: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_vae(network, 7, torch.zeros(3), replicas)  # type: ignore[arg-type]
+        build_vae(network, 7, torch.zeros(3), replicas)

@@ -23,6 +23,7 @@ from arms.bench.runs.directory import Run, locked
 from arms.bench.runs.loop import _interruptible
 from arms.bench.runs.memory import free_memory, is_out_of_memory
 from arms.bench.runs.pipeline import load_model, train, train_together
+from arms.bench.runs.pipeline import own_model as adopted
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 
@@ -177,13 +178,12 @@ def test_a_model_that_does_not_fit_a_finished_run_stays_as_it_is(
 ) -> None:
     other = own_model(digits, hidden=7)
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
-    with pytest.raises(
-        ValueError, match=r"^the model given is not the one that .* has trained: give that one, or none$"
-    ):
+    with pytest.raises(ValueError, match=r"holds another run \(structure is '\w+' there, '\w+' was asked for\)"):
         train(ALONE, own[0].path, device="cpu", dataset=digits, model=other)
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
-    run = Run.create(tmp_path / "bare", ALONE)
-    run.finish({"bounds": {}})
+    config, _ = adopted(ALONE, other, digits)
+    run = Run.create(tmp_path / "bare", config)
+    run.finish({"bounds": {"test": {}}})
     with pytest.raises(ValueError, match="holds no intact checkpoint"):
         train(ALONE, run.path, device="cpu", dataset=digits, model=other)
 
@@ -191,7 +191,7 @@ def test_a_model_that_does_not_fit_a_finished_run_stays_as_it_is(
 def test_a_model_of_ones_own_is_not_loaded_by_name(
     own: tuple[Run, BinaryVAE], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = r"the model of .* is not the built-in linear network of its configuration for digits: build it again"
+    message = r"is a run of a model of your own, 'own': give it, load_model\(run, model=...\) or --model my_module:"
     with pytest.raises(ValueError, match=message):
         load_model(own[0], "cpu")
     for verb in ("evaluate", "variance", "sample"):
@@ -199,7 +199,7 @@ def test_a_model_of_ones_own_is_not_loaded_by_name(
         with pytest.raises(SystemExit, match="2"):
             main()
         said = capsys.readouterr().err
-        assert "is not the built-in linear network" in said
+        assert "is a run of a model of your own" in said
         assert len(said.strip().splitlines()) == 1
 
 
@@ -207,7 +207,7 @@ def test_tied_weights_are_saved(tmp_path: Path, digits: Dataset) -> None:
     shared = nn.Linear(64, 64)
     encoder, decoder = nn.Sequential(shared, nn.Linear(64, 10)), nn.Sequential(nn.Linear(10, 64), shared)
     model = BinaryVAE(encoder, decoder, latents=10, pixel_mean=digits.pixel_mean())
-    state = train(ALONE, tmp_path, device="cpu", dataset=digits, model=model).load()
+    state = train(ALONE, tmp_path, device="cpu", dataset=digits, model=model).checkpoint()
     assert state is not None
     assert torch.equal(state["model.encoder.0.weight"], shared.weight)
     assert torch.equal(state["model.decoder.1.weight"], shared.weight)
@@ -269,7 +269,7 @@ def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) 
     paths = [tmp_path / "a", tmp_path / "b"]
     together = train_together(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=[mine, mine])
     assert {one.config().dataset for one in (run, *together)} == {"mine"}
-    with pytest.raises(ValueError, match="no data set is called 'mine'"):
+    with pytest.raises(ValueError, match=r"was trained on a data set of your own, 'mine': give it"):
         load_model(run)
 
 
@@ -347,7 +347,7 @@ def test_a_model_of_ones_own_goes_on_as_it_was(tmp_path: Path, digits: Dataset) 
         results.append(train(config, tmp_path / name, **options))  # type: ignore[arg-type]
     whole, again = results
     assert whole.result() == again.result()
-    state = again.load()
+    state = again.checkpoint()
     assert state is not None
     assert state["model.pixel_mean"].shape == (1, 1, 64)
     assert state["model.halves"].dtype == torch.bfloat16

@@ -22,8 +22,8 @@ from arms.bench.config import TrainConfig, identity, run_name
 from arms.bench.runs import directory, provenance
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import CHECKPOINTS, Run
-from arms.bench.runs.loop import block_of
 from arms.bench.runs.pipeline import load_model, train
+from arms.bench.training.engine import block_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def assert_same(run: Run, whole: Run) -> None:
     assert run.result() == whole.result()
     assert run.metrics() == whole.metrics()
-    ours, theirs = run.load(), whole.load()
+    ours, theirs = run.checkpoint(), whole.checkpoint()
     assert ours is not None
     assert theirs is not None
     assert set(ours) == set(theirs)
@@ -94,7 +94,7 @@ def test_interrupted_it_saves_and_goes_on(tmp_path: Path, whole: Run) -> None:
     wait_for_reports(path / "metrics.jsonl", 3)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    state = Run(path).load()
+    state = Run(path).checkpoint()
     assert state is not None, "Ctrl-C must leave a checkpoint"
     assert 30 <= int(state["counts"][0]) < 120
     train(CONFIG, path, device="cpu")
@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, whole:
     data[-100] ^= 1
     broken = {"flip a bit": bytes(data), "truncate": bytes(data[:-50]), "empty": b"", "no header": b"x" * 64}
     newest.write_bytes(broken[damage])
-    state = Run(tmp_path).load()
+    state = Run(tmp_path).checkpoint()
     assert state is not None
     assert int(state["counts"][0]) == 50
     train(CONFIG, tmp_path, device="cpu")
@@ -152,12 +152,12 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, 15_000))
 
 def test_a_full_disk_leaves_the_last_checkpoint_readable(tmp_path: Path, whole: Run) -> None:
     stopped_halfway(tmp_path)
-    before = Run(tmp_path).load()
+    before = Run(tmp_path).checkpoint()
     process = start(tmp_path, script=FULL_DISK + SCRIPT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode != 0
     assert "File too large" in errors
-    after = Run(tmp_path).load()
+    after = Run(tmp_path).checkpoint()
     assert before is not None
     assert after is not None
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -181,7 +181,7 @@ def test_nothing_grows_with_the_number_of_steps(tmp_path: Path) -> None:
     for steps in (20, 120):
         config = replace(CONFIG, steps=steps, report_every=20)
         run = train(config, tmp_path / str(steps), device="cpu")
-        state = run.load()
+        state = run.checkpoint()
         assert state is not None
         sizes.append(sum(tensor.numel() for tensor in state.values()))
     assert sizes[0] == sizes[1]
@@ -326,7 +326,7 @@ def test_resumed_with_another_interval_it_ends_the_same(every: int, tmp_path: Pa
     run = train(replace(CONFIG, report_every=every), tmp_path, device="cpu")
     assert run.config() == CONFIG, "config.json keeps what it was begun with"
     assert run.result() == whole.result()
-    ours, theirs = run.load(), whole.load()
+    ours, theirs = run.checkpoint(), whole.checkpoint()
     assert ours is not None
     assert theirs is not None
     assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items() if name.startswith(("model", "adam")))
@@ -337,9 +337,9 @@ def test_resumed_with_another_interval_it_ends_the_same(every: int, tmp_path: Pa
 
 
 def test_blocks_end_on_the_records_of_a_resumed_run() -> None:
-    assert block_of(replace(CONFIG, report_every=100, steps=1000)) == 10
-    assert block_of(replace(CONFIG, report_every=100, steps=1000), 500) == 10
-    assert block_of(replace(CONFIG, report_every=100, steps=1000), 15) == 5
+    assert block_of(100, 1000) == 10
+    assert block_of(100, 1000, 500) == 10
+    assert block_of(100, 1000, 15) == 5
 
 
 # ---- files that do not belong together

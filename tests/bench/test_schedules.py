@@ -139,7 +139,7 @@ def test_an_ensemble_of_rates_resumes_bit_for_bit(tmp_path: Path, digits: Datase
     with pytest.raises(InterruptedError):
         go(tmp_path / "again", stop_at=10)
     for ours, theirs, config in zip(go(tmp_path / "again"), go(tmp_path / "once"), configs, strict=True):
-        one, other = ours.load(), theirs.load()
+        one, other = ours.checkpoint(), theirs.checkpoint()
         assert one is not None
         assert other is not None
         assert ours.result() == theirs.result()

@@ -18,6 +18,7 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE, build_vae
+from arms.bench.progress import figures
 from arms.bench.reports import build_report, collect, summary
 from arms.bench.reports.curves import plots
 from arms.bench.reports.groups import group_runs
@@ -107,7 +108,7 @@ def test_the_others_go_on_to_the_same_numbers(clean: Run, lost_one: tuple[Run, l
 
 def damage(run: Run, replicas: list[int]) -> None:
     """Write an infinity into the newest checkpoint, which stays intact by its checksum."""
-    state = run.load()
+    state = run.checkpoint()
     assert state is not None
     state["model.prior"][replicas] = math.inf
     save_file(state, run.path / CHECKPOINTS[0], metadata={"sha256": _digest(state)})
@@ -277,14 +278,14 @@ def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: py
     assert said.count("2 of 3 replicas are left: stopped replica 1 at step 10") == 3
     assert "nan" not in said
     assert "(2 of 3 replicas)" in train_verbs._summary(run)
-    assert train_verbs._figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
-    assert train_verbs._figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
+    assert figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
+    assert figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
     assert formatting.format_mean_std([None]) == "no replica left"
 
 
 def test_numbers_of_absurd_size_stay_readable() -> None:
     assert formatting.format_mean_std([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
-    assert train_verbs._figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  variance 1.00e+00"
+    assert figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  var/weight 1.00e+00"
 
 
 def test_events_leave_out_what_is_no_number(lost_one: tuple[Run, list[str]]) -> None:

@@ -71,7 +71,7 @@ def test_check_passes_and_fails_by_exit_code(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["check", "loorff"], "nothing is called 'loorff': give one of reinforce"),
+        (["check", "loorff"], "no estimator or coupling is called 'loorff': perhaps loorf"),
         (["check", "nowhere:Thing"], "cannot find 'nowhere:Thing'"),
         (["check", "own:Missing"], "cannot find 'own:Missing'"),
         (
@@ -304,7 +304,7 @@ def test_run_mistakes_are_one_line(tmp_path: Path, words: list[str], message: st
             "--samples must be [INT [INT ...]], got '1', 'b'; see",
         ),
         (["train", "--network", "cubic"], "invalid choice 'cubic' for argument '--network'. Expected one of"),
-        (["trian"], "Unrecognized options: trian: choose one of train, evaluate, "),
+        (["trian"], "Unrecognized options: trian: choose one of train, runs, evaluate, "),
         (["evaluate"], "Missing from arms evaluate: PATH Run directory."),
         (["data", "get"], "Missing from arms data get: STR Data set."),
     ],
@@ -377,7 +377,7 @@ def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    state = Run(tmp_path / "runs/long").load()
+    state = Run(tmp_path / "runs/long").checkpoint()
     assert state is not None
     step = step_of(state)
     assert errors == f"arms: stopped; saved at step {step}: the same command resumes from there\n"
@@ -402,7 +402,7 @@ def test_the_module_is_the_command() -> None:
     command = [sys.executable, "-m", "arms", "check", "loorff"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
-    assert result.stderr.startswith("arms: nothing is called 'loorff'")
+    assert result.stderr.startswith("arms: no estimator or coupling is called 'loorff'")
 
 
 @pytest.mark.parametrize("words", [["estimators"], ["train", "--help"]])

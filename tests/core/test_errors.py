@@ -41,7 +41,10 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: call(n=2.5), r"num_samples of ARMS must be an integer >= 2, got 2.5"),
     (lambda: call(n=3, estimator="disarm"), r"num_samples of DisARM must be even.*got 3: try 4"),
     (lambda: call(n=3, estimator="arm"), r"num_samples of ARM must be even"),
-    (lambda: call(estimator="arms"), r"no estimator is called 'arms': choose one of reinforce, loorf, .*arms-s"),
+    (
+        lambda: call(estimator="arms"),
+        r"no estimator is called 'arms': perhaps arm or arms-s; choose one of reinforce, loorf, .*arms-s",
+    ),
     (lambda: call(estimator=7), r"estimator must be a name or an Estimator, got 7"),
     (lambda: call(estimator=arms.LOORF(3)), r"num_samples=4 contradicts LOORF\(num_samples=3\)"),
     (lambda: call(torch.zeros(3, 2, dtype=torch.int64)), r"logits must be floating point, got torch.int64"),
@@ -75,7 +78,10 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: arms.variance(total, torch.zeros(2), 0.5), r"a sequence of these, got 0.5"),  # type: ignore[arg-type]
     (lambda: arms.variance(total, torch.zeros(2), [7]), r"must be a name or an Estimator, got 7"),  # type: ignore[list-item]
-    (lambda: arms.variance(total, torch.zeros(2), "loof"), r"no estimator is called 'loof': choose one of"),
+    (
+        lambda: arms.variance(total, torch.zeros(2), "loof"),
+        r"no estimator is called 'loof': perhaps loorf or loorf-ms; choose one of",
+    ),
     (lambda: arms.variance(total, torch.zeros(2), "loof", evaluations=4), r"no estimator is called 'loof'"),
     (lambda: arms.variance(total, torch.zeros(2), "disarm", 3), r"must be even.*got 3: try 4"),
     (

@@ -67,7 +67,7 @@ def test_broken_runs_are_listed_and_skipped(tmp_path: Path) -> None:
     assert "broken" in said["bad-result"]
     assert "2 numbers" in said["wrong-count"]
     assert "no estimator is called 'none-such'" in said["bad-config"]
-    assert "must give dataset as a string" in said["odd-config"]
+    assert "dataset must be a string" in said["odd-config"]
     assert "no such directory" in said["missing"]
     assert {run.path.name for run in found.runs} == {"fine", "half-line", "unfinished"}
     page = (tmp_path / "out" / "report.html").read_text()

@@ -3,14 +3,15 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from arms.arguments import as_count
-from arms.bench.models.networks import Network
-from arms.estimators import Exact, as_estimator
+from arms.arguments import as_count, unknown_name
+from arms.bench.models.networks import HIDDEN_WIDTHS
+from arms.estimators import ALIASES, Exact, as_estimator
 from arms.estimators.exact import MOST_LATENTS
 
 DecoderSamples: TypeAlias = Literal["all", "extra"]
@@ -33,8 +34,8 @@ class TrainConfig:
 
     dataset: str = "digits"
     """Data set by name (see `arms data list`)."""
-    network: Network = "linear"
-    """One affine layer each way, or two hidden layers of 200 in between."""
+    network: str = "linear"
+    """One affine layer each way, or two hidden layers of 200 in between; the name of a model of your own."""
     estimator: str = "arms-s"
     """Gradient estimator by name (see `arms estimators`)."""
     num_samples: int = 4
@@ -66,6 +67,8 @@ class TrainConfig:
     The multi-sample bound always uses its own samples."""
     precision: Precision = "highest"
     """Matrix products on a GPU, in PyTorch's words: float32; high takes TF32; medium also bfloat16, in gradients."""
+    structure: str = ""
+    """Fingerprint of a model of your own; a built-in network has none."""
     report_every: int = 100
     """Steps between two records of the metrics."""
     evaluate_every: int = 0
@@ -82,6 +85,7 @@ class TrainConfig:
             raise ValueError(
                 f"evaluate_every must be a multiple of report_every ({self.report_every}), got {self.evaluate_every}"
             )
+        self._check_names()
         for name, kind in get_type_hints(TrainConfig).items():
             if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
@@ -95,6 +99,23 @@ class TrainConfig:
             raise ValueError(
                 f"exact trains at most {MOST_LATENTS} latents, got {self.latents}: choose another estimator"
             )
+
+    def _check_names(self) -> None:
+        for name in ("dataset", "network", "structure"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} must be a string, got {getattr(self, name)!r}")
+        if not self.structure and self.network not in HIDDEN_WIDTHS:
+            raise unknown_name(
+                "network", self.network, HIDDEN_WIDTHS, or_else="model=, whose name BinaryVAE(..., name=...) says"
+            )
+        if self.structure and not re.fullmatch(r"[\w .,+()-]{1,60}", self.network):
+            raise ValueError(
+                f"a model's name must be 1 to 60 letters, digits, spaces or . , + ( ) -, got {self.network!r}"
+            )
+        if self.structure and self.network in HIDDEN_WIDTHS:
+            raise ValueError(f"{self.network!r} is the name of a built-in network: call your model something else")
+        if isinstance(self.estimator, str):  # one run, however its estimator was called
+            object.__setattr__(self, "estimator", ALIASES.get(self.estimator, self.estimator))
 
     def _check_schedule(self) -> None:
         if self.warmup_steps >= self.steps:
@@ -121,7 +142,7 @@ def paper_preset(config: TrainConfig) -> TrainConfig:
     return replace(config, steps=1_000_000, replicas=5, decoder_samples="extra")
 
 
-FAST_RATES: dict[Network, float] = {"linear": 6e-3, "nonlinear": 3e-3}
+FAST_RATES: Mapping[str, float] = {"linear": 6e-3, "nonlinear": 3e-3}
 """The best of those tried with a cosine schedule: see benchmarks/time_to_bound.py."""
 
 
@@ -131,7 +152,7 @@ def fast_preset(config: TrainConfig) -> TrainConfig:
     Its 100,000 steps pass what the paper's recipe has after a million with the linear network, and come close to it
     with the nonlinear one, which passes it after 300,000 (docs/midpoint.md).
     """
-    rate = FAST_RATES[config.network]
+    rate = FAST_RATES.get(config.network, FAST_RATES["nonlinear"])
     return replace(
         config, estimator="midpoint", num_samples=4, steps=100_000, replicas=5, schedule="cosine", learning_rate=rate
     )
@@ -167,6 +188,17 @@ def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, 
     return {name: (value, theirs[name]) for name, value in _deciding(one).items() if value != theirs[name]}
 
 
+def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
+    """Whether one run is the other with more steps at its end.
+
+    Half a cosine ends at the last step, so that with more of them all of its steps are others.
+
+    >>> is_longer(TrainConfig(steps=300), TrainConfig(steps=200))
+    True
+    """
+    return set(difference(one, other)) == {"steps"} and one.steps > other.steps and one.schedule != "cosine"
+
+
 def _deciding(config: TrainConfig) -> dict[str, object]:
     """Return the fields that decide numbers."""
     return {field.name: getattr(config, field.name) for field in fields(config) if field.name not in OBSERVATION}
@@ -178,5 +210,6 @@ def run_name(config: TrainConfig) -> str:
     >>> run_name(TrainConfig())
     'digits-linear-arms-s-n4-r1-seed0-5dfac908'
     """
-    name = f"{config.dataset}-{config.network}-{config.estimator}-n{config.num_samples}"
+    described = f"{config.dataset}-{config.network}-{config.estimator}-n{config.num_samples}"
+    name = re.sub(r"[^\w.+-]+", "-", described)  # a folder's, whatever data and model are called
     return f"{name}-r{config.replicas}-seed{config.seed}-{digest_of(identity(config))[:8]}"

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from arms.arguments import as_count
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, binarize
+from arms.bench.data import Dataset, observe
 from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import BinaryVAE, seeded_generator
 from arms.checks import VarianceTable, variance
@@ -24,17 +24,26 @@ SAMPLES_AT_ONCE = 4
 """Fixed, whatever K is: the first K samples are then the same, whichever other K are evaluated."""
 
 
-def final_bounds(model: BinaryVAE, dataset: Dataset, config: TrainConfig) -> dict[str, Any]:
-    """Return the content of result.json: bounds per replica, K = 1, n/2 and n on all splits, and K = 100 on test."""
+def final_bounds(model: BinaryVAE, dataset: Dataset, config: TrainConfig, images: int | None = None) -> dict[str, Any]:
+    """Return the content of result.json: bounds per replica, K = 1, n/2 and n on all splits, and K = 100 on test.
+
+    Args:
+        model: The model.
+        dataset: The data set.
+        config: Of the run.
+        images: How many images of each split, which the result then says; all unless given.
+    """
     counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
     of_split = {"train": counts, "valid": counts, "test": [*counts, TEST_BOUND_SAMPLES]}
-    bounds = {split: evaluate(model, dataset, split, counts, config.seed) for split, counts in of_split.items()}
-    return {"steps": config.steps, "note": dataset.note, "bounds": bounds}
+    found = {split: evaluate(model, dataset, split, counts, config.seed, images) for split, counts in of_split.items()}
+    bounds = {split: {str(count): values for count, values in of.items()} for split, of in found.items()}
+    part = {"images": images} if images is not None else {}
+    return {"steps": config.steps, "note": dataset.note, **part, "bounds": bounds}
 
 
 def evaluate(
     model: BinaryVAE, dataset: Dataset, split: str, sample_counts: list[int], seed: int, images: int | None = None
-) -> dict[str, list[float]]:
+) -> dict[int, list[float]]:
     """Return the K-sample bounds of a model on one split of a data set, for every K.
 
     Args:
@@ -46,13 +55,13 @@ def evaluate(
         images: How many images of the split, from the first on; all unless given.
 
     Returns:
-        {K as a string: bound of each replica, in nats}, as in result.json.
+        {K: bound of each replica, in nats}.
     """
     device = model.prior.device
     rows: Tensor = getattr(dataset, split)[:images].to(device)
     generator = seeded_generator(seed, f"evaluate {split}", device=str(device))
     of_count = bounds(model, rows, dataset.levels, sample_counts, generator)
-    return {str(count): bound.tolist() for count, bound in of_count.items()}
+    return {count: bound.tolist() for count, bound in of_count.items()}
 
 
 def bounds(
@@ -89,10 +98,10 @@ def bounds(
     parts = images.split(max(1, rows_at_once // (SAMPLES_AT_ONCE * model.replicas)))
     # Every part has a seed of its own, so that its noise does not depend on how many samples the parts before it took.
     seeds = torch.randint(2**62, (len(parts),), generator=generator, device=device).tolist()
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), evaluating(model):
         for rows, seed in zip(parts, seeds, strict=True):
             noise = Generator(device).manual_seed(seed)
-            x = binarize(rows, levels, noise).expand(model.replicas, -1, -1)
+            x = observe(rows, levels, noise, bits=model.sees_bits).expand(model.replicas, -1, -1)
             logits = model.encode(x)
             weights = None if coupling else _log_weights(model, x, logits, counts[-1], noise)
             for count in counts:
@@ -128,7 +137,7 @@ def gradient_variances(
     Returns:
         Work, variance, bias score and time of each estimator.
     """
-    with _evaluating(model):
+    with evaluating(model):
         with torch.no_grad():
             logits = model.encode(x)
         return variance(
@@ -143,7 +152,7 @@ def gradient_variances(
 
 
 @contextmanager
-def _evaluating(model: BinaryVAE) -> Iterator[None]:
+def evaluating(model: BinaryVAE) -> Iterator[None]:
     """Switch dropout and similar layers off, and restore the model's mode at the end."""
     training = model.training
     model.eval()

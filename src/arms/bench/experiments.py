@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, get_args
 
 import torch
 
+from arms.arguments import unknown_name
 from arms.bench import toy
 from arms.bench.config import TrainConfig, paper_preset
 from arms.bench.models import Network
@@ -153,7 +154,7 @@ def _scaled(config: TrainConfig, scale: Scale) -> TrainConfig:
 
 def _experiment(name: str) -> Experiment:
     if name not in EXPERIMENTS:
-        raise ValueError(f"no experiment is called {name!r}: choose one of {', '.join(EXPERIMENTS)}")
+        raise unknown_name("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]
 
 

@@ -29,6 +29,8 @@ class Metric:
     """Its name beside the axis label, where figures share a page."""
     quantity: str
     """What is measured: the label of the axis, and of the number in a progress bar."""
+    brief: str = ""
+    """The quantity in a progress bar, where it is too long there."""
     unit: str = ""
     scale: Literal["linear", "log"] = "linear"
     """Scale of the axis; numbers on a logarithmic one are written with an exponent."""
@@ -69,9 +71,11 @@ TEST_BOUND = Metric(
 GRADIENT_VARIANCE = Metric(
     key="gradient_variance",
     words="gradient variance",
-    title="Gradient variance, encoder",
+    title="Gradient variance per encoder weight",
     short_title="gradient",
-    quantity="variance",
+    quantity="variance per weight",
+    brief="var/weight",
+    unit="nats²",
     scale="log",
     stops_replica=True,
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Generator, Tensor
 
-from arms.bench.data import Dataset, binarize
+from arms.bench.data import Dataset, observe
 from arms.bench.models import BinaryVAE
 from arms.latents import Bernoulli
 
@@ -15,7 +15,7 @@ GAP_PIXELS = 1
 """Space between images."""
 
 
-def write_samples(path: Path, model: BinaryVAE, dataset: Dataset, count: int, generator: Generator) -> None:
+def write_samples(path: Path | str, model: BinaryVAE, dataset: Dataset, count: int, generator: Generator) -> None:
     """Write a PNG: one row of test images, then per replica one row of reconstructions and one of prior samples.
 
     Args:
@@ -27,18 +27,20 @@ def write_samples(path: Path, model: BinaryVAE, dataset: Dataset, count: int, ge
     """
     from matplotlib.image import imsave
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
     grid = sample_grid(model, dataset, count, generator)
-    imsave(path, grid.numpy(), cmap="gray", vmin=0, vmax=1, format="png")
+    imsave(target, grid.numpy(), cmap="gray", vmin=0, vmax=1, format="png")
 
 
 def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Generator) -> Tensor:
     """Return the picture that `write_samples` writes, `[height, width]` with values from 0 to 1."""
     with torch.no_grad():
-        x = binarize(dataset.test[:count], dataset.levels, generator).expand(model.replicas, -1, -1)
+        images = dataset.test[:count]
+        x = observe(images, dataset.levels, generator, bits=model.sees_bits).expand(model.replicas, -1, -1)
         posterior = Bernoulli(model.encode(x)).sample(1, generator)[0]
         prior = Bernoulli(model.prior.expand(-1, len(x[0]), -1)).sample(1, generator)[0]
-        means = [torch.sigmoid(model.decode(b.unsqueeze(0)))[0] for b in (posterior, prior)]
+        means = [model.mean_image(b.unsqueeze(0))[0] for b in (posterior, prior)]
     rows = [x[0], *(mean[replica] for replica in range(model.replicas) for mean in means)]
     return _tile(torch.stack(rows), dataset.height, dataset.width)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from arms.arguments import unknown_name
 from arms.couplings.base import BinaryCoupling, Coupling
 from arms.couplings.dirichlet import Dirichlet
 from arms.couplings.gaussian import Gaussian
@@ -41,5 +42,5 @@ def as_coupling(name: str | Coupling) -> Coupling:
     if isinstance(name, Coupling):
         return name
     if name not in COUPLINGS:
-        raise ValueError(f"no coupling is called {name!r}: choose one of {', '.join(COUPLINGS)}")
+        raise unknown_name("coupling", name, COUPLINGS)
     return COUPLINGS[name]()

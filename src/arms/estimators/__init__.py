@@ -6,6 +6,7 @@ Biased ones have a mapping of their own, so that nothing that runs over ESTIMATO
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from arms.arguments import unknown_name
 from arms.couplings import Dirichlet, Gaussian, Stratified, Systematic
 from arms.estimators.arm import ARM
 from arms.estimators.arms import ARMS
@@ -39,6 +40,7 @@ from arms.estimators.vimco import VIMCO
 from arms.estimators.wrappers import ExtraSample, Stacked
 
 __all__ = [
+    "ALIASES",
     "ARM",
     "ARMS",
     "ARTS",
@@ -128,6 +130,10 @@ BIASED_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
 }
 
 
+ALIASES: Mapping[str, str] = {"rloo": "loorf"}
+"""Other names of estimators, as papers have them."""
+
+
 def as_estimator(name: str | Estimator, num_samples: int | None = None) -> Estimator:
     """Return the estimator of that name with that budget; an estimator object is returned as it is.
 
@@ -146,10 +152,8 @@ def as_estimator(name: str | Estimator, num_samples: int | None = None) -> Estim
         return name
     if not isinstance(name, str):
         raise ValueError(f"estimator must be a name or an Estimator, got {name!r}")
+    name = ALIASES.get(name, name)
     factory = ESTIMATORS.get(name) or BIASED_ESTIMATORS.get(name)
     if factory is None:
-        raise ValueError(
-            f"no estimator is called {name!r}: choose one of {', '.join(ESTIMATORS)}, or of the biased "
-            f"{', '.join(BIASED_ESTIMATORS)}"
-        )
+        raise unknown_name("estimator", name, ESTIMATORS, BIASED_ESTIMATORS)
     return factory(DEFAULT_NUM_SAMPLES if num_samples is None else num_samples)

@@ -11,6 +11,7 @@ def verbs() -> dict[str, Callable[..., None]]:
 
     return {
         "train": train.train,
+        "runs": runs.runs,
         "evaluate": runs.evaluate,
         "variance": runs.variance,
         "sample": runs.sample,
@@ -41,6 +42,11 @@ def main() -> None:
             f"arms: the command line needs {error.name}: pip install 'arms-grad[bench]' ('.[bench]' in its folder)\n"
         )
         raise SystemExit(2) from None
+    if sys.argv[1:] in (["--version"], ["-V"]):
+        from arms import __version__
+
+        sys.stdout.write(f"arms {__version__}\n")
+        return
     try:
         verb = parse(known, sys.argv[1:])
         keep_freed_memory()  # process-wide, so the command's business and not the library's
@@ -58,4 +64,4 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt as stop:  # its message says what was saved, if anything was
         sys.stderr.write(f"arms: stopped{f'; {stop}: the same command resumes from there' if stop.args else ''}\n")
-        raise SystemExit(130) from None
+        raise SystemExit(143 if type(stop) is not KeyboardInterrupt else 130) from None

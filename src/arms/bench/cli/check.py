@@ -1,9 +1,6 @@
 """Verbs for estimators and couplings: check, estimators."""
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
@@ -13,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms import checks
-from arms.arguments import as_count
+from arms.arguments import as_count, unknown_name
+from arms.bench.cli.own import find_attribute
 from arms.checks.estimator import COUNTS
 from arms.couplings import COUPLINGS, BinaryCoupling
-from arms.estimators import BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
+from arms.estimators import ALIASES, BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 
 COLOURS = {"pass": "[green]", "FAIL": "[bold red]"}
 MIN_DRAWS = 1000
@@ -71,19 +69,19 @@ def _listing(registry: Mapping[str, Callable[[int], Estimator]], title: str) -> 
 
 def _find(subject: str) -> BinaryCoupling | Callable[[int], Estimator]:
     """Return the coupling, or the function from num_samples to an estimator, that a user has named."""
+    subject = ALIASES.get(subject, subject)
     if factory := ESTIMATORS.get(subject) or BIASED_ESTIMATORS.get(subject):
         return factory
     if subject in COUPLINGS:
         return COUPLINGS[subject]()
-    module, colon, attribute = subject.partition(":")
-    if not colon:
-        names = ", ".join([*ESTIMATORS, *BIASED_ESTIMATORS, *COUPLINGS])
-        raise ValueError(f"nothing is called {subject!r}: give one of {names}, or module:Class of your own")
-    sys.path.insert(0, os.getcwd())
-    try:
-        loaded = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, SyntaxError, TypeError) as error:
-        raise ValueError(f"cannot find {subject!r}: {error}") from None
+    if ":" not in subject:
+        raise unknown_name(
+            "estimator or coupling",
+            subject,
+            [*ESTIMATORS, *BIASED_ESTIMATORS, *COUPLINGS],
+            or_else="module:Class of your own",
+        )
+    loaded = find_attribute(subject)
     if isinstance(loaded, BinaryCoupling):
         return loaded
     if inspect.isclass(loaded) and issubclass(loaded, BinaryCoupling):

@@ -4,7 +4,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated
@@ -29,14 +29,15 @@ def parse(verbs: Mapping[str, Callable[..., None]], words: Sequence[str]) -> Cal
             return partial(sys.stdout.write, "".join(f"arms {verb} --help\n" for verb in group))
         words = [f"{words[0]}:{words[1]}", *words[2:]]
     functions = {_joined(verb): _later(function) for verb, function in verbs.items()}
-    complaint = io.StringIO()
+    complaint, help_text = io.StringIO(), io.StringIO()
     try:
-        with redirect_stderr(complaint):
+        with redirect_stderr(complaint), redirect_stdout(help_text):
             call: Callable[[], None] = tyro.extras.subcommand_cli_from_dict(
                 functions, args=words, prog="arms", description=DESCRIPTION
             )
     except SystemExit as stop:
         if not stop.code:
+            sys.stdout.write(_as_typed(help_text.getvalue(), verbs))
             sys.stdout.flush()
             raise
         verb = words[0] if words and words[0] in functions else ""
@@ -84,7 +85,7 @@ def _joined(verb: str) -> str:
 
 
 def _as_typed(text: str, verbs: Iterable[str]) -> str:
-    """Replace the parser's names of verbs by the words that a user types."""
+    """Replace the parser's names of verbs, which are as long, by the words that a user types."""
     for verb in verbs:
         if " " in verb:
             text = re.sub(rf"\b{re.escape(_joined(verb))}\b", verb, text)

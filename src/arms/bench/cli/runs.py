@@ -1,24 +1,68 @@
-"""Verbs for the newest checkpoint of a run: evaluate, variance, sample."""
+"""Verbs for runs: what there are, and for the newest checkpoint of one, evaluate, variance, sample."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import rich
+import tyro
 from rich.markup import escape
 from rich.table import Table
 
 from arms.arguments import as_count
 from arms.bench import evaluation
 from arms.bench.cli.console import print_markup, print_plain
+from arms.bench.cli.own import ModelName, OwnData, find_model
 from arms.bench.cli.parsing import RunPath
-from arms.bench.data import binarize
+from arms.bench.config import TrainConfig, identity
+from arms.bench.data import observe
 from arms.bench.formatting import format_mean_std
 from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import BinaryVAE, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.runs import pipeline
-from arms.bench.runs.directory import Run
-from arms.bench.training.state import step_of
+from arms.bench.runs.directory import Run, find_runs
+
+
+def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> None:
+    """List the runs in a folder: what each is, how far it has come, and its bounds on the test set, in nats.
+
+    Args:
+        folder: Folder of runs.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: train a run first, or give another folder")
+    found = list(find_runs(folder))
+    if not found:
+        raise ValueError(f"there is no run in {folder}: train one first, or give another folder")
+    for run in found:
+        print_markup(f"[bold]{escape(str(run.path))}")
+        print_plain(f"    {_described(run.config())}")
+        print_plain(f"    {_progress(run)}")
+
+
+def _described(config: TrainConfig) -> str:
+    """Return what a run is: what every run has, and whatever else differs from the defaults."""
+    parts = [config.dataset, config.network, f"{config.estimator} n={config.num_samples}", f"R={config.replicas}"]
+    shown = ("schema", "dataset", "network", "structure", "estimator", "num_samples", "replicas", "steps", "seed")
+    parts += [f"{name} {value}" for name, value in identity(config).items() if name not in shown]
+    return ", ".join([*parts, f"seed {config.seed}"])
+
+
+def _progress(run: Run) -> str:
+    """Return how far a run has come, and its bounds on the test set."""
+    config = run.config()
+    try:
+        result, stopped = run.result(), run.stopped()
+    except ValueError as error:
+        return f"broken: {error}"
+    if result is None:
+        state = "diverged" if len(stopped) == config.replicas else "unfinished"
+        return f"{state}: step {run.step():,} of {config.steps:,}"
+    bounds = result["bounds"].get("test", {})
+    tested = [
+        f"K={count} {format_mean_std(bounds[str(count)])}" for count in (1, TEST_BOUND_SAMPLES) if str(count) in bounds
+    ]
+    return f"finished: {config.steps:,} steps; test bound {', '.join(tested) or 'missing'}"
 
 
 def evaluate(
@@ -26,6 +70,8 @@ def evaluate(
     samples: tuple[int, ...] = (1, TEST_BOUND_SAMPLES),
     split: Literal["train", "valid", "test"] = "test",
     images: int | None = None,
+    model: ModelName = None,
+    dataset: OwnData = None,
     device: str = "auto",
     data_dir: Path | None = None,
 ) -> None:
@@ -36,20 +82,22 @@ def evaluate(
         samples: Every K to evaluate; 1 is the ELBO.
         split: Which images.
         images: How many of them; all unless given.
+        model: The function that makes your own model, if the run is of one.
+        dataset: Your own images, if they are not where the run has found them.
         device: auto, cpu or cuda.
         data_dir: Folder with data files.
     """
     if images is not None:
         as_count(images, 1, "--images")
     source = Run(run)
-    model, dataset = pipeline.load_model(source, device, data_dir)
-    bounds = evaluation.evaluate(model, dataset, split, list(samples), source.config().seed, images)
-    table = Table("K", f"{split} bound", caption=dataset.note or None)
+    own, data = pipeline.load_model(source, device, data_dir, model=find_model(model), dataset=dataset)
+    bounds = evaluation.evaluate(own, data, split, list(samples), source.config().seed, images)
+    table = Table("K", f"{split} bound", caption=data.note or None)
     for count, bound in bounds.items():
-        table.add_row(count, format_mean_std(bound))
+        table.add_row(str(count), format_mean_std(bound))
     rich.print(table)
     _print_step_if_unfinished(source)
-    _print_survivors_if_fewer(source, model)
+    _print_survivors_if_fewer(source, own)
 
 
 def variance(
@@ -59,6 +107,8 @@ def variance(
     evaluations: int | None = None,
     repeats: int = 200,
     batch_size: int = 20,
+    model: ModelName = None,
+    dataset: OwnData = None,
     device: str = "auto",
     data_dir: Path | None = None,
 ) -> None:
@@ -74,6 +124,8 @@ def variance(
         evaluations: Instead of n, the most evaluations of the decoder for one estimate: each gets the largest n for it.
         repeats: How many draws.
         batch_size: Images in the minibatch.
+        model: The function that makes your own model, if the run is of one.
+        dataset: Your own images, if they are not where the run has found them.
         device: auto, cpu or cuda.
         data_dir: Folder with data files.
     """
@@ -88,40 +140,48 @@ def variance(
         as_count(evaluations, 1, "--evaluations")
     elif num_samples is None:
         num_samples = config.num_samples
-    model, dataset = pipeline.load_model(source, device, data_dir)
-    where = str(model.prior.device)
+    own, data = pipeline.load_model(source, device, data_dir, model=find_model(model), dataset=dataset)
+    where = str(own.prior.device)
     generator = seeded_generator(config.seed, "variance", device=where)
-    images = dataset.test[:batch_size].to(where)
-    x = binarize(images, dataset.levels, generator).expand(model.replicas, -1, -1)
+    images = data.test[:batch_size].to(where)
+    x = observe(images, data.levels, generator, bits=own.sees_bits).expand(own.replicas, -1, -1)
     table = evaluation.gradient_variances(
-        model, x, estimators or None, num_samples, generator, evaluations=evaluations, repeats=repeats
+        own, x, estimators or None, num_samples, generator, evaluations=evaluations, repeats=repeats
     )
     print_plain(str(table))
-    _print_survivors_if_fewer(source, model)
+    _print_survivors_if_fewer(source, own)
 
 
-def sample(run: RunPath, output: Path | None = None, count: int = 10, data_dir: Path | None = None) -> None:
+def sample(
+    run: RunPath,
+    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")] = None,
+    count: int = 10,
+    model: ModelName = None,
+    dataset: OwnData = None,
+    data_dir: Path | None = None,
+) -> None:
     """Draw a PNG: one row of test images, then per replica one row of reconstructions and one of prior samples.
 
     Args:
         run: Run directory.
         output: File to write; samples.png in the run directory unless given.
         count: Images per row.
+        model: The function that makes your own model, if the run is of one.
+        dataset: Your own images, if they are not where the run has found them.
         data_dir: Folder with data files.
     """
     as_count(count, 1, "--count")
     source = Run(run)
-    model, dataset = pipeline.load_model(source, "cpu", data_dir)
+    own, data = pipeline.load_model(source, "cpu", data_dir, model=find_model(model), dataset=dataset)
     target = output or run / "samples.png"
-    write_samples(target, model, dataset, count, seeded_generator(source.config().seed, "sample"))
+    write_samples(target, own, data, count, seeded_generator(source.config().seed, "sample"))
     print_markup(f"wrote {escape(str(target))}")
-    _print_survivors_if_fewer(source, model)
+    _print_survivors_if_fewer(source, own)
 
 
 def _print_step_if_unfinished(run: Run) -> None:
-    state = run.load()
-    if state is not None and run.result() is None:
-        done, steps = step_of(state), run.config().steps
+    if run.result() is None:
+        done, steps = run.step(), run.config().steps
         print_plain(f"{run.path} is unfinished: its newest checkpoint is from step {done:,} of {steps:,}")
 
 

@@ -1,28 +1,37 @@
-"""Verbs that train: train, demo; and the progress bars they show."""
+"""Verbs that train: train, demo."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import rich
 import tyro
 from rich.box import SIMPLE
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from arms.bench.cli.console import print_markup, print_plain
-from arms.bench.config import PRESETS, DecoderSamples, Schedule, TrainConfig, fast_preset, run_name
-from arms.bench.formatting import NO_REPLICA_LEFT, format_mean_std, format_metric, format_survivors
-from arms.bench.metrics import METRICS, TEST_BOUND_SAMPLES, Record, stopping_values, surviving
-from arms.bench.models import seeded_generator
+from arms.bench.cli.own import ModelName, find_model
+from arms.bench.config import (
+    PRESETS,
+    DecoderSamples,
+    Schedule,
+    TrainConfig,
+    difference,
+    fast_preset,
+    is_longer,
+    run_name,
+)
+from arms.bench.data import DATASETS, Dataset, load
+from arms.bench.formatting import format_mean_std, format_metric
+from arms.bench.metrics import METRICS, TEST_BOUND_SAMPLES
+from arms.bench.models import Network, seeded_generator
 from arms.bench.pictures import write_samples
+from arms.bench.progress import Bars
 from arms.bench.reports import build_report
 from arms.bench.runs import pipeline
-from arms.bench.runs.directory import Run
-from arms.bench.runs.live_run import OnRecord
+from arms.bench.runs.directory import Run, find_runs
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
 from arms.estimators import as_estimator
 
@@ -42,11 +51,17 @@ class Flags(TrainConfig):
     None stands for a flag that was not given, where that differs from one given with its default.
     """
 
+    dataset: str = TrainConfig.dataset
+    """Data set by name (see `arms data list`), or your own: an .npz or .npy file, or a folder of images."""
+    network: Annotated[Network | None, _unless_given("{linear,nonlinear}", TrainConfig.network)] = None  # type: ignore[assignment]
+    """One affine layer each way, or two hidden layers of 200 in between; for your own see `--model`."""
     estimator: Annotated[str | None, _unless_given("STR", TrainConfig.estimator)] = None  # type: ignore[assignment]
     replicas: Annotated[int | None, _unless_given("INT", TrainConfig.replicas)] = None  # type: ignore[assignment]
     steps: Annotated[int | None, _unless_given("INT", TrainConfig.steps)] = None  # type: ignore[assignment]
     learning_rate: Annotated[float | None, _unless_given("FLOAT", TrainConfig.learning_rate)] = None  # type: ignore[assignment]
     schedule: Annotated[Schedule | None, _unless_given("{constant,cosine,step}", TrainConfig.schedule)] = None  # type: ignore[assignment]
+    latents: Annotated[int | None, _unless_given("INT", TrainConfig.latents)] = None  # type: ignore[assignment]
+    structure: Annotated[str, tyro.conf.Suppress] = ""  # a model's, never typed
     decoder_samples: Annotated[DecoderSamples | None, _unless_given("{all,extra}", TrainConfig.decoder_samples)] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
@@ -56,20 +71,26 @@ class Flags(TrainConfig):
 def train(
     config: tyro.conf.OmitArgPrefixes[Flags],
     together: tuple[str, ...] = (),
+    model: ModelName = None,
     preset: Literal["none", "paper", "fast"] = "none",
     device: str = "auto",
     runs: Path = Path("runs"),
     name: str | None = None,
     data_dir: Path | None = None,
+    evaluate: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> None:
     """Train a discrete VAE, or resume a stopped run; the same command again does nothing once it is finished.
+
+    With more steps it goes on from where the run ended.
 
     Args:
         config: Everything that decides the numbers.
         together: Estimators to train together as one wider ensemble, one run each, instead of `--estimator`; they must
             differ and ask the same of the model; rebar, relax, rodeo and exact share an ensemble with no other. On a
             GPU that takes little longer than one of them. The noise of a run then depends on the other runs too.
+        model: Your own networks: a function of yours that makes a BinaryVAE of one replica for a data set, from a
+            module in this folder or an installed one. It is called once for each replica.
         preset: Settings for whatever no flag is given. `paper` is a million steps, five replicas and the paper's
             decoder rule; `fast` the best recipe found: midpoint, n = 4, five replicas, 100,000 steps, and a rate that
             falls along half a cosine from 0.006 (linear) or 0.003.
@@ -78,6 +99,7 @@ def train(
         name: Name of the run's folder in it, followed by the estimator with `together`; made from the configuration
             unless given.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        evaluate: How many images of each split the final bounds are over; all unless given.
         checkpoint_seconds: Time between two checkpoints, which are written after a record of metrics only: about as
             much as a killed run has to repeat.
     """
@@ -85,27 +107,79 @@ def train(
         raise ValueError(f"give --estimator {config.estimator} or --together {' '.join(together)}, not both")
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
         raise ValueError(f"--name must be the name of one folder, got {name!r}: give its place with --runs")
+    if model is not None and (together or config.network is not None):
+        other = "--together" if together else "--network"
+        raise ValueError(f"give --model {model} or {other}, not both: a model of your own is trained alone")
+    make = find_model(model)
     given = {flag: value for flag, value in asdict(config).items() if value is not None}
-    start = TrainConfig(network=config.network)  # on which a preset may depend
+    start = TrainConfig(network=config.network or TrainConfig.network)  # on which a preset may depend
     chosen = replace(PRESETS[preset](start) if preset in PRESETS else start, **given)
+    own = None if chosen.dataset in DATASETS else load(chosen.dataset, data_dir)
+    chosen = _named_as(chosen, own, make, config.latents, data_dir)
     estimators = together or (chosen.estimator,)
     configs = [replace(chosen, estimator=estimator) for estimator in estimators]
-    folders = [f"{name}-{one.estimator}" if name and together else name or run_name(one) for one in configs]
-    paths = [runs / folder for folder in folders]
-    done_before = [path for path in paths if Run(path).result()]
-    with _bars() as bars:
-        watchers = {one: _watcher(bars, one) for one in configs}
-        finished = pipeline.train_together(
-            configs,
-            paths,
-            device=device,
-            data_dir=data_dir,
-            checkpoint_seconds=checkpoint_seconds,
-            on_record=lambda one, record: watchers[one](record),
-            notify=print_plain,
-        )
+    paths = [runs / (f"{name}-{one.estimator}" if together else name) if name else _place(runs, one) for one in configs]
+    done_before = [path for path, one in zip(paths, configs, strict=True) if _is_finished(path, one)]
+    how: dict[str, Any] = {
+        "device": device,
+        "data_dir": data_dir,
+        "evaluate": evaluate,
+        "checkpoint_seconds": checkpoint_seconds,
+        "progress": False,
+        "notify": print_plain,
+    }
+    with Bars() as bars:
+        watchers = {one: bars.watcher(one.estimator, one.steps) for one in configs}
+        if make:
+            finished = [pipeline.train(chosen, paths[0], model=make, dataset=own, on_record=watchers[chosen], **how)]
+        else:
+            finished = pipeline.train_together(
+                configs,
+                paths,
+                datasets=[own] * len(configs) if own else None,
+                on_record=lambda one, record: watchers[one](record),
+                **how,
+            )
     for run in finished:
         print_plain(f"{run.path}{' (finished before)' if run.path in done_before else ''}: {_summary(run)}")
+
+
+def _named_as(
+    config: TrainConfig,
+    own: Dataset | None,
+    make: Callable[..., Any] | None,
+    latents: int | None,
+    data_dir: Path | None,
+) -> TrainConfig:
+    """Return a configuration with the names of the user's own data set and model."""
+    named = replace(config, dataset=own.name) if own else config
+    if make is None:
+        return named
+    found, _ = pipeline.own_model(named, make, own or load(named.dataset, data_dir))
+    if latents is not None and latents != found.latents:
+        raise ValueError(f"--latents {latents} contradicts the model, which has {found.latents}: leave it out")
+    return found
+
+
+def _place(runs: Path, config: TrainConfig) -> Path:
+    """Return the folder of a run: the one it is in, also if it was begun with fewer steps, or a new one."""
+    place = runs / run_name(config)
+    if Run(place).exists():
+        return place
+    there = [(run.path, run.config()) for run in find_runs(runs) if run.path.parent == runs]
+    shorter = [(one.steps, path) for path, one in there if is_longer(config, one) or not difference(config, one)]
+    if shorter:
+        return max(shorter)[1]
+    for path, one in there:
+        if set(difference(config, one)) == {"steps"} and one.steps < config.steps:
+            print_plain(f"{path} ends at step {one.steps:,} of its cosine schedule: {config.steps:,} steps begin anew")
+    return place
+
+
+def _is_finished(path: Path, config: TrainConfig) -> bool:
+    """Whether nothing of a run remains to be done."""
+    run = Run(path)
+    return run.exists() and run.result() is not None and not difference(config, run.config())
 
 
 def demo(output: Path = Path("demo"), steps: int = DEMO_CONFIG.steps, replicas: int = DEMO_CONFIG.replicas) -> None:
@@ -118,10 +192,11 @@ def demo(output: Path = Path("demo"), steps: int = DEMO_CONFIG.steps, replicas: 
     """
     configs = [replace(DEMO_CONFIG, estimator=name, steps=steps, replicas=replicas) for name in DEMO_ESTIMATORS]
     finished = []
-    with _bars() as bars:
+    with Bars() as bars:
         for config in configs:
-            path, watch = output / run_name(config), _watcher(bars, config)
-            finished.append(pipeline.train(config, path, device="cpu", on_record=watch, notify=print_plain))
+            path, watch = output / run_name(config), bars.watcher(config.estimator, config.steps)
+            run = pipeline.train(config, path, device="cpu", progress=False, on_record=watch, notify=print_plain)
+            finished.append(run)
     for run in finished:
         model, dataset = pipeline.load_model(run, "cpu")
         write_samples(run.path / "samples.png", model, dataset, 10, seeded_generator(0, "sample"))
@@ -130,55 +205,17 @@ def demo(output: Path = Path("demo"), steps: int = DEMO_CONFIG.steps, replicas: 
     print_markup(f"report: {escape(str((output / 'report.html').resolve()))}")
 
 
-@contextmanager
-def _bars() -> Iterator[Progress]:
-    """Provide progress bars that appear with the first record: a mistake of the user is a single line before them."""
-    bars = Progress(
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
-    )
-    try:
-        yield bars
-    finally:
-        if bars.live.is_started:
-            bars.stop()
-
-
-def _watcher(bars: Progress, config: TrainConfig) -> OnRecord:
-    """Return a function of records that moves a bar of its own."""
-    tasks: list[TaskID] = []
-
-    def watch(record: Record) -> None:
-        if not tasks:
-            tasks.append(bars.add_task(escape(config.estimator), total=config.steps, rate="", figures=""))
-            bars.start()
-        speed = bars.tasks[tasks[0]].speed
-        rate = f"{speed:.0f} steps/s" if speed else ""
-        bars.update(tasks[0], completed=record["step"], figures=_figures(record), rate=rate)
-
-    return watch
-
-
-def _figures(record: Record) -> str:
-    """Return what a progress bar shows beside the step: the mean of each metric, and how many replicas it is of."""
-    alive = min(stopping_values(record).values(), key=lambda values: len(surviving(values)))
-    if not surviving(alive):
-        return NO_REPLICA_LEFT
-    shown = [metric for key, metric in METRICS.items() if metric.in_progress and key in record]
-    parts = [f"{metric.quantity} {format_metric(metric, record[metric.key])}" for metric in shown]
-    return "  ".join(parts) + format_survivors(alive)
-
-
 def _summary(run: Run) -> str:
     result = run.result()
     assert result is not None
-    bounds = result["bounds"]["test"]
-    parts = [f"test bound K = {count}: {format_mean_std(bounds[str(count)])}" for count in (1, TEST_BOUND_SAMPLES)]
-    return ", ".join([*parts, *([result["note"]] if result["note"] else [])])
+    bounds = result["bounds"].get("test", {})
+    parts = [
+        f"test bound K = {count}: {format_mean_std(bounds[str(count)])}"
+        for count in (1, TEST_BOUND_SAMPLES)
+        if str(count) in bounds
+    ]
+    part = [f"over {result['images']} images of each split"] if "images" in result else []
+    return ", ".join([*parts, *part, *([result["note"]] if result["note"] else [])])
 
 
 def _comparison(finished: list[Run]) -> Table:
@@ -189,7 +226,7 @@ def _comparison(finished: list[Run]) -> Table:
     table.add_column("estimator", no_wrap=True)
     asked = [as_estimator(run.config().estimator, run.config().num_samples) for run in finished]
     bounds_of = [f"{split} K={count}" for split, count in columns]
-    for heading in ["work", *bounds_of, *(metric.quantity for metric in metrics)]:
+    for heading in ["work", *bounds_of, *(metric.brief or metric.quantity for metric in metrics)]:
         table.add_column(heading, justify="right", no_wrap=True)
     for run, one in zip(finished, asked, strict=True):
         result, last = run.result(), run.metrics()[-1]

@@ -1,11 +1,13 @@
-"""Data sets by name: loaded from a folder of the user, from the download cache, or from their public origin."""
+"""Data sets by name, from a folder of the user, the download cache or their public origin; and the user's own."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from arms.arguments import unknown_name
 from arms.bench.data.catalogue import DATASETS
-from arms.bench.data.dataset import Dataset, TrainingImages, binarize, check_same_shape_and_levels
+from arms.bench.data.dataset import Dataset, TrainingImages, binarize, check_same_shape_and_levels, observe
+from arms.bench.data.own import as_dataset, is_path, read_own
 from arms.bench.data.sources import Entry
 
 __all__ = [
@@ -14,10 +16,12 @@ __all__ = [
     "Entry",
     "Status",
     "TrainingImages",
+    "as_dataset",
     "binarize",
     "check_same_shape_and_levels",
     "fetch",
     "load",
+    "observe",
     "status",
 ]
 
@@ -35,16 +39,19 @@ class Status:
     """Bytes on disk."""
 
 
-def load(name: str, data_dir: Path | str | None = None) -> Dataset:
-    """Return a data set by name, downloaded if need be.
+def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
+    """Return a data set by name, downloaded if need be, or your own from a file or a folder.
 
     Args:
-        name: One of `DATASETS`; see `arms data list`.
+        name: One of `DATASETS` (see `arms data list`), or the path of an .npz or .npy file or of a folder of images
+            (see `as_dataset`).
         data_dir: Folder that is searched before the download cache and the network; ARMS_DATA_DIR unless given.
 
     >>> load("digits").train.shape
     torch.Size([1200, 64])
     """
+    if isinstance(name, Path) or (isinstance(name, str) and name not in DATASETS and is_path(name)):
+        return read_own(name)
     return _entry(name).load(_data_dir(data_dir))
 
 
@@ -78,8 +85,8 @@ def _status_of(entry: Entry, data_dir: Path | None) -> Status:
 
 
 def _entry(name: str) -> Entry:
-    if name not in DATASETS:
-        raise ValueError(f"no data set is called {name!r}: choose one of {', '.join(DATASETS)}")
+    if not isinstance(name, str) or name not in DATASETS:
+        raise unknown_name("data set", name, DATASETS, or_else="the path of an .npz or .npy file or a folder of images")
     return DATASETS[name]
 
 

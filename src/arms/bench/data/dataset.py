@@ -11,7 +11,7 @@ from arms.arguments import as_count
 from arms.noise import indicator
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Images as flat rows of whole numbers, split into training, validation and test images.
 
@@ -24,6 +24,7 @@ class Dataset:
         width: Width of an image in pixels.
         levels: Largest value: a pixel is 1 with probability value / levels. 255 for grey images, 1 for binary ones.
         note: A warning that is shown beside all numbers measured on it.
+        path: The file or folder it was read from, where it is none of the catalogue's.
     """
 
     name: str
@@ -34,11 +35,20 @@ class Dataset:
     width: int
     levels: int
     note: str = ""
+    path: str = ""
 
     def __post_init__(self) -> None:
-        as_count(self.levels, 1, "levels")
+        for size in ("levels", "height", "width"):
+            as_count(getattr(self, size), 1, size)
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"a data set must have a name, got {self.name!r}")
         for split in ("train", "valid", "test"):
             images: Tensor = getattr(self, split)
+            if not isinstance(images, Tensor):
+                raise ValueError(
+                    f"{split} images of {self.name} must be a uint8 tensor [images, pixels], got "
+                    f"{type(images).__name__}: arms.bench.as_dataset takes arrays, files and data set objects"
+                )
             expected = f"{split} images of {self.name} must be uint8 [images, {self.height * self.width}]"
             if images.dtype != torch.uint8 or images.ndim != 2 or images.shape[1] != self.height * self.width:
                 got = f"{images.dtype} {list(images.shape)}"
@@ -50,6 +60,10 @@ class Dataset:
                 raise ValueError(f"{expected}, at least one, got none: move some images there from another split")
             if (largest := int(images.max())) > self.levels:
                 raise ValueError(f"{expected} from 0 to levels = {self.levels}, got {largest}: try levels={largest}")
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in ("train", "valid", "test"))
+        return f"Dataset({self.name!r}, {counts} images of {self.height}x{self.width}, {self.levels} levels)"
 
     def pixel_mean(self) -> Tensor:
         """Return the mean of every training pixel as a probability, float32 `[pixels]`."""
@@ -95,15 +109,16 @@ class TrainingImages:
         ]
         return cls(torch.cat([dataset.train for dataset in different]).to(device), first.levels, (spans[0], spans[1]))
 
-    def batch(self, replicas: int, size: int, generator: Generator | None) -> Tensor:
-        """Draw random images for each replica separately, and their bits, `[R, size, pixels]`."""
+    def batch(self, replicas: int, size: int, generator: Generator | None, *, bits: bool = True) -> Tensor:
+        """Draw random images for each replica separately, `[R, size, pixels]`: their bits, or their grey values."""
         device = self.images.device
         if self.spans is None:
             rows = torch.randint(len(self.images), (replicas * size,), generator=generator, device=device)
         else:  # a range so wide that the remainder favours no image
             numbers = torch.randint(2**62, (replicas, size), generator=generator, device=device)
             rows = (self.spans[0] + numbers % self.spans[1]).flatten()
-        return binarize(self.images.index_select(0, rows).unflatten(0, (replicas, -1)), self.levels, generator)
+        images = self.images.index_select(0, rows).unflatten(0, (replicas, -1))
+        return observe(images, self.levels, generator, bits=bits)
 
 
 def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
@@ -114,6 +129,11 @@ def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
         raise ValueError(
             f"data sets trained together must have the same image shape and levels, got {got}: train them separately"
         )
+
+
+def observe(images: Tensor, levels: int, generator: Generator | None = None, *, bits: bool = True) -> Tensor:
+    """Return what a model sees of images: bits drawn from their grey values, or the grey values, from 0 to 1."""
+    return binarize(images, levels, generator) if bits else images / as_count(levels, 1, "levels")
 
 
 def binarize(images: Tensor, levels: int, generator: Generator | None = None) -> Tensor:

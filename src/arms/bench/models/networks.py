@@ -7,18 +7,18 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from arms.arguments import as_count
+from arms.arguments import as_count, unknown_name
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
 
 Network: TypeAlias = Literal["linear", "nonlinear"]
-HIDDEN_WIDTHS: dict[Network, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
+HIDDEN_WIDTHS: dict[str, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
 """Hidden layers of the encoder, and of the decoder; one line makes a new perceptron known."""
 
 
 def build_vae(
-    network: Network, latents: int, pixel_mean: Tensor, replicas: int = 1, seed: int = 0, device: str = "cpu"
+    network: str, latents: int, pixel_mean: Tensor, replicas: int = 1, seed: int = 0, device: str = "cpu"
 ) -> BinaryVAE:
     """Return the paper's linear or nonlinear VAE with its initial weights.
 
@@ -43,10 +43,10 @@ def build_vae(
     return vae.to(device)
 
 
-def blank_vae(network: Network, latents: int, pixel_mean: Tensor, replicas: int = 1) -> BinaryVAE:
+def blank_vae(network: str, latents: int, pixel_mean: Tensor, replicas: int = 1) -> BinaryVAE:
     """Return the paper's linear or nonlinear VAE with all weights zero, to be loaded from a checkpoint."""
     if network not in HIDDEN_WIDTHS:
-        raise ValueError(f"no network is called {network!r}: choose one of {', '.join(HIDDEN_WIDTHS)}")
+        raise unknown_name("network", network, HIDDEN_WIDTHS)
     as_count(replicas, 1, "replicas")
     pixels = pixel_mean.shape[-1]
     encoder = _perceptron(replicas, (pixels, *HIDDEN_WIDTHS[network], as_count(latents, 1, "latents")))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
+from arms.bench.models.pixels import Pixels
 
 
 class BinaryVAE(nn.Module):
@@ -25,6 +26,8 @@ class BinaryVAE(nn.Module):
             different data sets.
         replicas: How many independent models are side by side; with more than one, every parameter of encoder and
             decoder must have a leading axis of that length, as in `ReplicaLinear`.
+        name: What runs and reports call it.
+        likelihood: What the decoder's outputs say of the pixels; unless given, the logits of bits.
 
     >>> vae = BinaryVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=torch.full((64,), 0.3))
     >>> vae.encode(torch.ones(1, 5, 64)).shape
@@ -40,6 +43,9 @@ class BinaryVAE(nn.Module):
         latents: int,
         pixel_mean: Tensor,
         replicas: int = 1,
+        *,
+        name: str = "",
+        likelihood: Pixels | None = None,
     ) -> None:
         super().__init__()
         if pixel_mean.ndim != 1 and pixel_mean.shape[:-1] != (replicas, 1):
@@ -49,8 +55,18 @@ class BinaryVAE(nn.Module):
             )
         self.encoder, self.decoder = encoder, decoder
         self.replicas, self.latents = replicas, latents
+        self.name, self.likelihood = name, likelihood
         self.prior = nn.Parameter(torch.zeros(replicas, 1, latents))
         self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
+
+    @property
+    def sees_bits(self) -> bool:
+        """Whether x is bits drawn from the grey values; otherwise it is the grey values themselves, from 0 to 1."""
+        return self.likelihood is None
+
+    def extra_repr(self) -> str:
+        """Return what is no module of its own."""
+        return f"latents={self.latents}" + (f", likelihood={self.likelihood}" if self.likelihood else "")
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the logits of q(b|x) `[R, B, latents]`."""
@@ -59,10 +75,19 @@ class BinaryVAE(nn.Module):
         return logits
 
     def decode(self, b: Tensor) -> Tensor:
-        """Return the logits of p(x|b) `[*lead, R, B, pixels]`."""
+        """Return the logits of p(x|b) `[*lead, R, B, pixels]`, or what else the likelihood is made of."""
         logits = self.decoder(signs(b))
-        _check_width(logits, self.pixel_mean.shape[-1], "decoder")
+        _check_width(logits, self._outputs(), "decoder")
         return logits
+
+    def mean_image(self, b: Tensor) -> Tensor:
+        """Return the mean of p(x|b), `[*lead, R, B, pixels]` from 0 to 1."""
+        outputs = self.decode(b)
+        return self.likelihood.mean(outputs) if self.likelihood else torch.sigmoid(outputs)
+
+    def _outputs(self) -> int:
+        pixels = self.pixel_mean.shape[-1]
+        return self.likelihood.outputs(pixels) if self.likelihood else pixels
 
     def log_weights(
         self,
@@ -113,18 +138,18 @@ class BinaryVAE(nn.Module):
         Where points are `differentiated`, the rest has a graph too, to the points alone.
         """
         decoder = self.decoder
-        if twice:  # the faster forms below can be differentiated only once
+        if self.likelihood is None and twice:  # the faster forms below can be differentiated only once
             a = self.decode(b)
             return (x * a - nn.functional.softplus(a)).sum(-1)
-        if isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
+        if self.likelihood is None and isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
             hidden, h = decoder[:-1], signs(b)
             if len(decoder) > 1:
                 h = _attach_first(hidden, h, attached, _with_constants(hidden) if differentiated else None)
             return affine_log_prob(h, decoder[-1], x, attached, differentiated)
         constant = _with_constants(decoder) if differentiated else None
         logits = _attach_first(decoder, signs(b), attached, constant)
-        _check_width(logits, self.pixel_mean.shape[-1], "decoder")
-        return bernoulli_log_prob(logits, x)
+        _check_width(logits, self._outputs(), "decoder")
+        return self.likelihood.log_prob(logits, x) if self.likelihood else bernoulli_log_prob(logits, x)
 
 
 def signs(b: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """A run directory: what was asked, what came of it, and enough to resume after a crash at any moment.
 
-config.json      the configuration; a field that is missing has its default
+config.json      the configuration; a field that is missing has its default. "data_path" is where a user's own data set
+                 was read from; "lengthened" are the steps at which the run was to end before it was given more
 metrics.jsonl    a record per line: step, then each metric as a list with one number per replica, null once it stopped
 checkpoint.safetensors, checkpoint.previous.safetensors
 result.json      the final bounds, once training has ended; "stopped": {replica: step} where numbers were not finite
@@ -14,21 +15,23 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from arms.bench.config import SCHEMA, TrainConfig, difference, digest_of, identity
+from arms.bench.config import SCHEMA, TrainConfig, difference, digest_of, identity, is_longer
 from arms.bench.metrics import Record, stopped_replicas
 from arms.bench.runs.provenance import provenance_of
-from arms.bench.training.state import step_of
+from arms.bench.training.state import COUNTS, model_of, step_of
 
 CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
 FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
 FIRST_SCHEMA = 2
 """Of a config.json that does not name its schema."""
+NO_FIELDS = ("schema", "data_path", "lengthened")
+"""What config.json holds beside the configuration."""
 
 
 @contextmanager
@@ -58,10 +61,17 @@ class Run:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        check_utf8(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
 
     @classmethod
-    def create(cls, path: Path | str, config: TrainConfig) -> "Run":
+    def create(cls, path: Path | str, config: TrainConfig, data_path: str = "") -> "Run":
         """Return the run of this configuration in that directory, new or to be resumed.
+
+        A run that was asked for fewer steps is given more, and goes on from its end; its bounds there are replaced once
+        there are new ones.
 
         How often one looks (`report_every`, `evaluate_every`, `evaluate_images`) is no part of a run's identity: a
         run may be resumed with other intervals, which then hold from there on, and config.json keeps the first ones.
@@ -69,6 +79,7 @@ class Run:
         Args:
             path: The directory; it is made where it does not exist.
             config: What the run is asked for.
+            data_path: Where its data set was read from, if it is the user's own.
 
         Raises:
             ValueError: The directory holds another run, or files of a run without its config.json.
@@ -77,7 +88,12 @@ class Run:
         run.check_same_run(config)
         if not run.exists():
             run.path.mkdir(parents=True, exist_ok=True)
-            replace_file(run.path / "config.json", _to_json({"schema": SCHEMA, **asdict(config)}))
+            where = {"data_path": data_path} if data_path else {}
+            replace_file(run.path / "config.json", _to_json({"schema": SCHEMA, **_fields(config), **where}))
+        elif is_longer(config, run.config()):
+            written = run._read("config.json")
+            ends = [*run._lengthened(), written.get("steps", TrainConfig.steps)]
+            replace_file(run.path / "config.json", _to_json({**written, "steps": config.steps, "lengthened": ends}))
         return run
 
     def exists(self) -> bool:
@@ -85,7 +101,7 @@ class Run:
         return (self.path / "config.json").exists()
 
     def check_same_run(self, config: TrainConfig) -> None:
-        """Raise if the directory cannot be that of this configuration's run."""
+        """Raise if the directory cannot be that of this run, as it was begun or with fewer steps."""
         if not self.exists():
             if found := [name for name in FILES_OF_A_RUN if (self.path / name).exists()]:
                 raise ValueError(
@@ -98,15 +114,20 @@ class Run:
                 f"{self.path} holds a run of another version of this library (schema {self.schema()}, expected "
                 f"{SCHEMA}): choose another directory, or resume it with that version"
             )
-        if other := difference(self.config(), config):
-            parts = [f"{name} is {there!r} there, {here!r} was asked for" for name, (there, here) in other.items()]
-            raise ValueError(
-                f"{self.path} holds another run ({', '.join(parts)}): choose another directory, or ask for that run"
+        there = self.config()
+        if (other := difference(there, config)) and not is_longer(config, there):
+            parts = [f"{name} is {theirs!r} there, {ours!r} was asked for" for name, (theirs, ours) in other.items()]
+            why = (
+                "; a cosine schedule ends at the last step, so that more steps make another run"
+                if set(other) == {"steps"} and config.steps > there.steps
+                else ""
             )
+            what = ", ".join(parts) + why
+            raise ValueError(f"{self.path} holds another run ({what}): choose another directory, or ask for that run")
 
     def config(self) -> TrainConfig:
         """Return the configuration."""
-        found = {name: value for name, value in self._read("config.json").items() if name != "schema"}
+        found = {name: value for name, value in self._read("config.json").items() if name not in NO_FIELDS}
         known = {field.name for field in fields(TrainConfig)}
         if unknown := set(found) - known:
             raise ValueError(
@@ -115,8 +136,13 @@ class Run:
             )
         try:
             return TrainConfig(**found)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{self.path / 'config.json'} is not a configuration: {error}") from None
+
+    def data_path(self) -> str | None:
+        """Return the file or folder that a data set of the user's own was read from, None where that is not known."""
+        found = self._read("config.json").get("data_path")
+        return found if isinstance(found, str) and found else None
 
     def schema(self) -> object:
         """Return the version of the identity that the configuration was written under."""
@@ -128,7 +154,17 @@ class Run:
 
     def result(self) -> Record | None:
         """Return the final bounds, or None while the run is not finished."""
-        return self._read("result.json") if (self.path / "result.json").exists() else None
+        if not (self.path / "result.json").exists():
+            return None
+        result = {"note": "", **self._read("result.json")}
+        bounds = result.get("bounds")
+        if not (isinstance(bounds, dict) and bounds and all(isinstance(of, dict) for of in bounds.values())):
+            raise ValueError(
+                f"{self.path / 'result.json'} must hold {{'bounds': {{split: {{K: [...]}}}}}}, got something else: "
+                "remove it, and train the run again"
+            )
+        # A run that was given more steps has the bounds of its earlier end until it comes to the new one.
+        return result if not self._lengthened() or result.get("steps") == self.config().steps else None
 
     def provenance(self) -> Record:
         """Return where the numbers come from."""
@@ -144,7 +180,8 @@ class Run:
         Args:
             record: `step`, and each metric as a list with one number per replica, None for one that has stopped.
         """
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        path = self.path / "metrics.jsonl"
+        with _naming(path), path.open("a", encoding="utf-8") as file:
             file.write(_to_line(record))
 
     def finish(self, result: Mapping[str, object]) -> None:
@@ -188,8 +225,23 @@ class Run:
                 newest.replace(previous)
             written.replace(newest)
 
-    def load(self) -> dict[str, Tensor] | None:
-        """Return the newest checkpoint that is intact, or None; one of another configuration is an error."""
+    def load(self) -> dict[str, Tensor]:
+        """Return the weights of the newest checkpoint, for `load_state_dict` of the run's model.
+
+        Raises:
+            ValueError: There is no intact checkpoint.
+        """
+        state = self.checkpoint()
+        if state is None:
+            done = "its checkpoints were not kept" if self.result() else "train it first"
+            raise ValueError(f"{self.path} holds no intact checkpoint: {done}")
+        return model_of(state)
+
+    def checkpoint(self) -> dict[str, Tensor] | None:
+        """Return all that the newest intact checkpoint holds, for `Trainer.load_state`, or None without one.
+
+        A checkpoint of another configuration is an error.
+        """
         return next((state for state in map(self._checkpoint, CHECKPOINTS) if state is not None), None)
 
     def checkpoints(self) -> dict[int, dict[str, Tensor]]:
@@ -233,23 +285,40 @@ class Run:
             tensors, run = _read_checkpoint(self.path / name)
         except (_DamagedError, FileNotFoundError):
             return None
+        except OSError as error:
+            raise ValueError(f"{self.path / name} cannot be read: {error}") from None
+        if COUNTS not in tensors or not tensors[COUNTS].numel():
+            raise ValueError(
+                f"{self.path / name} does not say of which step it is, so that it is no checkpoint of a run: remove it"
+            )
         # A checkpoint that names no run was written before they did; there is nothing to compare, and refusing it
         # would lose every run that was begun then.
-        if run is not None and run != digest_of(self.identity()):
+        if run is not None and run not in self._digests():
             raise ValueError(
                 f"{self.path / name} is a checkpoint of another configuration than the config.json beside it: "
                 "remove it to start from the beginning, or put back the config.json it belongs to"
             )
         return tensors
 
+    def _lengthened(self) -> list[int]:
+        """Return the steps at which the run was to end before it was given more."""
+        found = self._read("config.json").get("lengthened", [])
+        return [end for end in found if isinstance(end, int)] if isinstance(found, list) else []
+
+    def _digests(self) -> set[str]:
+        """Return what checkpoints of this run may name it: it is one run, however often it was given more steps."""
+        config = self.config()
+        ends = [replace(config, steps=end) for end in self._lengthened()]
+        return {digest_of(identity(one) | {"schema": self.schema()}) for one in (config, *ends)}
+
     def _whole_lines(self) -> Iterator[Record]:
         file = self.path / "metrics.jsonl"
         if not file.exists():
             return
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(json.JSONDecodeError):
+            with suppress(ValueError, RecursionError):
                 record = json.loads(line)
-                if isinstance(record, dict) and isinstance(record.get("step"), int):
+                if _is_record(record):
                     yield record
 
     def _read(self, name: str) -> Record:
@@ -258,7 +327,7 @@ class Run:
         except FileNotFoundError:
             what = "is no run directory, or an unfinished one" if self.path.is_dir() else "is not there"
             raise ValueError(f"{self.path} {what}: it has no {name}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{self.path / name} cannot be read: {error}") from None
         if not isinstance(content, dict):
             raise ValueError(f"{self.path / name} must hold a JSON object, got {type(content).__name__}")
@@ -299,13 +368,48 @@ def replace_file(path: Path, text: str) -> None:
 def _written(path: Path, data: bytes) -> Iterator[Path]:
     """Write data to a new file, through to the disk; whatever goes wrong, the file does not stay."""
     try:
-        with path.open("wb") as file:
+        with _naming(path), path.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in an error that does not: a full disk, most of all."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def check_utf8(path: Path) -> None:
+    """Raise if a path cannot be written as text: checkpoints, pages and messages could not name it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the path {shown(path)} must be UTF-8, got other bytes in it: rename it") from None
+
+
+def shown(path: Path) -> str:
+    """Return a path as text that can be printed, whatever its bytes are."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _is_record(content: object) -> bool:
+    """Whether a line of metrics is one of ours: a step, and lists of numbers, null for a replica that has stopped."""
+    if not isinstance(content, dict) or type(content.get("step")) is not int:
+        return False
+    return all(
+        isinstance(values, list) and all(isinstance(value, int | float | None) for value in values)
+        for name, values in content.items()
+        if name != "step"
+    )
 
 
 class _DamagedError(Exception):
@@ -327,13 +431,29 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None]:
     return tensors, metadata.get("run")
 
 
+def find_runs(folder: Path | str) -> Iterator[Run]:
+    """Yield the runs in a folder, at any depth, whose configuration can be read."""
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        if "config.json" in files:
+            run = Run(path)
+            with suppress(ValueError):
+                run.config()
+                yield run
+
+
+def _fields(config: TrainConfig) -> dict[str, object]:
+    """Return what config.json holds of a configuration; a built-in network is not said to have no structure."""
+    return {name: value for name, value in asdict(config).items() if name != "structure" or value}
+
+
 def _step_in(path: Path) -> int | None:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            return step_of({"counts": file.get_tensor("counts")})
-    except (SafetensorError, FileNotFoundError):
+            return step_of({COUNTS: file.get_tensor(COUNTS)})
+    except (SafetensorError, OSError, IndexError):
         return None
 
 

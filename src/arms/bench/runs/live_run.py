@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeAlias
 
-from arms.bench.config import TrainConfig
+from arms.bench.config import TrainConfig, is_longer
 from arms.bench.metrics import METRICS, Record, stopping_values
 from arms.bench.runs.directory import Run, TensorBoardEvents, locked
 
@@ -35,6 +35,8 @@ class LiveRun:
     on_record: OnRecord | None = None
     name: str = ""
     """What tells it from the others of its ensemble."""
+    images: int | None = None
+    """Images of each split in the final bounds; all unless given."""
     stopped: dict[int, int] = field(default_factory=dict)
     _listeners: list[OnRecord] = field(default_factory=list, init=False)
 
@@ -49,7 +51,14 @@ class LiveRun:
     def is_finished(self) -> bool:
         """Whether nothing remains to be done; a directory that cannot be this run's is an error."""
         self.run.check_same_run(self.config)
-        return self.run.exists() and self.run.result() is not None
+        if not self.run.exists() or self.is_lengthened() or (result := self.run.result()) is None:
+            return False
+        seen = result.get("images")  # of each split, if not all of them
+        return not isinstance(seen, int) or (self.images is not None and self.images <= seen)
+
+    def is_lengthened(self) -> bool:
+        """Whether more steps are asked for than the run was begun with."""
+        return self.run.exists() and is_longer(self.config, self.run.config())
 
     @contextmanager
     def session(self, step: int, device: str, together: Sequence[str]) -> Iterator["LiveRun"]:

@@ -1,4 +1,4 @@
-"""The training loop of an ensemble: steps, records, checkpoints, final bounds, and Ctrl-C between steps."""
+"""The training loop of an ensemble: steps, records, checkpoints, final bounds; Ctrl-C and SIGTERM between steps."""
 
 import math
 import signal
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import get_args
 
-from arms.bench.config import TrainConfig
+from arms.arguments import as_count
 from arms.bench.data import Dataset
 from arms.bench.ensemble import (
     ensemble_trainer,
@@ -18,11 +18,11 @@ from arms.bench.ensemble import (
     share_of_record,
 )
 from arms.bench.evaluation import evaluate, final_bounds
-from arms.bench.metrics import GRADIENT_VARIANCE, TEST_BOUND, TEST_BOUND_SAMPLES, TRAIN_ELBO, Record
+from arms.bench.metrics import TEST_BOUND, TEST_BOUND_SAMPLES, Record
 from arms.bench.models import BinaryVAE
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.live_run import LiveRun, Notify
-from arms.bench.training.engine import BLOCK, Engine, Execution, check_execution
+from arms.bench.training.engine import Engine, Execution, block_of, check_execution
 from arms.bench.training.state import finite_replicas, of_run
 from arms.bench.training.trainer import Trainer
 
@@ -31,12 +31,8 @@ MOST_SAVING = 20
 """How many times as long as a checkpoint takes a run trains before the next, unless all are asked for."""
 
 
-def block_of(config: TrainConfig, step: int = 0) -> int:
-    """Return the longest block of steps that, begun at a step, ends on every record.
-
-    A run that was saved under another `report_every` may resume between two multiples of this one.
-    """
-    return math.gcd(config.report_every, config.steps, step, BLOCK)
+class TerminatedError(KeyboardInterrupt):
+    """A SIGTERM has stopped the training, after a save: a machine is taken away, or a job's time is over."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +44,8 @@ class TrainOptions:
     checkpoint_seconds: float
     notify: Notify
     model: BinaryVAE | None = None
+    evaluate: int | None = None
+    """Images of each split in the final bounds; all unless given."""
 
     def __post_init__(self) -> None:
         if self.execution not in get_args(Execution):
@@ -55,6 +53,8 @@ class TrainOptions:
         seconds = self.checkpoint_seconds
         if not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
             raise ValueError(f"checkpoint_seconds must be a finite number >= 0, got {seconds!r}")
+        if self.evaluate is not None:
+            as_count(self.evaluate, 1, "evaluate")
 
     def resolved(self) -> "TrainOptions":
         """Return the same with the device chosen; one that is not here, or cannot execute like that, is an error."""
@@ -65,8 +65,8 @@ class TrainOptions:
 
 def train_ensemble(live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]) -> None:
     trainer = _begin(live_runs, options, data)
-    step, names = trainer.steps_done, [live.name for live in live_runs]
-    engine = Engine(trainer, options.execution, block_of(live_runs[0].config, step))
+    step, names, config = trainer.steps_done, [live.name for live in live_runs], live_runs[0].config
+    engine = Engine(trainer, options.execution, block_of(config.report_every, config.steps, step))
     with ExitStack() as sessions:
         for live in live_runs:
             sessions.enter_context(live.session(step, options.device, names))
@@ -74,7 +74,7 @@ def train_ensemble(live_runs: Sequence[LiveRun], options: TrainOptions, data: Ma
         for index, live in enumerate(live_runs):
             if live.surviving:
                 own = share_of_model(trainer, live.config, index, len(live_runs))
-                live.finish(final_bounds(own, data[live.config.dataset], live.config))
+                live.finish(final_bounds(own, data[live.config.dataset], live.config, options.evaluate))
 
 
 def _begin(live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]) -> Trainer:
@@ -107,7 +107,7 @@ def _advance(
             for live, record in records:  # after the save: whatever a user's function raises, the step is kept
                 live.show(record)
             if stop:
-                raise KeyboardInterrupt(f"saved at step {step}")
+                raise (TerminatedError if stop == signal.SIGTERM else KeyboardInterrupt)(f"saved at step {step}")
 
 
 def _save(trainer: Trainer, live_runs: Sequence[LiveRun]) -> None:
@@ -121,11 +121,7 @@ def _record(
     trainer: Trainer, live_runs: Sequence[LiveRun], data: Mapping[str, Dataset]
 ) -> list[tuple[LiveRun, Record]]:
     """Write a record of every run that has surviving replicas."""
-    whole: Record = {
-        "step": trainer.steps_done,
-        TRAIN_ELBO.key: trainer.recent_elbo().tolist(),
-        GRADIENT_VARIANCE.key: trainer.gradient_variance().tolist(),
-    }
+    whole = trainer.record()
     finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
     written = []
     for index, live in enumerate(live_runs):
@@ -137,17 +133,17 @@ def _record(
             own = share_of_model(trainer, config, index, len(live_runs))
             dataset = data[config.dataset]
             found = evaluate(own, dataset, "test", [TEST_BOUND_SAMPLES], config.seed, config.evaluate_images)
-            record[TEST_BOUND.key] = found[str(TEST_BOUND_SAMPLES)]
+            record[TEST_BOUND.key] = found[TEST_BOUND_SAMPLES]
         first = index * config.replicas  # the ensemble's replica axis holds run after run, each with its replicas
         written.append((live, live.append(record, finite[first : first + config.replicas])))
     return written
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C into a question that is asked between steps: nobody could resume from half a step.
+def _interruptible() -> Iterator[Callable[[], int]]:
+    """Turn Ctrl-C and SIGTERM into a question that is asked between steps: nobody could resume from half a step.
 
-    A second Ctrl-C does not wait, and interrupts at once.
+    The answer is the number of the signal, 0 without one. A second one does not wait, and interrupts at once.
     """
     asked: list[int] = []
 
@@ -157,11 +153,12 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         asked.append(number)
 
     try:
-        before = signal.signal(signal.SIGINT, ask)
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # only the main thread may
-        yield lambda: False
+        yield lambda: 0
         return
     try:
-        yield lambda: bool(asked)
+        yield lambda: asked[0] if asked else 0
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

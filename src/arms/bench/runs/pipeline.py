@@ -10,27 +10,34 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, check_same_shape_and_levels, load
+from arms.bench.data import DATASETS, Dataset, as_dataset, check_same_shape_and_levels, load, observe
 from arms.bench.ensemble import (
     group_by_step,
     names_of,
     stack,
 )
+from arms.bench.evaluation import evaluating
 from arms.bench.metrics import Record
-from arms.bench.models import BinaryVAE, blank_vae
+from arms.bench.models import BinaryVAE, blank_vae, keep_replicas, name_of, replicated, structure_of
+from arms.bench.progress import Bars
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import LiveRun, Notify, OnRecord, check_survivors
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TrainOptions, train_ensemble
 from arms.bench.runs.memory import free_memory, is_out_of_memory
 from arms.bench.training.engine import Execution
-from arms.bench.training.state import finite_replicas, model_of, of_replicas
+from arms.bench.training.state import finite_replicas
+from arms.bench.training.trainer import check_replicas
+from arms.latents import Bernoulli
+
+__all__ = ["MakeModel", "OnRunRecord", "load_model", "own_model", "train", "train_together"]
 
 OnRunRecord: TypeAlias = Callable[[TrainConfig, Record], None]
 """Called with every record of every run of an ensemble: its configuration, and what an `OnRecord` is given."""
+MakeModel: TypeAlias = Callable[[Dataset], BinaryVAE]
+"""A function that makes a model of one replica for a data set; it is called once for each replica."""
 
 
 def train(
@@ -39,32 +46,40 @@ def train(
     *,
     device: str | torch.device = "auto",
     data_dir: Path | str | None = None,
-    dataset: Dataset | None = None,
-    model: BinaryVAE | None = None,
+    dataset: Dataset | Path | str | None = None,
+    model: BinaryVAE | MakeModel | None = None,
+    evaluate: int | None = None,
     execution: Execution = "auto",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    progress: bool = True,
     on_record: OnRecord | None = None,
     notify: Notify = warnings.warn,
 ) -> Run:
     """Train to the end of `config.steps`, evaluate, and return the run; called again it resumes, or does nothing.
 
-    A replica whose numbers are not finite stops, and the others continue.
+    Called with more steps it goes on from where the run ended, unless its schedule is a cosine, which has its end at
+    the last step. A replica whose numbers are not finite stops, and the others continue. Nothing is written before all
+    arguments are checked, and the model was tried on two images.
 
-    Process-wide while it trains, and put back afterwards: the handler of SIGINT, so that Ctrl-C saves first, and
-    PyTorch's precision of matrix products on a GPU or its number of threads on a CPU, and the state of a GPU's default
-    generator, which a step borrows. PyTorch's cache of freed GPU memory is emptied at the end. Nothing else is touched:
-    functions that you have compiled stay compiled.
+    Process-wide while it trains, and put back afterwards: the handlers of SIGINT and SIGTERM, so that Ctrl-C and the
+    end of a job save first, PyTorch's precision of matrix products on a GPU or its number of threads on a CPU, and the
+    state of a GPU's default generator, which a step borrows. PyTorch's cache of freed GPU memory is emptied at the end.
+    Nothing else is touched: functions that you have compiled stay compiled.
 
     Args:
         config: What to train; its identity decides every number.
         directory: The run's directory, made unless it exists.
         device: `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU where there is one.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
-        dataset: Your own images in place of the data set that `config` names; the run then has your data set's name.
-        model: Your own networks in place of those that `config` names; the run then has your model's number of
-            latents. The model comes back trained, also where the run was finished before: from its checkpoint.
+        dataset: Your own images in place of the data set that `config` names, see `as_dataset`; the run then has your
+            data set's name.
+        model: Your own networks in place of those that `config` names, or a function that makes a model of one replica
+            for a data set. The run then has your model's name, number of latents, and a fingerprint of its structure. A
+            model comes back trained, also where the run was finished before: from its checkpoint.
+        evaluate: How many images of each split the final bounds are over; all unless given.
         execution: How steps are executed, see `Engine`.
         checkpoint_seconds: Time between two checkpoints, which are written at records only; 0 saves at every record.
+        progress: Whether to show a bar, on a terminal or in a notebook.
         on_record: Called with every record.
         notify: Called with lines that a user should read.
 
@@ -72,18 +87,20 @@ def train(
         DivergedError: No replica survives.
         ValueError: An argument cannot be used, or the directory holds another run.
     """
-    options = TrainOptions(str(device), execution, checkpoint_seconds, notify, model)
+    options = TrainOptions(str(device), execution, checkpoint_seconds, notify, evaluate=evaluate)
+    data = _own_data(config, dataset, data_dir)
     if model is not None:
-        config = replace(config, latents=model.latents)
-    live = LiveRun(Run(directory), _on(dataset, config), notify, on_record)
-    if model is not None and live.is_finished():
-        weights = model_of(_newest_state(live.run))
-        _check_weights(
-            model, weights, f"the model given is not the one that {live.run.path} has trained: give that one, or none"
-        )
-        model.load_state_dict(weights)
-    else:
-        _train([live], options, data_dir, {dataset.name: dataset} if dataset else {})
+        data = data or load(config.dataset, data_dir)
+        config, own = own_model(config, model, data)
+        options = replace(options, model=own)
+    with Bars(on_stderr=True) as bars:
+        config = _on(data, config)
+        watch = bars.watcher(config.estimator, config.steps) if progress else None
+        live = LiveRun(Run(directory), config, notify, _both(watch, on_record), images=evaluate)
+        if options.model is not None and live.is_finished():
+            options.model.load_state_dict(live.run.load())
+        else:
+            _train([live], options, data_dir, {data.name: data} if data else {})
     return live.run
 
 
@@ -94,8 +111,10 @@ def train_together(
     device: str | torch.device = "auto",
     data_dir: Path | str | None = None,
     datasets: Sequence[Dataset] | None = None,
+    evaluate: int | None = None,
     execution: Execution = "auto",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    progress: bool = True,
     on_record: OnRunRecord | None = None,
     notify: Notify = warnings.warn,
 ) -> list[Run]:
@@ -113,8 +132,10 @@ def train_together(
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
         datasets: A data set for each run, in place of those that the configurations name; all with images of the
             same size and number of levels.
+        evaluate: How many images of each split the final bounds are over; all unless given.
         execution: How steps are executed, see `Engine`.
         checkpoint_seconds: Time between two checkpoints, which are written at records only; 0 saves at every record.
+        progress: Whether to show a bar for each, on a terminal or in a notebook.
         on_record: Called with every record of every run, and its configuration.
         notify: Called with lines that a user should read.
 
@@ -122,73 +143,168 @@ def train_together(
         DivergedError: A run has no replica that survives; the others are trained to their end first.
         ValueError: An argument cannot be used, or a directory holds another run.
     """
-    options = TrainOptions(str(device), execution, checkpoint_seconds, notify)
+    options = TrainOptions(str(device), execution, checkpoint_seconds, notify, evaluate=evaluate)
     if isinstance(configs, TrainConfig) or not configs:
         got = "one" if isinstance(configs, TrainConfig) else "none"
         raise ValueError(f"configs must be a list with at least one configuration, got {got}: write [config]")
-    own = _one_dataset_each(configs, datasets)
+    given = _one_dataset_each(configs, datasets)
+    own = [_own_data(config, dataset, data_dir) for config, dataset in zip(configs, given, strict=True)]
     wanted = [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)]
+    if alone := [config.network for config in wanted if config.structure]:
+        raise ValueError(f"a model of your own is trained alone, got {alone[0]!r}: call train for each of its runs")
     if len(wanted) > 1:
         stack(wanted)  # raises if they cannot share an ensemble, before anything is written
     paths = _one_directory_each(wanted, directories)
-    live_runs = [
-        LiveRun(Run(path), config, notify, _listener(config, on_record), name=name)
-        for config, path, name in zip(wanted, paths, names_of(wanted), strict=True)
-    ]
-    _train(live_runs, options, data_dir, {dataset.name: dataset for dataset in own if dataset})
+    with Bars(on_stderr=True) as bars:
+        live_runs = []
+        for config, path, name in zip(wanted, paths, names_of(wanted), strict=True):
+            watch = bars.watcher(name, config.steps) if progress else None
+            listener = _both(watch, _listener(config, on_record))
+            live_runs.append(LiveRun(Run(path), config, notify, listener, name=name, images=evaluate))
+        _train(live_runs, options, data_dir, {dataset.name: dataset for dataset in own if dataset})
     return [live.run for live in live_runs]
 
 
 def load_model(
-    run: Run, device: str | torch.device = "auto", data_dir: Path | str | None = None
+    run: Run | Path | str,
+    device: str | torch.device = "auto",
+    data_dir: Path | str | None = None,
+    *,
+    model: BinaryVAE | MakeModel | None = None,
+    dataset: Dataset | Path | str | None = None,
 ) -> tuple[BinaryVAE, Dataset]:
     """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set.
 
     Args:
-        run: The run, of a built-in network and data set.
+        run: The run, or its directory.
         device: `auto`, `cpu`, `cuda` or `cuda:N`, where the model shall be.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        model: Where the run is of a model of your own: one like it, with any weights, or the function that makes it.
+        dataset: Where the run is of a data set of your own that came from no file, or whose file has moved.
 
     Raises:
-        ValueError: There is no intact checkpoint, its model is not a built-in one, or no replica survives.
+        ValueError: There is no intact checkpoint, it is of another model, or no replica survives.
     """
-    config, state, stopped = run.config(), _newest_state(run), run.stopped()
-    weights = model_of(state)
-    dataset = load(config.dataset, data_dir)
-    model = _blank(config, dataset, config.replicas)
-    _check_weights(
-        model,
-        weights,
-        f"the model of {run.path} is not the built-in {config.network} network of its configuration for "
-        f"{config.dataset}: build it again in Python and load the weights of Run(path).load() there",
-    )
+    run = run if isinstance(run, Run) else Run(run)
+    config, weights, stopped = run.config(), run.load(), run.stopped()
+    data = _data_of(run, config, dataset, data_dir)
+    own = _blank_like(run, config, data, model)
+    if {name: t.shape for name, t in own.state_dict().items()} != {name: t.shape for name, t in weights.items()}:
+        what = f"the model given to {run.path}" if model is not None else f"the built-in {config.network} network"
+        raise ValueError(
+            f"{what} has other weights than the checkpoint of {run.path} on {data.name}: "
+            "give the model that was trained, load_model(run, model=...) or --model my_module:make_model"
+        )
     finite = finite_replicas(weights, config.replicas)
     kept = [replica for replica in range(config.replicas) if finite[replica] and replica not in stopped]
     if not kept:
         raise ValueError(f"no replica of {run.path} survives: train again with a smaller learning_rate")
+    own.load_state_dict(weights)
     if len(kept) < config.replicas:
-        model = _blank(config, dataset, len(kept))
-    model.load_state_dict(model_of(of_replicas(state, kept)))
-    return model.to(choose_device(device)), dataset
+        own = keep_replicas(own, kept)
+    return own.to(choose_device(device)), data
 
 
-def _newest_state(run: Run) -> dict[str, Tensor]:
-    """Return the newest checkpoint."""
-    state = run.load()
-    if state is None:
-        done = "its checkpoints were not kept" if run.result() else "train it first"
-        raise ValueError(f"{run.path} holds no intact checkpoint: {done}")
-    return state
+def own_model(config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Dataset) -> tuple[TrainConfig, BinaryVAE]:
+    """Return a model of the user's own with as many replicas as asked for, and the configuration of its run.
+
+    Args:
+        config: What is asked for.
+        model: The model, or a function that makes one of one replica for a data set.
+        dataset: What it is to be trained on; it is tried on two images.
+
+    Returns:
+        The configuration, with the model's name, structure and number of latents; and the model.
+    """
+    if isinstance(model, BinaryVAE):
+        own = model
+    elif callable(model):
+        own = replicated(lambda: model(dataset), config.replicas, config.seed)
+        own.name = name_of(own, model)
+    else:
+        raise ValueError(f"model must be a BinaryVAE, or a function that makes one, got {type(model).__name__}")
+    check_replicas(own, config.replicas)
+    _check_on_images(own, dataset)
+    name, structure = name_of(own), structure_of(own)
+    if not own.name and structure == structure_of(blank_vae(config.network, own.latents, dataset.pixel_mean())):
+        name, structure = config.network, ""  # the built-in network itself, made by hand
+    return replace(config, network=name, structure=structure, latents=own.latents), own
 
 
-def _check_weights(model: BinaryVAE, weights: Mapping[str, Tensor], message: str) -> None:
-    """Raise if these are not a model's tensors, before it takes some of them."""
-    if {name: t.shape for name, t in model.state_dict().items()} != {name: t.shape for name, t in weights.items()}:
-        raise ValueError(message)
+def _check_on_images(model: BinaryVAE, dataset: Dataset) -> None:
+    """Raise if a model of the user's own cannot be trained on a data set."""
+    if (width := model.pixel_mean.shape[-1]) != dataset.train.shape[1]:
+        raise ValueError(
+            f"the model is for images of {width} pixels, and {dataset.name} has {dataset.train.shape[1]}: "
+            "give a model for these images"
+        )
+    if model.likelihood is not None:
+        model.likelihood.check_levels(dataset.levels)
+    device = model.prior.device
+    images = dataset.train[:2].to(device)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
+        x = observe(images, dataset.levels, bits=model.sees_bits).expand(model.replicas, -1, -1)
+        try:
+            logits = model.encode(x)
+            latent = Bernoulli(logits)
+            weights = model.log_weights(latent.sample(3), x, logits)
+        except Exception as error:
+            raise ValueError(
+                f"the model {name_of(model)!r} cannot be applied to images {list(x.shape)} (replicas, images, pixels) "
+                f"of {dataset.name}: {error}"
+            ) from error
+    expected = ((*x.shape[:-1], model.latents), (3, *x.shape[:-1]))
+    if (tuple(logits.shape), tuple(weights.shape)) != expected:
+        raise ValueError(
+            f"the model {name_of(model)!r} must return logits {list(expected[0])} and log-weights {list(expected[1])} "
+            f"for images {list(x.shape)} and 3 samples, got {list(logits.shape)} and {list(weights.shape)}"
+        )
 
 
-def _blank(config: TrainConfig, dataset: Dataset, replicas: int) -> BinaryVAE:
-    return blank_vae(config.network, config.latents, dataset.pixel_mean(), replicas)
+def _blank_like(run: Run, config: TrainConfig, dataset: Dataset, model: BinaryVAE | MakeModel | None) -> BinaryVAE:
+    """Return a model that the weights of a run fit into."""
+    if model is None and config.structure:
+        raise ValueError(
+            f"{run.path} is a run of a model of your own, {config.network!r}: give it, "
+            "load_model(run, model=...) or --model my_module:make_model"
+        )
+    if model is None:
+        return blank_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas)
+    same, own = own_model(config, model, dataset)
+    if config.structure and same.structure != config.structure:
+        raise ValueError(
+            f"{run.path} has trained a model of structure {config.structure} ({config.network!r}), and the one given "
+            f"has {same.structure} ({same.network!r}): give the model that was trained"
+        )
+    return own
+
+
+def _own_data(config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None) -> Dataset | None:
+    """Return a data set that is the user's own, None for one of the catalogue."""
+    if given is not None:
+        return load(given, data_dir) if isinstance(given, str | Path) else as_dataset(given)
+    return None if config.dataset in DATASETS else load(config.dataset, data_dir)
+
+
+def _data_of(run: Run, config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None) -> Dataset:
+    """Return the data set of a run: by its name, from where it was, or as it is given."""
+    if given is None and config.dataset in DATASETS:
+        return load(config.dataset, data_dir)
+    path = run.data_path()
+    if given is None and (path is None or not Path(path).exists()):
+        moved = f", and it is no longer at {path}" if path else ""
+        raise ValueError(
+            f"{run.path} was trained on a data set of your own, {config.dataset!r}{moved}: give it, "
+            "load_model(run, dataset=...) or --dataset PATH"
+        )
+    source = given if given is not None else path
+    data = load(source, data_dir) if isinstance(source, str | Path) else as_dataset(source)
+    if data.name != config.dataset:
+        raise ValueError(
+            f"{run.path} was trained on {config.dataset!r}, and {data.path or 'the data set given'} is {data.name!r}: "
+            "its images are others; give those that were trained on"
+        )
+    return data
 
 
 def _one_directory_each(configs: Sequence[TrainConfig], directories: Sequence[Path | str]) -> list[Path]:
@@ -198,7 +314,11 @@ def _one_directory_each(configs: Sequence[TrainConfig], directories: Sequence[Pa
     if len(directories) != len(configs):
         raise ValueError(f"each run needs a directory, got {len(directories)} for {len(configs)} runs")
     paths = [Path(directory) for directory in directories]
-    if len({path.resolve() for path in paths}) < len(paths):
+    try:
+        different = {path.resolve() for path in paths}
+    except (OSError, RuntimeError) as error:  # a loop of links
+        raise ValueError(f"the directories cannot be used: {error}") from None
+    if len(different) < len(paths):
         raise ValueError(f"directories must be different, one for each run, got {', '.join(map(str, paths))}")
     return paths
 
@@ -224,6 +344,16 @@ def _listener(config: TrainConfig, on_record: OnRunRecord | None) -> OnRecord | 
     return (lambda record: on_record(config, record)) if on_record else None
 
 
+def _both(one: OnRecord | None, other: OnRecord | None) -> OnRecord | None:
+    """Return a function that calls both, where there are two."""
+
+    def call(record: Record) -> None:
+        for listener in filter(None, (one, other)):
+            listener(record)
+
+    return call if one or other else None
+
+
 def _train(
     live_runs: Sequence[LiveRun], options: TrainOptions, data_dir: Path | str | None, given: Mapping[str, Dataset]
 ) -> None:
@@ -239,14 +369,10 @@ def _train(
     names = dict.fromkeys(live.config.dataset for live in rest)
     data = {name: given.get(name) or load(name, data_dir) for name in names}
     check_same_shape_and_levels([*data.values()])
-    for name, dataset in data.items():
-        if options.model is not None and (width := options.model.pixel_mean.shape[-1]) != dataset.train.shape[1]:
-            raise ValueError(
-                f"the model is for images of {width} pixels, and {name} has {dataset.train.shape[1]}: "
-                "give a model for these images"
-            )
     for live in rest:
-        Run.create(live.run.path, live.config)  # only now: a wrong device or data set leaves nothing behind
+        _check_goes_on(live, options)
+    for live in rest:  # only now: a wrong device, data set or model leaves nothing behind
+        Run.create(live.run.path, live.config, data[live.config.dataset].path)
     groups = group_by_step([set(live.run.resumable()) for live in rest])
     if len(rest) < len(live_runs) or len(groups) > 1:
         options.notify(_who_resumes(live_runs, rest, groups))
@@ -255,6 +381,19 @@ def _train(
         if any(live.surviving for live in together):
             _train_what_fits(together, options, data)
     check_survivors(rest)
+
+
+def _check_goes_on(live: LiveRun, options: TrainOptions) -> None:
+    """Say that a finished run goes on, or raise if nothing was kept that it could go on from."""
+    if not live.run.exists() or live.run.result() is None:
+        return
+    if not (steps := live.run.checkpoints()):
+        raise ValueError(
+            f"{live.run.path} holds no intact checkpoint to go on from: its checkpoints were not kept; train it again "
+            "in another directory"
+        )
+    if live.is_lengthened():
+        options.notify(f"{live.run.path} goes on from step {max(steps):,} to {live.config.steps:,}")
 
 
 def _who_resumes(live_runs: Sequence[LiveRun], rest: Sequence[LiveRun], groups: Sequence[tuple[int, list[int]]]) -> str:

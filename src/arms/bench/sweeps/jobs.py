@@ -5,8 +5,7 @@ folder. Precision decides digits but not the experiment: a finished run of any p
 moves is far below what seeds do (benchmarks/results/precision.json).
 """
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -15,7 +14,7 @@ from typing import Literal, TypeAlias, get_args
 
 from arms.bench.config import Precision, TrainConfig, digest_of, identity, run_name
 from arms.bench.ensemble import group_for_ensembles
-from arms.bench.runs.directory import Run
+from arms.bench.runs.directory import Run, find_runs
 from arms.bench.sweeps.costs import step_microseconds
 
 State: TypeAlias = Literal["done", "unfinished", "diverged", "missing"]
@@ -106,17 +105,6 @@ def totals(jobs: Sequence[Job]) -> str:
     cost = _cost(known, any(job.on_gpu for job in jobs)) if seconds else "nothing"
     how = " for the steps alone, as measured on an H200 at precision medium" if seconds and known is not None else ""
     return f"total: {len(tasks)} runs in {len(jobs)} jobs: {shown}; takes {cost}{how}"
-
-
-def find_runs(folder: Path | str) -> Iterator[Run]:
-    """Yield the runs in a folder, at any depth, whose configuration can be read."""
-    for path, folders, files in os.walk(folder):
-        folders.sort()
-        if "config.json" in files:
-            run = Run(path)
-            with suppress(ValueError):
-                run.config()
-                yield run
 
 
 def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:

@@ -3,6 +3,7 @@
 All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a compiler may draw it in another order.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,14 @@ BLOCK = 10
 
 ONE_THREAD_BELOW = 20_000_000
 """Multiplications in a step for which a second thread is not worth waiting for: on a busy machine it may be long."""
+
+
+def block_of(report_every: int, end: int, step: int = 0) -> int:
+    """Return the longest block of steps that, begun at a step, ends on every record, and at the end.
+
+    A run that was saved under another `report_every` may resume between two multiples of this one.
+    """
+    return math.gcd(report_every, end, step, BLOCK)
 
 
 class Engine:

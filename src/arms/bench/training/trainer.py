@@ -6,9 +6,12 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
+from arms.bench.metrics import GRADIENT_VARIANCE, TRAIN_ELBO, Record
 from arms.bench.models import BinaryVAE, ReplicaLinear, build_vae, seeded_generator
+from arms.bench.progress import Bars
 from arms.bench.training.noise import Noise
 from arms.bench.training.optimizer import SECOND_DECAY, Optimizer, build_optimizer, descend
 from arms.bench.training.schedules import LearningRates
@@ -65,8 +68,8 @@ class Trainer:
         if model is None:
             pixel_mean = datasets[0].pixel_mean()
             model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
+        check_replicas(model, config.replicas)
         self.model = model.to(device)
-        _check_replicas(model, config.replicas)
         self.noise = Noise.of(config.seed, self.device)
         self._noise = self.noise.generator  # None on a GPU: the device's default, which alone can be compiled
         self.estimator = prepared_estimator(config, model.latents, self.data.images.shape[1], device, estimator)
@@ -169,6 +172,42 @@ class Trainer:
             if inner:
                 lerp_all_(self.mean_grads, grads[:inner], 1 - SECOND_DECAY)
 
+    def fit(
+        self, steps: int | None = None, *, progress: bool = True, on_record: Callable[[Record], None] | None = None
+    ) -> list[Record]:
+        """Train, and return a record of the metrics every `config.report_every` steps.
+
+        Nothing is written to disk; `arms.bench.train` does the same in a run directory, and evaluates at the end.
+
+        Args:
+            steps: How many steps more; unless given, those that `config.steps` leaves.
+            progress: Whether to show a bar, on a terminal or in a notebook.
+            on_record: Called with every record.
+        """
+        from arms.bench.training.engine import Engine, block_of  # which drives a trainer
+
+        every = self.config.report_every
+        left = max(0, self.config.steps - self.steps_done) if steps is None else as_count(steps, 0, "steps")
+        end, records = self.steps_done + left, []
+        engine = Engine(self, block=block_of(every, end, self.steps_done))
+        with Bars(on_stderr=True) as bars:
+            watch = bars.watcher(self.config.estimator, end) if progress else None
+            while self.steps_done < end:
+                engine.advance_block()
+                if self.steps_done == end or self.steps_done % every == 0:
+                    records.append(self.record())
+                    for listener in filter(None, (watch, on_record)):
+                        listener(records[-1])
+        return records
+
+    def record(self) -> Record:
+        """Return the metrics of the steps since the last record."""
+        return {
+            "step": self.steps_done,
+            TRAIN_ELBO.key: self.recent_elbo().tolist(),
+            GRADIENT_VARIANCE.key: self.gradient_variance().tolist(),
+        }
+
     def gradient_variance(self) -> Tensor:
         """Return the paper's curve `[R]`: EMA(g^2) - EMA(g)^2, bias-corrected, mean over the encoder's parameters.
 
@@ -215,7 +254,7 @@ class Trainer:
         return {"encoder": self.encoder_optimizer, "others": self.other_optimizer}
 
     def _batch(self) -> Tensor:
-        return self.data.batch(self.config.replicas, self.config.batch_size, self._noise)
+        return self.data.batch(self.config.replicas, self.config.batch_size, self._noise, bits=self.model.sees_bits)
 
 
 def prepared_estimator(
@@ -236,7 +275,8 @@ def prepared_estimator(
     return ExtraSample(prepared) if config.decoder_samples == "extra" and not prepared.target.direct else prepared
 
 
-def _check_replicas(model: BinaryVAE, replicas: int) -> None:
+def check_replicas(model: BinaryVAE, replicas: int) -> None:
+    """Raise if a model does not have that many replicas."""
     if model.replicas != replicas:
         raise ValueError(f"the model must have {replicas} replicas, as the configuration, got {model.replicas}")
     if replicas > 1:
@@ -244,7 +284,8 @@ def _check_replicas(model: BinaryVAE, replicas: int) -> None:
             if parameter.ndim == 0 or len(parameter) != replicas:
                 raise ValueError(
                     f"with {replicas} replicas every parameter must have a leading axis of {replicas}, "
-                    f"got {name} of shape {list(parameter.shape)}: try arms.bench.models.ReplicaLinear"
+                    f"got {name} of shape {list(parameter.shape)}: give a function that makes a model of one replica, "
+                    "as model=, or layers such as arms.bench.models.ReplicaLinear"
                 )
 
 
