@@ -8,8 +8,10 @@ from numbers import Real
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def as_count(value: object, least: int, what: str, *, even: bool = False) -> int:
@@ -21,6 +23,8 @@ def as_count(value: object, least: int, what: str, *, even: bool = False) -> int
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ValueError(f"{what} must be {wanted}, got {value!r}") from None
+    if count >= 2**63:
+        raise ValueError(f"{what} must be {wanted} that a computer can count to, got {count:.1e}")
     if count < least:
         raise ValueError(f"{what} must be {wanted}, got {count}")
     if even and count % 2:
@@ -61,12 +65,30 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
             "logits must be a tensor, a Bernoulli, a Categorical, a OneHotCategorical, any of them in "
             f"Independent(..., 1), or a latent of arms, got {type(logits).__name__}"
         )
-    if not logits.is_floating_point():
+    if not logits.is_floating_point() or logits.dtype not in FLOATS:
         raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float() on them")
+    if logits.layout != torch.strided or logits.is_nested:
+        kind = "a nested tensor: pad it" if logits.is_nested else f"one of layout {logits.layout}: call .to_dense()"
+        raise ValueError(f"logits must be an ordinary, dense tensor, got {kind}")
     if logits.ndim < axes:
         got = "a scalar: unsqueeze it" if logits.ndim == 0 else f"shape {list(logits.shape)}"
         raise ValueError(f"logits must have shape [*batch, {event_axes}] with the latent axis last, got {got}")
     return logits
+
+
+def check_generator(generator: object) -> None:
+    """Raise unless this can be the source of randomness of a call: a generator of PyTorch, or None."""
+    if generator is not None and not isinstance(generator, Generator):
+        seed = generator if type(generator) is int else 0
+        raise ValueError(
+            f"generator must be a torch.Generator or None, got {type(generator).__name__}: "
+            f"try torch.Generator().manual_seed({seed})"
+        )
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor was changed in place; 0 in inference mode, which does not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def logits_of(distribution: Distribution) -> tuple[Tensor, Literal["bits", "one-hot", "indices"]]:

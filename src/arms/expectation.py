@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
+from arms.arguments import true_or_unreadable, version_of
 from arms.couplings import Coupling, as_coupling
 from arms.estimators import ARMS, Draw, Estimator, Objective, as_estimator
 from arms.estimators.attachment import attach_gradient, has_tangent
@@ -121,7 +122,7 @@ def coupled_bound(
     they loosen it. The result is detached.
 
     Args:
-        log_weight: Maps samples `[n, *batch, d]` to log-weights `[n, *batch]`.
+        log_weight: Maps samples `[n, *batch, d]` to log-weights `[n, *batch]`; -inf is a weight of zero.
         logits: As for `expectation`.
         coupling: A name in `arms.COUPLINGS`, or a coupling.
         num_samples: Samples of the bound.
@@ -130,10 +131,13 @@ def coupled_bound(
     >>> coupled_bound(lambda b: b.sum(-1), torch.zeros(5, 3), "systematic", num_samples=4).shape
     torch.Size([5])
     """
-    options = Options(gradient=False)
+    options = Options(checks="cheap", gradient=False)
     with torch.no_grad():
         drawn = draw_points(ARMS(num_samples, as_coupling(coupling)), as_latent(logits), generator)
-        return log_mean_exp(evaluate(log_weight, drawn, options).values)
+        values = evaluate(log_weight, drawn, options).values
+        if not true_or_unreadable((values < torch.inf).all()):  # NaN is not
+            raise ValueError("the log-weights must be numbers or -inf, got NaN or infinity: look where they come from")
+        return log_mean_exp(values)
 
 
 def draw(
@@ -169,7 +173,7 @@ def draw(
     points = drawn.points
     if drawn.estimator.slopes != "none" and not points.requires_grad:
         points = points.detach().requires_grad_()  # so that `attach` can take the slopes from the values' graph
-    return replace(drawn, points=points, given=latent, version=points._version)
+    return replace(drawn, points=points, given=latent, version=version_of(points))
 
 
 def attach(draw: Draw, values: Values, slopes: Tensor | None = None, *, validate: bool = True) -> Tensor:
@@ -192,7 +196,7 @@ def attach(draw: Draw, values: Values, slopes: Tensor | None = None, *, validate
     """
     if not isinstance(draw, Draw) or draw.given is None:
         raise ValueError(f"draw must be what arms.draw returned, got {type(draw).__name__}")
-    if draw.points._version != draw.version:
+    if version_of(draw.points) != draw.version:
         raise ValueError(
             "draw.points were changed in place, and the gradient is made of them: change draw.samples, a copy"
         )

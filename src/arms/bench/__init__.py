@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from arms.bench.config import TrainConfig
-    from arms.bench.data import Dataset, load
+    from arms.bench.data import Dataset, as_dataset, load
     from arms.bench.evaluation import evaluate
-    from arms.bench.models import BinaryVAE, build_vae
+    from arms.bench.models import BinaryVAE, CategoricalPixels, GaussianPixels, Pixels, PlainNetwork, build_vae
     from arms.bench.reports import build_report
     from arms.bench.runs.directory import Run
     from arms.bench.runs.pipeline import load_model, train, train_together
@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BinaryVAE",
+    "CategoricalPixels",
     "Dataset",
+    "GaussianPixels",
+    "Pixels",
+    "PlainNetwork",
     "Run",
     "TrainConfig",
     "Trainer",
+    "as_dataset",
     "build_report",
     "build_vae",
     "evaluate",
@@ -34,10 +39,15 @@ __all__ = [
 
 _MODULES = {
     "BinaryVAE": "arms.bench.models",
+    "CategoricalPixels": "arms.bench.models",
     "Dataset": "arms.bench.data",
+    "GaussianPixels": "arms.bench.models",
+    "Pixels": "arms.bench.models",
+    "PlainNetwork": "arms.bench.models",
     "Run": "arms.bench.runs.directory",
     "TrainConfig": "arms.bench.config",
     "Trainer": "arms.bench.training.trainer",
+    "as_dataset": "arms.bench.data",
     "build_report": "arms.bench.reports",
     "build_vae": "arms.bench.models",
     "evaluate": "arms.bench.evaluation",

@@ -1,11 +1,23 @@
 """Numbers of a run's replicas as text: mean and standard deviation, and how many replicas they are taken over."""
 
+import math
 from collections.abc import Sequence
 from statistics import mean, stdev
 
 from arms.bench.metrics import Metric, surviving
 
 NO_REPLICA_LEFT = "no replica left"
+LARGEST = 1e100
+"""Beyond it squares overflow: a number that size is as good as infinite."""
+
+
+def is_drawable(value: float) -> bool:
+    """Whether a number is finite, and small enough for means, deviations and axes.
+
+    >>> is_drawable(-1e31), is_drawable(1e200)
+    (True, False)
+    """
+    return math.isfinite(value) and abs(value) < LARGEST
 
 
 def format_mean_std(values: Sequence[float | None]) -> str:

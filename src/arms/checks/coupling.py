@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations
 
 import torch
 from torch import Generator, Tensor
 
-from arms.checks.verdicts import FAILURE_RATE, Finding, Report, judge_score
+from arms.checks.verdicts import FAILURE_RATE, Finding, Report, attempt, judge_score
 from arms.couplings import BinaryCoupling
 from arms.latents import Bernoulli
 
@@ -30,25 +31,34 @@ def check_coupling(
     generator = torch.Generator().manual_seed(seed)
     logits = torch.tensor(LOGITS, dtype=torch.float64)
     findings: list[Finding] = []
-    for n in counts:
-        samples = coupling.sample(Bernoulli(logits.expand(draws, -1)), n, generator)
-        shape = (n, draws, len(LOGITS))
-        if samples.shape != shape or not bool(((samples == 0) | (samples == 1)).all()):
-            figure = f"expected zeros and ones of shape {list(shape)}, got {samples.dtype} {list(samples.shape)}"
-            findings.append(Finding(f"samples, n = {n}", False, figure))
-            continue
-        scores = {
-            "marginals": _marginal_scores(samples, logits),
-            "correlation": _pair_scores(samples, logits, coupling.debias(logits, n)),
-            "exchangeability": _pattern_scores(samples),
-            "latents independent": _latent_scores(samples, logits),
-        }
-        rate = failure_rate / (len(counts) * (len(scores) + 1))
-        for name, score in scores.items():
-            largest = score.abs().max().item() if score.numel() else 0.0
-            findings.append(judge_score(f"{name}, n = {n}", largest, max(1, score.numel()), rate))
-        findings.append(_extremes(coupling, n, generator))
+    taken = [n for n in counts if not (coupling.even_samples and n % 2)]
+    for n in taken:
+        look = partial(_findings, coupling, logits, n, draws, failure_rate / len(taken), generator)
+        findings += attempt(f"samples, n = {n}", look)
     return Report(repr(coupling), tuple(findings))
+
+
+def _findings(
+    coupling: BinaryCoupling, logits: Tensor, n: int, draws: int, failure_rate: float, generator: Generator
+) -> list[Finding]:
+    """Return what there is to say of n samples."""
+    samples = coupling.sample(Bernoulli(logits.expand(draws, -1)), n, generator)
+    shape = (n, draws, len(LOGITS))
+    if samples.shape != shape or not bool(((samples == 0) | (samples == 1)).all()):
+        figure = f"expected zeros and ones of shape {list(shape)}, got {samples.dtype} {list(samples.shape)}"
+        return [Finding(f"samples, n = {n}", False, figure)]
+    scores = {
+        "marginals": _marginal_scores(samples, logits),
+        "correlation": _pair_scores(samples, logits, coupling.debias(logits, n)),
+        "exchangeability": _pattern_scores(samples),
+        "latents independent": _latent_scores(samples, logits),
+    }
+    rate = failure_rate / (len(scores) + 1)
+    judged = [
+        judge_score(f"{name}, n = {n}", score.abs().max().item() if score.numel() else 0.0, max(1, score.numel()), rate)
+        for name, score in scores.items()
+    ]
+    return [*judged, _extremes(coupling, n, generator)]
 
 
 def _scores(hits: Tensor, probability: Tensor, draws: Tensor | int) -> Tensor:

@@ -1,12 +1,13 @@
 """Everything a user may rely on in an estimator, tried on a live one."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from arms.checks.bias import check_bias
-from arms.checks.verdicts import FAILURE_RATE, Finding, Report
+from arms.checks.verdicts import FAILURE_RATE, Finding, Report, attempt
 from arms.estimators.base import Estimator
 
 COUNTS = (1, 2, 3, 4, 8)
@@ -28,16 +29,21 @@ def check_estimator(
     # An estimator with parameters may settle on a number of latents, so each check has one of its own.
     checked = [factory(first.num_samples) for _ in range(4)]
     findings = [
-        _shapes(checked[0]),
-        _repeatable(checked[1]),
-        _extremes(checked[2], torch.float32),
-        _extremes(checked[3], torch.bfloat16),
+        *attempt("shapes", lambda: [_shapes(checked[0])]),
+        *attempt("repeatable", lambda: [_repeatable(checked[1])]),
+        *attempt("extreme logits, float32", lambda: [_extremes(checked[2], torch.float32)]),
+        *attempt("extreme logits, bfloat16", lambda: [_extremes(checked[3], torch.bfloat16)]),
     ]
     rate = failure_rate / len(accepted)
-    findings += [check_bias(estimator, draws, rate, seed) for seed, estimator in enumerate(accepted)]
+    for seed, one in enumerate(accepted):
+        findings += attempt(f"unbiased, n = {one.num_samples}", partial(_bias, one, draws, rate, seed))
     return Report(
         f"{type(first).__name__}, num_samples {', '.join(str(e.num_samples) for e in accepted)}", tuple(findings)
     )
+
+
+def _bias(estimator: Estimator, draws: int, rate: float, seed: int) -> list[Finding]:
+    return [check_bias(estimator, draws, rate, seed)]
 
 
 def _accept(factory: Callable[[int], Estimator], n: int) -> Estimator | None:

@@ -9,7 +9,7 @@ from typing import SupportsIndex
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import as_count
+from arms.arguments import as_count, check_generator
 from arms.checks.labels import label, told_apart
 from arms.checks.oracle import exact_gradient
 from arms.checks.variance_table import VarianceRow, VarianceTable
@@ -71,6 +71,9 @@ def variance(
     repeats = as_count(repeats, 2, "repeats")
     budget = _Budget.of(num_samples, evaluations)
     latent = as_latent(logits).detach()
+    check_generator(generator)
+    if not latent.logits.numel():
+        raise ValueError(f"there must be logits to compare at, got shape {list(latent.logits.shape)}")
     left_out: dict[str, str] = {}
     with torch.no_grad():
         if entries is None:

@@ -1,5 +1,6 @@
 """Estimators compared on one objective, as rows, as text and as Markdown."""
 
+import html
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +9,8 @@ from textwrap import wrap
 WIDTH = 100
 """Columns of a terminal that a table fits."""
 HEADINGS = ("estimator", "n", "evals", "derivs", "variance", "x lowest", "bias |z|", "ms", "var x ms", "x lowest")
-IN_FULL = {"evals": "evaluations", "derivs": "derivatives", "var x ms": "variance x ms", "bias |z|": r"bias \|z\|"}
+IN_FULL_HTML = {"evals": "evaluations", "derivs": "derivatives", "var x ms": "variance x ms"}
+IN_FULL = {**IN_FULL_HTML, "bias |z|": r"bias \|z\|"}
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,17 @@ class VarianceTable:
             lines.append(gap.join([f"{name if fits else '':<{first}}", *cells]).rstrip())
         return "\n".join([*lines, *self._notes()])
 
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        rows = [HEADINGS, *self._cells()]
+        head, *body = [
+            "".join(f"<{tag}>{html.escape(IN_FULL_HTML.get(cell, cell).strip())}</{tag}>" for cell in row)
+            for tag, row in zip(["th", *["td"] * len(self.rows)], rows, strict=True)
+        ]
+        lines = "".join(f"<tr>{line}</tr>" for line in body)
+        notes = "<br>".join(html.escape(note) for note in self._notes())
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table><p>{notes}</p>"
+
     def to_markdown(self) -> str:
         """Return the table in Markdown, with the same figures and notes."""
         lines = [_markdown_line(IN_FULL.get(heading, heading) for heading in HEADINGS)]
@@ -106,7 +119,8 @@ class VarianceTable:
 
     def _notes(self) -> list[str]:
         against = f"bias |z|: the largest over all logits, against {self.reference}"
-        notes = ["*: the lowest of the unbiased", f"{against}; suspicious beyond {self.score_limit:.2f}"]
+        notes = ["variance: of one logit's gradient, mean over all logits, in squared units of the objective"]
+        notes += ["*: the lowest of the unbiased", f"{against}; suspicious beyond {self.score_limit:.2f}"]
         if self.unscored:
             notes.append(f"logits that have no part in it: {self.unscored} (too few flips or repeats)")
         of_reason: dict[str, list[str]] = {}

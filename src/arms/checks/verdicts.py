@@ -1,5 +1,6 @@
 """What a check says: findings, each with its figure and the limit it was held against."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -45,6 +46,19 @@ class Report:
         width = max((len(finding.name) for finding in self.findings), default=0)
         lines = [f"{finding.name:<{width}}  {finding.verdict:<6}  {finding.figure}" for finding in self.findings]
         return "\n".join([f"{self.subject}: {self.verdict}", *lines])
+
+
+def attempt(name: str, look: Callable[[], list[Finding]]) -> list[Finding]:
+    """Return what a look at a user's own code finds; whatever it raises is a failure, in one line.
+
+    >>> attempt("shapes", lambda: [Finding("shapes", True, str(1 / 0))])
+    [Finding(name='shapes', passed=False, figure='raised ZeroDivisionError: division by zero', label='')]
+    """
+    try:
+        return look()
+    except Exception as error:
+        what = str(error).strip().partition("\n")[0]
+        return [Finding(name, False, f"raised {type(error).__name__}{f': {what}' if what else ''}")]
 
 
 def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:

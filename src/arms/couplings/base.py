@@ -32,6 +32,8 @@ class Coupling(ABC):
 
     latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli,)
     """Which latents it can draw."""
+    even_samples: ClassVar[bool] = False
+    """Whether it draws an even number of samples only."""
     reference: ClassVar[str] = ""
     """Where the coupling was first published."""
 

@@ -62,6 +62,7 @@ class Dirichlet(BinaryCoupling):
         return (torch.expm1(log_q) / torch.expm1(log_both)).to(logits.dtype)
 
     def count_law(self, logits: Tensor, n: int) -> Tensor:
+        n = as_count(n, 1, "n")
         q = torch.sigmoid(-logits.double().abs())
         columns = [_dirichlet_counts(value, n) for value in q.flatten().tolist()]
         law = torch.tensor(columns, dtype=torch.float64, device=logits.device).T.reshape(n + 1, *logits.shape)

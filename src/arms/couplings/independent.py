@@ -31,6 +31,7 @@ class Independent(BinaryCoupling):
         return torch.ones_like(logits.detach())
 
     def count_law(self, logits: Tensor, n: int) -> Tensor:
+        n = as_count(n, 1, "n")
         one, zero = torch.sigmoid(logits.double()), torch.sigmoid(-logits.double())
         law = torch.ones(1, *logits.shape, dtype=torch.float64, device=logits.device)
         edge = torch.zeros_like(law)

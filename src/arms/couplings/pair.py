@@ -18,8 +18,9 @@ class CorrelatedPair(BinaryCoupling):
     target: float = -1.0
 
     def __post_init__(self) -> None:
-        if not -1 <= self.target < 1:
-            raise ValueError(f"correlation must lie in [-1, 1), got {self.target}: at 1 both samples are the same")
+        target: object = self.target
+        if not (isinstance(target, int | float) and -1 <= target < 1):
+            raise ValueError(f"correlation must lie in [-1, 1), got {self.target!r}: at 1 both samples are the same")
 
     def sample(self, latent: Latent, n: int, generator: Generator | None = None) -> Tensor:
         self._check(n)

@@ -59,6 +59,7 @@ class Systematic(BinaryCoupling):
         return (torch.sigmoid(phi.abs()) * ratio).to(logits.dtype)
 
     def count_law(self, logits: Tensor, n: int) -> Tensor:
+        n = as_count(n, 1, "n")
         whole, part = _systematic_counts(logits.double(), n)
         counts = torch.arange(n + 1, dtype=torch.float64, device=logits.device).view(-1, *[1] * logits.ndim)
         law = torch.where(counts == whole, 1 - part, torch.where(counts == whole + 1, part, 0.0))

@@ -40,6 +40,8 @@ class Exact(Estimator):
         return None
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        if not latent.logits.shape[-latent.event_dims :].numel():
+            raise ValueError(f"exact needs at least one latent, got logits {list(latent.logits.shape)}")
         count, event = latent.count_states(), latent.logits.shape[-latent.event_dims :]
         if count > 2**MOST_LATENTS:
             raise ValueError(

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 from torch.utils.checkpoint import checkpoint
 
-from arms.arguments import as_count, is_readable, true_or_unreadable
+from arms.arguments import as_count, check_generator, is_readable, true_or_unreadable, version_of
 from arms.estimators.attachment import attach_to_parameters
 from arms.estimators.base import Draw, Estimate, Estimator, Objective, Values
 from arms.latents import Latent
@@ -65,6 +65,7 @@ def estimate(
 
 def draw_points(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
     """Draw an estimator's points for a latent it can take."""
+    check_generator(generator)
     if not isinstance(latent, estimator.latents):
         kinds = ", ".join(kind.__name__ for kind in estimator.latents)
         raise ValueError(
@@ -78,6 +79,8 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
             "an estimator for black boxes such as arms-s"
         )
     draw = estimator.draw(latent.detach(), generator)
+    if not isinstance(draw, Draw):
+        raise ValueError(f"the draw method of {type(estimator).__name__} must return a Draw, got {type(draw).__name__}")
     if draw.points.shape[1:] != latent.logits.shape:
         raise ValueError(
             f"samples must have shape [n, {', '.join(map(str, latent.logits.shape))}], got "
@@ -206,7 +209,11 @@ def gradient(draw: Draw, found: Evaluation, options: Options = DEFAULT) -> Tenso
     if not twice:
         values, slopes = values.detach(), None if slopes is None else slopes.detach()
     with torch.set_grad_enabled(learning):
-        grad = estimator.combine(draw, values, slopes).to(logits.dtype)
+        grad: object = estimator.combine(draw, values, slopes)
+        if not isinstance(grad, Tensor):
+            name = type(estimator).__name__
+            raise ValueError(f"the combine method of {name} must return a tensor, got {type(grad).__name__}")
+        grad = grad.to(logits.dtype)
         if twice:
             own = [parameter for parameter in estimator.parameters() if parameter.requires_grad]
             grad = attach_to_parameters(grad, own, draw.points, found.points)
@@ -263,6 +270,8 @@ def as_values(draw: Draw, values: Values, points: Tensor, options: Options) -> T
 
 
 def _values(objective: Objective, draw: Draw, points: Tensor, options: Options) -> Tensor:
+    if not callable(objective):
+        raise ValueError(f"the objective must be a function of the samples, got {type(objective).__name__}")
     watch = _Unchanged(points, options)
     try:
         if options.chunk is None:
@@ -299,14 +308,14 @@ class _Unchanged:
     def __init__(self, points: Tensor, options: Options) -> None:
         self.points = points
         self.watched = options.checks != "none" and is_readable(points)
-        self.version = points._version if self.watched else 0
+        self.version = version_of(points) if self.watched else 0
         by_copy = self.watched and options.checks == "all" and points.device.type == "cpu" and not points.requires_grad
         self.copy = points.clone() if by_copy else None
 
     def check(self) -> None:
         if not self.watched:
             return
-        changed = self.points._version != self.version
+        changed = version_of(self.points) != self.version
         if changed or (self.copy is not None and not torch.equal(self.points, self.copy)):
             _refuse_change()
 

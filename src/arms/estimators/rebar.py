@@ -72,10 +72,17 @@ class REBAR(Estimator):
 
     relaxation: Relaxation = field(default_factory=Relaxation)
 
+    needs_relaxation: ClassVar[bool] = True
     min_samples: ClassVar[int] = 2
     even_samples: ClassVar[bool] = True
     formula: ClassVar[str] = "mean of (f(b) - c(z')) (b - p) + dc(z) - dc(z'), c(z) = eta f(sigmoid(z / tau))"
     reference: ClassVar[str] = "Tucker et al. 2017"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given: object = self.relaxation
+        if not isinstance(given, Relaxation) and (self.needs_relaxation or given is not None):
+            raise ValueError(f"relaxation must be an arms.Relaxation, got {given!r}: leave it out for the default")
 
     @property
     def slopes(self) -> Slopes:

@@ -124,8 +124,15 @@ class RELAX(REBAR):
     relaxation: Relaxation | None = field(default_factory=Relaxation)  # type: ignore[assignment]
     control: nn.Module = field(default_factory=AdditiveControl)
 
+    needs_relaxation: ClassVar[bool] = False
     formula: ClassVar[str] = "mean of (f(b) - c(z')) (b - p) + dc(z) - dc(z'), c(z) = eta f(sigmoid(z / tau)) + r(z)"
     reference: ClassVar[str] = "Grathwohl et al. 2018"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        control: object = self.control
+        if not isinstance(control, nn.Module):
+            raise ValueError(f"control must be a module, such as arms.relax_control(d), got {control!r}")
 
     @property
     def slopes(self) -> Slopes:

@@ -31,6 +31,14 @@ def verbs() -> dict[str, Callable[..., None]]:
 def main() -> None:
     """Run the command line; a mistake of the user is one line on stderr and exit code 2."""
     try:
+        _run()
+    except KeyboardInterrupt as stop:  # its message says what was saved, if anything was
+        sys.stderr.write(f"arms: stopped{f'; {stop}: the same command resumes from there' if stop.args else ''}\n")
+        raise SystemExit(143 if type(stop) is not KeyboardInterrupt else 130) from None
+
+
+def _run() -> None:
+    try:
         from arms.bench.cli.parsing import parse
         from arms.bench.runs.memory import keep_freed_memory
 
@@ -62,6 +70,3 @@ def main() -> None:
         where = f"cannot use {error.filename}: " if error.filename else ""
         sys.stderr.write(f"arms: {where}{error.strerror or error}: choose another place, or remove the obstacle\n")
         raise SystemExit(2) from None
-    except KeyboardInterrupt as stop:  # its message says what was saved, if anything was
-        sys.stderr.write(f"arms: stopped{f'; {stop}: the same command resumes from there' if stop.args else ''}\n")
-        raise SystemExit(143 if type(stop) is not KeyboardInterrupt else 130) from None

@@ -87,7 +87,7 @@ def _find(subject: str) -> BinaryCoupling | Callable[[int], Estimator]:
     if inspect.isclass(loaded) and issubclass(loaded, BinaryCoupling):
         try:
             return loaded()
-        except TypeError as error:
+        except Exception as error:
             raise ValueError(f"cannot make {subject!r}: {error}; give a coupling object instead of its class") from None
     _check_makes_estimators(subject, loaded)
     return loaded  # type: ignore[no-any-return]
@@ -106,7 +106,7 @@ def _check_makes_estimators(subject: str, loaded: object) -> None:
             made = loaded(n)
         except ValueError:  # this estimator does not take such a budget
             continue
-        except TypeError as error:
+        except Exception as error:
             raise ValueError(f"{subject!r} cannot be called with num_samples alone: {error}; {remedy}") from None
         if not isinstance(made, Estimator):
             raise ValueError(f"{subject!r} must return an estimator, got {type(made).__name__}: {remedy}")

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms.bench import data
+from arms.bench.cli.console import print_plain
 
 
 def data_list(data_dir: Path | None = None) -> None:
@@ -31,4 +32,14 @@ def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None =
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
     """
     paths = data.fetch(name, data_dir)
-    rich.print("\n".join(f"intact: {escape(str(path))}" for path in paths) or f"{name} comes with an installed package")
+    for path in paths:
+        print_plain(f"{_state(name, path)}: {path}")
+    if not paths:
+        print_plain(f"{name} comes with an installed package")
+
+
+def _state(name: str, path: Path) -> str:
+    """Return what is known of a file: its checksum is right, or, where none is known, it can be read."""
+    sources = getattr(data.DATASETS[name], "sources", ())
+    checked = any(source.file == path.name for source in sources)
+    return "intact" if checked else "readable, without a checksum to compare"

@@ -133,7 +133,7 @@ def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
 
 def observe(images: Tensor, levels: int, generator: Generator | None = None, *, bits: bool = True) -> Tensor:
     """Return what a model sees of images: bits drawn from their grey values, or the grey values, from 0 to 1."""
-    return binarize(images, levels, generator) if bits else images / as_count(levels, 1, "levels")
+    return _bits(images, levels, generator) if bits else images / levels
 
 
 def binarize(images: Tensor, levels: int, generator: Generator | None = None) -> Tensor:
@@ -144,5 +144,12 @@ def binarize(images: Tensor, levels: int, generator: Generator | None = None) ->
     """
     if images.dtype != torch.uint8:
         raise ValueError(f"images must be uint8 values from 0 to {levels}, got {images.dtype}: pass them unscaled")
-    probs = images / as_count(levels, 1, "levels")
+    largest = int(images.max()) if images.numel() else 0
+    if largest > as_count(levels, 1, "levels"):
+        raise ValueError(f"images must be values from 0 to levels = {levels}, got {largest}: try levels={largest}")
+    return _bits(images, levels, generator)
+
+
+def _bits(images: Tensor, levels: int, generator: Generator | None) -> Tensor:
+    probs = images / levels
     return indicator(probs - torch.rand(images.shape, generator=generator, device=images.device))

@@ -7,11 +7,11 @@ from pathlib import Path
 from arms.bench.reports.collect import Collection, Problem, collect
 from arms.bench.reports.curves import plots
 from arms.bench.reports.figures import budgets_figure, figure_settings, save, training_figure
-from arms.bench.reports.groups import Group, Setting, group_runs
+from arms.bench.reports.groups import Group, Setting, group_runs, name_structures
 from arms.bench.reports.page import Overview, Section, render, summary
 from arms.bench.reports.table_files import write_table
 from arms.bench.reports.tables import Table, beside_paper, comparison, overview
-from arms.bench.runs.directory import replace_file
+from arms.bench.runs.directory import check_utf8, replace_file
 
 __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
 
@@ -31,7 +31,7 @@ def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: 
     page = Path(output)
     _check_page_path(page)
     collection = collect(run_paths)
-    groups = group_runs(collection.runs)
+    groups = name_structures(group_runs(collection.runs))
     folder = page.with_name(f"{page.stem}_files") if files else None
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,6 +43,7 @@ def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: 
 
 
 def _check_page_path(page: Path) -> None:
+    check_utf8(page)
     if page.is_dir():
         raise ValueError(f"the report must be a file, got the folder {page}: try {page / 'report.html'}")
     if page.suffix not in (".html", ".htm"):

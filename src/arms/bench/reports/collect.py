@@ -8,14 +8,13 @@ from typing import TypeAlias
 
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.metrics import Record, stopped_replicas, stopping_values, surviving
-from arms.bench.runs.directory import Run
+from arms.bench.runs.directory import Run, shown
 
 Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
 """{split: {K: bound of each replica in nats, None for one that has stopped}}."""
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 MAX_PICTURE_BYTES = 4 * 2**20
-"""Fields of a configuration that say how often to look at a run, and decide none of its numbers."""
 RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 
 
@@ -66,14 +65,14 @@ def collect(paths: Sequence[Path | str]) -> Collection:
         directories = sorted(run_directories(path))
         if not directories:
             what = "holds no run directory" if path.is_dir() else "missing: there is no such directory"
-            problems.append(Problem(str(path), what))
+            problems.append(Problem(shown(path), what))
         for directory in directories:
-            if directory.resolve() in runs:
-                continue
             try:
+                if directory.resolve() in runs:
+                    continue
                 runs[directory.resolve()] = _read(directory, problems)
-            except (ValueError, OSError) as error:
-                problems.append(Problem(str(directory), f"broken: {error}"))
+            except (ValueError, OSError, RuntimeError) as error:
+                problems.append(Problem(shown(directory), f"broken: {error}"))
     return Collection(_without_repeats(list(runs.values()), problems), problems)
 
 
@@ -87,7 +86,6 @@ def run_directories(path: Path) -> Iterator[Path]:
 def _read(path: Path, problems: list[Problem]) -> RunData:
     run = Run(path)
     config = run.config()
-    _check_strings(config)
     metrics = _metrics(run, config, problems)
     result = run.result()
     bounds = None if result is None else _bounds(result, config)
@@ -99,7 +97,10 @@ def _read(path: Path, problems: list[Problem]) -> RunData:
     if stopped:
         what = _describe_divergence(stopped) if diverged else _describe_stopped(stopped, config.replicas)
         problems.append(Problem(str(path), what))
-    note = str((result or {}).get("note", ""))
+    notes = [str((result or {}).get("note", ""))]
+    if result and isinstance(images := result.get("images"), int):
+        notes.append(f"final bounds over {images:,} images of each split only")
+    note = "; ".join(filter(None, notes))
     return RunData(path, config, metrics, bounds, note, _provenance(run), _picture(path, problems))
 
 
@@ -110,13 +111,6 @@ def _describe_divergence(stopped: Mapping[int, int]) -> str:
 def _describe_stopped(stopped: Mapping[int, int], replicas: int) -> str:
     each = ", ".join(f"replica {replica} at step {step:,}" for replica, step in sorted(stopped.items()))
     return f"numbers not finite: stopped {each}; means are over the other {replicas - len(stopped)} of {replicas}"
-
-
-def _check_strings(config: TrainConfig) -> None:
-    """Raise unless the fields that become titles are strings: dataclasses take anything."""
-    for name in ("dataset", "network", "decoder_samples"):
-        if not isinstance(getattr(config, name), str):
-            raise ValueError(f"config.json must give {name} as a string, got {getattr(config, name)!r}: correct it")
 
 
 def _metrics(run: Run, config: TrainConfig, problems: list[Problem]) -> list[Record]:

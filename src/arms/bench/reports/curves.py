@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from arms.bench.formatting import is_drawable
 from arms.bench.metrics import METRICS, Metric
 from arms.bench.reports.collect import RunData
 from arms.bench.reports.groups import Group, Row
@@ -88,7 +89,7 @@ def _series(run: RunData, key: str) -> dict[int, list[float | None]]:
 
 
 def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+    return float(value) if value is not None and is_drawable(value) else math.nan
 
 
 def _thin(steps: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[list[int], NDArray[np.float64]]:

@@ -1,7 +1,7 @@
 """Groups of runs that may be compared (same data set, network, budget, steps, decoder rule), and their rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from arms.bench.config import OBSERVATION, TrainConfig
@@ -17,13 +17,16 @@ class Setting(NamedTuple):
     num_samples: int
     steps: int
     decoder_samples: str
+    structure: str = ""
+    """Of a model of the user's own: two models of one name may differ."""
 
     @property
     def parts(self) -> list[str]:
         """Each field in words."""
         decoder = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
         rule = decoder.get(self.decoder_samples, self.decoder_samples)
-        return [self.dataset, self.network, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
+        network = f"{self.network} (structure {self.structure})" if self.structure else self.network
+        return [self.dataset, network, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
 
     @property
     def title(self) -> str:
@@ -75,9 +78,29 @@ def group_runs(runs: Iterable[RunData]) -> list[Group]:
     return [Group(setting, _rows(by_setting[setting])) for setting in sorted(by_setting)]
 
 
+def name_structures(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups with structures in their titles only where models of one name differ in theirs."""
+    structures: dict[str, set[str]] = {}
+    for group in groups:
+        structures.setdefault(group.setting.network, set()).add(group.setting.structure)
+    return [
+        replace(group, setting=group.setting._replace(structure=""))
+        if len(structures[group.setting.network]) == 1
+        else group
+        for group in groups
+    ]
+
+
 def setting_of(config: TrainConfig) -> Setting:
     """Return the setting that a run shares with those it may be compared with."""
-    return Setting(config.dataset, config.network, config.num_samples, config.steps, config.decoder_samples)
+    return Setting(
+        config.dataset,
+        config.network,
+        config.num_samples,
+        config.steps,
+        config.decoder_samples,
+        config.structure,
+    )
 
 
 def _rows(runs: Sequence[RunData]) -> list[Row]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from arms.bench.formatting import format_number
+from arms.bench.formatting import format_number, is_drawable
 from arms.bench.metrics import TEST_BOUND_SAMPLES, surviving
 from arms.bench.reports import paper
 from arms.bench.reports.groups import Group, Row, work
@@ -115,7 +115,7 @@ def summarise(values: Sequence[float]) -> Stat:
     >>> str(summarise([-1.0, -2.0, -3.0]))
     '\u22122.00 ± 1.00'
     """
-    if not all(math.isfinite(value) for value in values):
+    if not all(is_drawable(value) for value in values):
         return Stat(math.nan, None, len(values))
     return Stat(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 

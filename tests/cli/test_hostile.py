@@ -1,0 +1,351 @@
+"""Odd but possible things at the command line: one line each, and never a traceback."""
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from arms.bench.cli import main
+from arms.bench.config import TrainConfig
+from arms.bench.data import Dataset
+from arms.bench.runs import directory
+from arms.bench.runs.directory import Run
+from arms.bench.runs.pipeline import train
+
+CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2)
+FLAGS = ["--steps", "20", "--report-every", "10", "--latents", "4", "--num-samples", "2"]
+COMMAND = [sys.executable, "-c", "from arms_command import main; main()"]
+BROKEN = """
+import arms
+
+class Raises(arms.LOORF):
+    def combine(self, draw, values, slopes=None):
+        raise RuntimeError("too\\nbad")
+
+class Nothing(arms.LOORF):
+    def combine(self, draw, values, slopes=None):
+        return None
+
+class Short(arms.LOORF):
+    def combine(self, draw, values, slopes=None):
+        return values[0]
+
+class Drawless(arms.LOORF):
+    def draw(self, latent, generator=None):
+        return None
+
+class RaisingCoupling(arms.Systematic):
+    def sample(self, latent, n, generator=None):
+        raise RuntimeError("too bad")
+
+class NoCoupling(arms.Systematic):
+    def sample(self, latent, n, generator=None):
+        return None
+
+class Unmakeable(arms.LOORF):
+    def __post_init__(self):
+        raise RuntimeError("not today")
+
+class Pairwise(arms.Systematic):
+    even_samples = True
+
+    def sample(self, latent, n, generator=None):
+        assert n % 2 == 0
+        return super().sample(latent, n, generator)
+"""
+
+
+@pytest.fixture
+def say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in an empty folder; return its exit code, and what it said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["arms", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(str(stop.code or 0))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def run(tmp_path: Path, all_digits: Dataset) -> Run:
+    return train(CONFIG, tmp_path / "runs" / "run", device="cpu", dataset=all_digits, evaluate=20)
+
+
+def is_one_line(said: tuple[int, str, str], message: str) -> None:
+    code, _, error = said
+    assert code == 2, error
+    assert re.search(message, error), error
+    assert len(error.strip().splitlines()) == 1, error
+
+
+# ---- arms check
+
+
+@pytest.mark.parametrize(
+    ("name", "figure"),
+    [
+        ("Raises", "raised RuntimeError: too"),
+        ("Nothing", "combine method of Nothing must return a tensor, got NoneType"),
+        ("Short", "the estimate must have the shape of the logits"),
+        ("Drawless", "draw method of Drawless must return a Draw, got NoneType"),
+        ("RaisingCoupling", "raised RuntimeError: too bad"),
+        ("NoCoupling", "raised AttributeError"),
+    ],
+)
+def test_a_broken_class_fails_the_check(
+    name: str, figure: str, say: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("broken_classes.py").write_text(BROKEN)
+    monkeypatch.setenv("COLUMNS", "200")
+    code, said, error = say("check", f"broken_classes:{name}", "--draws", "1000")
+    assert (code, error) == (1, "")
+    assert "FAIL" in said
+    assert figure in said
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("import sys; sys.exit(0)", "cannot find 'exits:X': importing exits ends in SystemExit: 0"),
+        ("raise KeyError('a')", "importing exits ends in KeyError: 'a'"),
+        ("x = (", "importing exits ends in SyntaxError"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_no_pass(
+    module: str, message: str, say: Callable[..., tuple[int, str, str]]
+) -> None:
+    Path("exits.py").write_text(module)
+    sys.modules.pop("exits", None)
+    is_one_line(say("check", "exits:X"), re.escape(message))
+
+
+def test_a_class_that_cannot_be_made(say: Callable[..., tuple[int, str, str]]) -> None:
+    Path("broken_makes.py").write_text(BROKEN)
+    is_one_line(say("check", "broken_makes:Unmakeable"), "cannot be called with num_samples alone: not today")
+
+
+def test_a_coupling_may_draw_even_numbers_only(say: Callable[..., tuple[int, str, str]]) -> None:
+    Path("even_coupling.py").write_text(BROKEN)
+    code, said, _ = say("check", "even_coupling:Pairwise", "--draws", "2000")
+    assert code == 0
+    assert "n = 2" in said
+    assert "n = 3" not in said
+    sys.path.insert(0, os.getcwd())
+    import even_coupling  # type: ignore[import-not-found]
+
+    import arms
+
+    with pytest.raises(ValueError, match=r"num_samples of Pairwise\(\) must be even.* got 3: try 4"):
+        arms.ARMS(3, even_coupling.Pairwise())
+    assert arms.ARMS(4, even_coupling.Pairwise()).num_samples == 4
+
+
+# ---- run directories that can be parsed
+
+
+VERBS = (["train", *FLAGS, "--name", "run"], ["evaluate", "runs/run"], ["sample", "runs/run"], ["variance", "runs/run"])
+
+
+@pytest.mark.parametrize("line", ['{"step": 100, "train_elbo": 3}', "null", "[" * 100_000, '{"step": true}'])
+def test_odd_lines_of_metrics_are_skipped(line: str, run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    for verb in VERBS[:3]:
+        assert say(*verb)[0] == 0
+    assert say("report", "runs", "--no-files")[0] == 0
+
+
+@pytest.mark.parametrize("result", ["{}", '{"bounds": null}', '{"bounds": {}}', '{"bounds": {"test": 3}}'])
+def test_a_result_that_is_none_of_ours(result: str, run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+    (run.path / "result.json").write_text(result)
+    is_one_line(say(*VERBS[0]), r"runs/run/result.json must hold \{'bounds'.*: remove it, and train the run again")
+    (run.path / "result.json").write_text('{"bounds": {"test": {"1": [-1.0]}}}')  # no note, and only one K
+    assert "test bound K = 1: -1.00" in say(*VERBS[0])[1]
+
+
+@pytest.mark.parametrize("counts", [None, torch.zeros(0, dtype=torch.int64)])
+def test_a_checkpoint_without_its_step(
+    counts: torch.Tensor | None, run: Run, say: Callable[..., tuple[int, str, str]]
+) -> None:
+    state = run.checkpoint()
+    assert state is not None
+    state.pop("counts")
+    odd = state if counts is None else {**state, "counts": counts}
+    (run.path / "result.json").unlink()
+    newest, previous = (run.path / name for name in directory.CHECKPOINTS)
+    previous.unlink(missing_ok=True)
+    save_file(odd, newest, metadata={"sha256": directory._digest(odd)})
+    message = "runs/run/checkpoint.safetensors does not say of which step it is"
+    for verb in VERBS:
+        is_one_line(say(*verb), message)
+    assert say("runs")[0] == 0
+
+
+def test_a_checkpoint_without_its_noise(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+    state = run.checkpoint()
+    assert state is not None
+    state.pop("generator")
+    (run.path / "result.json").unlink()
+    (run.path / directory.CHECKPOINTS[1]).unlink(missing_ok=True)
+    save_file(state, run.path / directory.CHECKPOINTS[0], metadata={"sha256": directory._digest(state)})
+    is_one_line(say(*VERBS[0]), "the checkpoint lacks generator")
+
+
+def test_a_checkpoint_that_is_a_folder(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+    (run.path / directory.CHECKPOINTS[0]).unlink()
+    (run.path / directory.CHECKPOINTS[0]).mkdir()
+    is_one_line(say("evaluate", "runs/run"), "runs/run/checkpoint.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "runs/run/config.json cannot be read: maximum recursion depth"),
+        ('{"dataset": ["digits"]}', r"runs/run/config.json is not a configuration: dataset must be a string"),
+        ('{"steps": ' + "9" * 5000 + "}", "runs/run/config.json cannot be read: Exceeds the limit"),
+        ('{"learning_rate": "fast"}', "runs/run/config.json is not a configuration: learning_rate must be"),
+    ],
+)
+def test_a_configuration_that_is_none(
+    text: str, message: str, run: Run, say: Callable[..., tuple[int, str, str]]
+) -> None:
+    (run.path / "config.json").write_text(text)
+    for verb in VERBS:
+        is_one_line(say(*verb), message)
+    assert say("report", "runs", "--no-files")[0] == 0
+
+
+def test_wall_time_that_is_none_is_forgotten(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+    (run.path / "provenance.json").write_text('{"wall_seconds": "abc"}')
+    assert say(*VERBS[0], "--evaluate", "30")[0] == 0
+    assert json.loads((run.path / "provenance.json").read_text())["wall_seconds"] > 0
+
+
+def test_a_loop_of_links(say: Callable[..., tuple[int, str, str]]) -> None:
+    Path("loop").symlink_to("loop")
+    is_one_line(say("train", *FLAGS, "--runs", "loop"), "loop")
+
+
+# ---- reports
+
+
+def test_numbers_beyond_drawing_do_not_end_the_page(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+    other = Run.create(Path("runs/huge"), replace(CONFIG, seed=1, replicas=2))
+    for step in (10, 20):
+        other.append({"step": step, "train_elbo": [-1e200, -2e300], "gradient_variance": [1e307, 1.0]})
+    other.finish({"steps": 20, "note": "", "bounds": {"test": {"1": [-1e200, -1.7e308], "100": [-1.0, -2.0]}}})
+    code, said, error = say("report", "runs", "-o", "page.html")
+    assert (code, error) == (0, "")
+    assert "2 runs" in said
+    page = Path("page.html").read_text()
+    assert "not finite" in page
+    assert "Infinity" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names themselves")
+def test_paths_that_are_no_text(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+    odd = os.fsdecode(b"runs/\xff")
+    run.path.rename(odd)
+    for verb in (["evaluate", odd], ["sample", odd], ["train", *FLAGS, "--name", os.fsdecode(b"\xff")]):
+        is_one_line(say(*verb), "the path runs/\ufffd must be UTF-8, got other bytes in it: rename it")
+    code, said, _ = say("report", "runs", "--no-files")
+    assert code == 0
+    assert "must be UTF-8" in said
+    is_one_line(say("report", "runs", "-o", os.fsdecode(b"\xff.html")), "must be UTF-8")
+    assert not list(Path().glob("*_files"))
+
+
+# ---- disks and signals
+
+
+def test_a_full_disk_names_the_file(
+    run: Run, say: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    is_one_line(say("train", *FLAGS, "--name", "new"), r"cannot use runs/new/config.json.new: No space left on device")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_a_training_in_one_line(number: signal.Signals, tmp_path: Path) -> None:
+    words = ["train", "--steps", "10000000", "--report-every", "10", "--latents", "4", "--name", "long"]
+    process = subprocess.Popen([*COMMAND, *words], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    for _ in range(600):
+        if (tmp_path / "runs/long/checkpoint.safetensors").exists():
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert re.fullmatch(rb"arms: stopped; saved at step \d+: the same command resumes from there\n", error)
+    assert Run(tmp_path / "runs/long").step() == int(error.split()[5].rstrip(b":"))
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.0])
+def test_interrupted_while_it_starts(seconds: float, tmp_path: Path) -> None:
+    process = subprocess.Popen([*COMMAND, "toy", "--replicas", "100000000"], cwd=tmp_path, stderr=subprocess.PIPE)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert error == b"arms: stopped\n"
+
+
+# ---- small things
+
+
+def test_version_help_and_guesses(say: Callable[..., tuple[int, str, str]]) -> None:
+    import arms
+
+    assert say("--version") == (0, f"arms {arms.__version__}\n", "")
+    helped = say("--help")[1]
+    assert "data list" in helped
+    assert "data:list" not in helped
+    is_one_line(say("train", "--estimator", "armss"), "no estimator is called 'armss': perhaps arms-s or arm; choose")
+    is_one_line(say("check", "systematik"), "perhaps systematic; choose one of")
+    is_one_line(say("train", "--model", "nowhere"), "'nowhere' must be module:name, such as my_module:make_model")
+    is_one_line(
+        say("train", "--model", "math:pi"), "'math:pi' must be a function from a data set to a model, got float"
+    )
+    is_one_line(say("train", "--model", "math:sqrt", "--network", "linear"), "give --model math:sqrt or --network, not")
+
+
+def test_rloo_is_loorf(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+    assert TrainConfig(estimator="rloo") == TrainConfig(estimator="loorf")
+    code, said, _ = say("variance", "runs/run", "--repeats", "3", "--estimators", "rloo")
+    assert code == 0
+    assert "loo" in said
+
+
+def test_a_file_without_a_checksum_is_readable(
+    say: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path("folder/mnist.npz")
+    monkeypatch.setattr("arms.bench.data.fetch", lambda name, data_dir: (path,))
+    assert say("data", "get", "dynamic-mnist")[1] == "readable, without a checksum to compare: folder/mnist.npz\n"
+    cached = Path("cache/train-images-idx3-ubyte.gz")
+    monkeypatch.setattr("arms.bench.data.fetch", lambda name, data_dir: (cached,))
+    assert say("data", "get", "dynamic-mnist")[1].startswith("intact: cache/train-images")
