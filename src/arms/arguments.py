@@ -11,6 +11,21 @@ import torch
 from torch import Generator, Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
+__all__ = [
+    "FLOATS",
+    "as_count",
+    "as_positive",
+    "at_least_float32",
+    "check_generator",
+    "check_logits",
+    "exact_logit",
+    "is_readable",
+    "logits_of",
+    "true_or_unreadable",
+    "unknown_name",
+    "version_of",
+]
+
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 

@@ -25,6 +25,8 @@ from arms.estimators.pipeline import (
 from arms.latents import Latent, Logits, as_latent
 from arms.targets import log_mean_exp
 
+__all__ = ["attach", "coupled_bound", "draw", "expectation", "multi_sample_bound"]
+
 
 def expectation(
     objective: Objective,

@@ -17,6 +17,8 @@ from torch.distributions import Distribution
 from arms.arguments import at_least_float32, check_logits, logits_of, true_or_unreadable
 from arms.noise import indicator, uniform
 
+__all__ = ["Bernoulli", "Latent", "Logits", "OneHot", "as_latent"]
+
 
 @dataclass(frozen=True, eq=False)
 class Latent(ABC):

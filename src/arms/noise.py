@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+__all__ = ["generator_keyword", "indicator", "normal", "uniform"]
+
 
 def uniform(n: int, like: Tensor, generator: Generator | None) -> Tensor:
     """Draw `[n, *like.shape]` uniforms on [0, 1), in the dtype of `like`."""

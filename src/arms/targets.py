@@ -15,6 +15,8 @@ from torch import Tensor
 
 from arms.arguments import at_least_float32
 
+__all__ = ["Expectation", "MultiSampleBound", "Target", "log_mean_exp"]
+
 
 class Target(ABC):
     """A function of the objective's values at independent samples, whose expectation is differentiated.

@@ -14,6 +14,24 @@ from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.estimators import ALIASES, Exact, as_estimator
 from arms.estimators.exact import MOST_LATENTS
 
+__all__ = [
+    "FAST_RATES",
+    "OBSERVATION",
+    "PRESETS",
+    "SCHEMA",
+    "DecoderSamples",
+    "Precision",
+    "Schedule",
+    "TrainConfig",
+    "difference",
+    "digest_of",
+    "fast_preset",
+    "identity",
+    "is_longer",
+    "paper_preset",
+    "run_name",
+]
+
 DecoderSamples: TypeAlias = Literal["all", "extra"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]

@@ -24,6 +24,20 @@ from arms.bench.training.trainer import Trainer, prepared_estimator
 from arms.estimators import ESTIMATORS, Estimator, Stacked, as_estimator
 from arms.estimators.wrappers import demand, what_is_asked
 
+__all__ = [
+    "MAY_DIFFER",
+    "check_same_config",
+    "ensemble_key",
+    "ensemble_trainer",
+    "group_by_step",
+    "group_for_ensembles",
+    "joined_state",
+    "names_of",
+    "share_of_model",
+    "share_of_record",
+    "stack",
+]
+
 MAY_DIFFER = ("estimator", "dataset", *RATE_FIELDS)
 """Fields in which runs of one ensemble may differ."""
 

@@ -6,6 +6,16 @@ from statistics import mean, stdev
 
 from arms.bench.metrics import Metric, surviving
 
+__all__ = [
+    "LARGEST",
+    "NO_REPLICA_LEFT",
+    "format_mean_std",
+    "format_metric",
+    "format_number",
+    "format_survivors",
+    "is_drawable",
+]
+
 NO_REPLICA_LEFT = "no replica left"
 LARGEST = 1e100
 """Beyond it squares overflow: a number that size is as good as infinite."""

@@ -9,6 +9,8 @@ from arms.bench.data import Dataset, observe
 from arms.bench.models import BinaryVAE
 from arms.latents import Bernoulli
 
+__all__ = ["GAP_PIXELS", "PIXEL_SIZE", "sample_grid", "write_samples"]
+
 PIXEL_SIZE = 3
 """Width of a square that shows one pixel."""
 GAP_PIXELS = 1

@@ -12,6 +12,8 @@ from arms.estimators.base import Estimator, TensorObjective
 from arms.estimators.pipeline import Options, estimate
 from arms.latents import Bernoulli, Latent, OneHot
 
+__all__ = ["BINARY_LOGITS", "CATEGORICAL_LOGITS", "bias_scores", "check_bias", "gradients", "latents_of"]
+
 # Both signs, near and far from one half: a wrong correlation shows at one of them. Rarer bits make z-scores unreliable.
 BINARY_LOGITS = ((0.0, 0.7, -1.3), (2.0, -0.4, 1.1), (-2.2, 1.6, 0.3))
 CATEGORICAL_LOGITS = (((0.0, 0.5, -0.5), (1.0, 0.0, -1.0)), ((1.2, -0.8, 0.1), (0.0, 0.0, 0.6)))

@@ -12,6 +12,8 @@ from arms.checks.verdicts import FAILURE_RATE, Finding, Report, attempt, judge_s
 from arms.couplings import BinaryCoupling
 from arms.latents import Bernoulli
 
+__all__ = ["LOGITS", "check_coupling"]
+
 LOGITS = (0.0, 0.6, -1.5, 2.5)
 
 

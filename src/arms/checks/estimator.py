@@ -10,6 +10,8 @@ from arms.checks.bias import check_bias
 from arms.checks.verdicts import FAILURE_RATE, Finding, Report, attempt
 from arms.estimators.base import Estimator
 
+__all__ = ["COUNTS", "check_estimator"]
+
 COUNTS = (1, 2, 3, 4, 8)
 
 

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from arms.couplings import Coupling
 from arms.estimators import Estimator
 
+__all__ = ["LONGEST", "LONGEST_VALUE", "label", "told_apart"]
+
 LONGEST = 60
 LONGEST_VALUE = 24
 

@@ -12,6 +12,16 @@ from arms.estimators.exact import Exact
 from arms.latents import Bernoulli, Latent, Logits, as_latent
 from arms.targets import MultiSampleBound, Target
 
+__all__ = [
+    "as_seen",
+    "exact_bound",
+    "exact_gradient",
+    "exact_target_gradient",
+    "exact_value",
+    "random_table",
+    "table_objective",
+]
+
 
 def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
     """Return the gradient of E[objective(b)] with respect to the logits, by enumeration of all states.

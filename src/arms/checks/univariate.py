@@ -11,6 +11,8 @@ from torch import Tensor
 from arms.couplings import BinaryCoupling, CorrelatedPair, Independent
 from arms.estimators import ARM, ARMS, ARTS, LOORF, DisARM, Estimator, Exact, Reinforce
 
+__all__ = ["univariate_variance"]
+
 
 @singledispatch
 def univariate_variance(estimator: Estimator, logits: Tensor, f0: float, f1: float) -> Tensor | None:

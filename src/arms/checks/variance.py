@@ -18,6 +18,8 @@ from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator, Objectiv
 from arms.estimators.pipeline import draw_points, evaluate
 from arms.latents import Bernoulli, Latent, Logits, as_latent
 
+__all__ = ["ENOUGH", "ENUMERABLE", "SAME_OF_BITS", "largest_within", "variance"]
+
 SAME_OF_BITS = {"arms-strat": "arms-s", "disarm-tree": "disarm", "disarm-sb": "disarm"}
 """Estimators that differ of categories only."""
 ENUMERABLE = 1024

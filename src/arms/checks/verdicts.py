@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
+__all__ = ["FAILURE_RATE", "Finding", "Report", "attempt", "judge_score", "score_limit"]
+
 FAILURE_RATE = 1e-6
 """How often a whole check of a correct estimator or coupling may fail by chance."""
 

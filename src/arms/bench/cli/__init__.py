@@ -4,6 +4,8 @@ import os
 import sys
 from collections.abc import Callable
 
+__all__ = ["main", "verbs"]
+
 
 def verbs() -> dict[str, Callable[..., None]]:
     """Return every verb, as it is typed, with its function; one line here makes a new one known."""

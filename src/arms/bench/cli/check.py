@@ -16,6 +16,8 @@ from arms.checks.estimator import COUNTS
 from arms.couplings import COUPLINGS, BinaryCoupling
 from arms.estimators import ALIASES, BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 
+__all__ = ["COLOURS", "MIN_DRAWS", "check", "estimators"]
+
 COLOURS = {"pass": "[green]", "FAIL": "[bold red]"}
 MIN_DRAWS = 1000
 """With fewer, a mean of draws is too far from normal for its z-score to mean anything."""

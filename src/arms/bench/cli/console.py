@@ -7,6 +7,8 @@ from pathlib import Path
 import rich
 from rich.markup import escape
 
+__all__ = ["explaining_missing_packages", "print_markup", "print_paths", "print_plain"]
+
 
 def print_markup(line: str) -> None:
     """Print a line with rich's markup, unbroken, so that paths in it can be copied."""

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import tyro
 
+__all__ = ["DESCRIPTION", "Output", "RunPath", "in_one_line", "parse"]
+
 DESCRIPTION = "Gradients through binary choices: train discrete VAEs, check and compare estimators, draw and report."
 
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]

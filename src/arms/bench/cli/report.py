@@ -14,6 +14,8 @@ from arms.bench import toy as toy_problem
 from arms.bench.cli.console import explaining_missing_packages, print_markup, print_paths
 from arms.bench.cli.parsing import Output
 
+__all__ = ["correlations", "report", "toy"]
+
 
 def report(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional],

@@ -22,6 +22,8 @@ from arms.bench.pictures import write_samples
 from arms.bench.runs import pipeline
 from arms.bench.runs.directory import Run, find_runs
 
+__all__ = ["evaluate", "runs", "sample", "variance"]
+
 
 def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> None:
     """List the runs in a folder: what each is, how far it has come, and its bounds on the test set, in nats.

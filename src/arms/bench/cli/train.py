@@ -35,6 +35,8 @@ from arms.bench.runs.directory import Run, find_runs
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
 from arms.estimators import as_estimator
 
+__all__ = ["DEMO_CONFIG", "DEMO_ESTIMATORS", "Flags", "demo", "train"]
+
 DEMO_CONFIG = replace(fast_preset(TrainConfig()), replicas=3, steps=2000, latents=50, evaluate_every=200)
 DEMO_ESTIMATORS = ("midpoint", "arms-s", "arms-d", "disarm", "loorf")
 

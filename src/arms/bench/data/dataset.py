@@ -10,6 +10,8 @@ from torch import Generator, Tensor
 from arms.arguments import as_count
 from arms.noise import indicator
 
+__all__ = ["Dataset", "TrainingImages", "binarize", "check_same_shape_and_levels", "observe"]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from arms.bench.data.packages import import_optional
 
+__all__ = ["Source", "default_cache_dir", "obtain"]
+
 
 @dataclass(frozen=True)
 class Source:

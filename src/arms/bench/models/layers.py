@@ -7,6 +7,8 @@ from importlib.util import find_spec
 import torch
 from torch import Generator, Tensor, nn
 
+__all__ = ["HAS_TRITON", "ReplicaLinear"]
+
 HAS_TRITON = find_spec("triton") is not None
 
 

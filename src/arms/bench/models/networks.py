@@ -12,6 +12,8 @@ from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
 
+__all__ = ["HIDDEN_WIDTHS", "Network", "blank_vae", "build_vae"]
+
 Network: TypeAlias = Literal["linear", "nonlinear"]
 HIDDEN_WIDTHS: dict[str, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
 """Hidden layers of the encoder, and of the decoder; one line makes a new perceptron known."""

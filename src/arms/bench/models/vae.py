@@ -14,6 +14,8 @@ from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
 from arms.bench.models.pixels import Pixels
 
+__all__ = ["BinaryVAE", "signs"]
+
 
 class BinaryVAE(nn.Module):
     """A discrete VAE with any encoder and decoder.

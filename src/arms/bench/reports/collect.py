@@ -10,6 +10,18 @@ from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.metrics import Record, stopped_replicas, stopping_values, surviving
 from arms.bench.runs.directory import Run, shown
 
+__all__ = [
+    "MAX_PICTURE_BYTES",
+    "PNG_MAGIC",
+    "RUN_FILES",
+    "Bounds",
+    "Collection",
+    "Problem",
+    "RunData",
+    "collect",
+    "run_directories",
+]
+
 Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
 """{split: {K: bound of each replica in nats, None for one that has stopped}}."""
 

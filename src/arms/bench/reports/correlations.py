@@ -22,6 +22,8 @@ from arms.bench.reports.figures import COLUMN_WIDTH, figure_settings, line_style
 from arms.bench.reports.style import COUPLING_STYLES, style_of
 from arms.couplings import COUPLINGS, Stratified
 
+__all__ = ["GRID_POINTS", "Correlations", "correlation_curves", "smallest_correlation", "write_correlations"]
+
 GRID_POINTS = 401
 
 

@@ -15,6 +15,19 @@ from arms.bench.metrics import METRICS
 from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.style import DASHES, MARKERS, Style, style_of
 
+__all__ = [
+    "COLUMN_WIDTH",
+    "MATPLOTLIB_SETTINGS",
+    "PAGE_WIDTH",
+    "band",
+    "budgets_figure",
+    "figure_settings",
+    "legend_below",
+    "line_style",
+    "save",
+    "training_figure",
+]
+
 COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75
 """In inches."""
 

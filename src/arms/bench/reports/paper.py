@@ -8,6 +8,19 @@ from importlib.resources import files
 from arms.bench.config import TrainConfig, paper_preset
 from arms.bench.reports.groups import Group, Setting
 
+__all__ = [
+    "HALF_BUDGET",
+    "PRINTED_DATASETS",
+    "PRINTED_ESTIMATORS",
+    "REPEATED_DISARM",
+    "REPEATED_ROW",
+    "UNCERTAIN_K",
+    "Printed",
+    "caveats",
+    "printed",
+    "released_count",
+]
+
 PRINTED_DATASETS = {"dynamic-mnist": "dynamic_mnist", "fashion-mnist": "fashion_mnist", "omniglot": "omniglot"}
 PRINTED_ESTIMATORS = {"arms-ms-d": "arms-ms"}
 """The paper's names, where they differ from ours."""

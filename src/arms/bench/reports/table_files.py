@@ -7,6 +7,8 @@ from pathlib import Path
 
 from arms.bench.reports.tables import Cell, Table
 
+__all__ = ["FORMATS", "LATEX_ESCAPES", "csv_text", "latex", "markdown", "write_table"]
+
 LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "&": r"\&",

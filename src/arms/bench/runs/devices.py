@@ -4,6 +4,8 @@ import re
 
 import torch
 
+__all__ = ["choose_device"]
+
 
 def choose_device(device: str | torch.device) -> str:
     """Return the device's name; `auto` is the GPU where there is one."""

@@ -26,6 +26,20 @@ from arms.bench.metrics import Record, stopped_replicas
 from arms.bench.runs.provenance import provenance_of
 from arms.bench.training.state import COUNTS, model_of, step_of
 
+__all__ = [
+    "CHECKPOINTS",
+    "FILES_OF_A_RUN",
+    "FIRST_SCHEMA",
+    "NO_FIELDS",
+    "Run",
+    "TensorBoardEvents",
+    "check_utf8",
+    "find_runs",
+    "locked",
+    "replace_file",
+    "shown",
+]
+
 CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
 FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
 FIRST_SCHEMA = 2

@@ -15,6 +15,8 @@ from arms.bench.config import TrainConfig, is_longer
 from arms.bench.metrics import METRICS, Record, stopping_values
 from arms.bench.runs.directory import Run, TensorBoardEvents, locked
 
+__all__ = ["DivergedError", "LiveRun", "Notify", "OnRecord", "check_survivors"]
+
 OnRecord: TypeAlias = Callable[[Record], None]
 """Called with every record: step, and each metric as a list with one number per replica, None once it has stopped."""
 Notify: TypeAlias = Callable[[str], None]

@@ -6,6 +6,16 @@ import sys
 
 import torch
 
+__all__ = [
+    "M_MMAP_THRESHOLD",
+    "M_TOP_PAD",
+    "M_TRIM_THRESHOLD",
+    "OUT_OF_MEMORY",
+    "free_memory",
+    "is_out_of_memory",
+    "keep_freed_memory",
+]
+
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 OUT_OF_MEMORY = ("allocate memory", "out of memory", "cublas_status_alloc_failed")
 """How the libraries below say it, in lower case, each in its own words."""

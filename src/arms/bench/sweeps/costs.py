@@ -5,6 +5,8 @@ from itertools import pairwise
 
 from arms.bench.config import TrainConfig
 
+__all__ = ["BUDGETS", "DIFFERENTIATED_TWICE", "RELAX", "RELAX_REPLICAS", "STEP", "step_microseconds"]
+
 # Microseconds per step on one H200 at precision `medium`: {network: {replicas: (with n = 4, with n = 10)}}, arms-d of
 # benchmarks/results/gpu_step_n4.json and gpu_step_n10.json. The other plain estimators and the bounds' are within a
 # sixth of it (gpu_packs.json, gpu_estimators_r25.json). A test compares these numbers with the files.

@@ -17,6 +17,8 @@ from arms.bench.ensemble import group_for_ensembles
 from arms.bench.runs.directory import Run, find_runs
 from arms.bench.sweeps.costs import step_microseconds
 
+__all__ = ["STATES", "Job", "State", "Task", "plan", "totals"]
+
 State: TypeAlias = Literal["done", "unfinished", "diverged", "missing"]
 STATES: tuple[State, ...] = get_args(State)
 

@@ -13,6 +13,8 @@ from arms.bench.runs.live_run import DivergedError, Notify
 from arms.bench.runs.pipeline import train_together
 from arms.bench.sweeps.jobs import Job, Task, plan, totals
 
+__all__ = ["check_folders", "preview", "run_experiment", "run_jobs"]
+
 
 def run_experiment(
     name: str,

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from arms.bench.config import TrainConfig
 
+__all__ = ["RATE_FIELDS", "LearningRates", "factor"]
+
 RATE_FIELDS = ("learning_rate", "prior_learning_rate", "schedule", "warmup_steps", "decay_every", "decay_factor")
 """What of a configuration says how fast a run learns: runs of one ensemble may differ in it."""
 

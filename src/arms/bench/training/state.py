@@ -19,6 +19,27 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+__all__ = [
+    "COUNTS",
+    "ELBO_SUM",
+    "ESTIMATOR",
+    "GENERATOR",
+    "MEAN_GRADIENT",
+    "MODEL",
+    "OLD_COUNTS",
+    "OPTIMIZER",
+    "State",
+    "check_fits",
+    "finite_replicas",
+    "has_replica_axis",
+    "joined",
+    "joined_models",
+    "model_of",
+    "of_replicas",
+    "of_run",
+    "step_of",
+]
+
 State: TypeAlias = Mapping[str, Tensor]
 
 MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "adam.", "mean_grad."

@@ -30,6 +30,8 @@ from arms.bench.training.torch_private import lerp_all_
 from arms.estimators import Estimator, ExtraSample, Options, as_estimator, estimate, variance_loss
 from arms.latents import Bernoulli
 
+__all__ = ["UNCHECKED", "Estimated", "Trainer", "check_replicas", "prepared_estimator"]
+
 Estimated: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """What autograd starts from, and the gradients to start with: logits, the value, and the loss of the estimator's own
 parameters where it has any."""

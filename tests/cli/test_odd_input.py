@@ -327,9 +327,7 @@ def test_version_help_and_guesses(say: Callable[..., tuple[int, str, str]]) -> N
     is_one_line(say("train", "--estimator", "armss"), "no estimator is called 'armss': perhaps arms-s or arm; choose")
     is_one_line(say("check", "systematik"), "perhaps systematic; choose one of")
     is_one_line(say("train", "--model", "nowhere"), "'nowhere' must be module:name, such as my_module:make_model")
-    is_one_line(
-        say("train", "--model", "math:pi"), "'math:pi' must be a function from a data set to a model, got float"
-    )
+    is_one_line(say("train", "--model", "math:pi"), "must be a function from a data set to a model, got float")
     is_one_line(say("train", "--model", "math:sqrt", "--network", "linear"), "give --model math:sqrt or --network, not")
 
 
