@@ -179,7 +179,9 @@ def note_bounds(
         for index, name in enumerate(names):  # every data set has as many runs as any other
             weights = model_of(of_run(state, index, len(names)))
             average = weights["pixel_mean"]
-            model = blank_vae(configs[0].network, configs[0].latents, average, len(average)).to(average.device)
+            first = configs[0]
+            model = blank_vae(first.network, first.latents, average, len(average), first.categories)
+            model.to(average.device)
             model.load_state_dict(weights)
             found[split] += evaluate(model, data[name], split, [BOUND], seed=0)[BOUND]
     torch.set_float32_matmul_precision("highest")

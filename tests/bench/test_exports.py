@@ -39,7 +39,8 @@ assert not [name for name in sys.modules if name.startswith("arms.bench.")]
 MODULES = [
     name
     for _, name, _ in pkgutil.walk_packages(arms.__path__, "arms.")
-    if not re.search(r"^arms\.(estimators|couplings)\.|\._|kernels$|__main__$", name)  # packages that export, or private
+    # The packages export what their modules offer; others are private.
+    if not re.search(r"^arms\.(estimators|couplings)\.|\._|kernels$|__main__$", name)
 ]
 
 

@@ -244,7 +244,7 @@ def test_paper_preset() -> None:
         ({"decoder_samples": "some"}, "decoder_samples must be one of all, extra"),
         ({"estimator": "arm", "num_samples": 3}, "must be even"),
         ({"estimator": "best"}, "no estimator is called 'best'"),
-        ({"estimator": "exact"}, "exact trains at most 16 latents, got 200"),
+        ({"estimator": "exact"}, "exact trains at most 16 latents .65536 states., got 200"),
         ({"evaluate_every": 150}, r"multiple of report_every \(100\), got 150"),
     ],
 )

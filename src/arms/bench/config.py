@@ -13,6 +13,7 @@ from arms.arguments import as_count, unknown_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.estimators import ALIASES, Exact, as_estimator
 from arms.estimators.exact import MOST_LATENTS
+from arms.latents import OneHot
 
 __all__ = [
     "FAST_RATES",
@@ -28,6 +29,7 @@ __all__ = [
     "fast_preset",
     "identity",
     "is_longer",
+    "latents_in_words",
     "paper_preset",
     "run_name",
 ]
@@ -67,7 +69,7 @@ class TrainConfig:
     batch_size: int = 50
     """Images per step and replica."""
     latents: int = 200
-    """Binary latent variables."""
+    """Latent variables; on the command line 20x10 is 20 of 10 categories each."""
     learning_rate: float = 1e-4
     """Adam's, for encoder and decoder."""
     prior_learning_rate: float = 1e-2
@@ -85,6 +87,8 @@ class TrainConfig:
     The multi-sample bound always uses its own samples."""
     precision: Precision = "highest"
     """Matrix products on a GPU, in PyTorch's words: float32; high takes TF32; medium also bfloat16, in gradients."""
+    categories: int = 2
+    """Among which each latent variable chooses; 2 makes them bits."""
     structure: str = ""
     """Fingerprint of a model of your own; a built-in network has none."""
     report_every: int = 100
@@ -113,9 +117,20 @@ class TrainConfig:
                 raise ValueError(f"{name} must be a positive number, got {rate!r}")
             object.__setattr__(self, name, float(rate))
         self._check_schedule()
-        if isinstance(as_estimator(self.estimator, self.num_samples), Exact) and self.latents > MOST_LATENTS:
+        object.__setattr__(self, "categories", as_count(self.categories, 2, "categories"))
+        self._check_latents()
+
+    def _check_latents(self) -> None:
+        chosen = as_estimator(self.estimator, self.num_samples)
+        if isinstance(chosen, Exact) and self.categories**self.latents > 2**MOST_LATENTS:
             raise ValueError(
-                f"exact trains at most {MOST_LATENTS} latents, got {self.latents}: choose another estimator"
+                f"exact trains at most {MOST_LATENTS} latents ({2**MOST_LATENTS} states), got "
+                f"{latents_in_words(self)}: choose another estimator"
+            )
+        if self.categories > 2 and not issubclass(OneHot, chosen.latents):
+            raise ValueError(
+                f"{self.estimator} takes bits only, got {latents_in_words(self)}: choose an estimator of categories, "
+                "such as arms-s, loorf or midpoint"
             )
 
     def _check_names(self) -> None:
@@ -153,6 +168,15 @@ class TrainConfig:
             )
         if self.decay_factor > 1:
             raise ValueError(f"decay_factor must be at most 1, as rates are cut by it, got {self.decay_factor}")
+
+
+def latents_in_words(config: TrainConfig) -> str:
+    """Return the size of the latents as it is typed.
+
+    >>> latents_in_words(TrainConfig(latents=20, categories=10)), latents_in_words(TrainConfig())
+    ('20x10', '200')
+    """
+    return f"{config.latents}x{config.categories}" if config.categories > 2 else str(config.latents)
 
 
 def paper_preset(config: TrainConfig) -> TrainConfig:

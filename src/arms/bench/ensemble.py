@@ -111,13 +111,20 @@ def ensemble_trainer(
         return Trainer(config, datasets[0], device, model)
     wide = replace(config, replicas=config.replicas * len(configs))
     alone = {
-        dataset: build_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas, config.seed)
+        dataset: build_vae(
+            config.network,
+            config.latents,
+            dataset.pixel_mean(),
+            config.replicas,
+            config.seed,
+            categories=config.categories,
+        )
         for dataset in dict.fromkeys(datasets)
     }
     together = _filled(wide, joined_models([alone[dataset].state_dict() for dataset in datasets]))
     trainer = Trainer(wide, datasets, device, together, stack(configs), LearningRates(configs, device))
     # What an estimator learns starts as it would alone, too: each run gets a copy of its own.
-    own = prepared_estimator(config, config.latents, trainer.data.images.shape[1], device)
+    own = prepared_estimator(config, together.prior.shape[2:], trainer.data.images.shape[1], device)
     with torch.no_grad():
         for of_all, of_one in zip(trainer.estimator_parameters, own.parameters(), strict=True):
             of_all.copy_(torch.cat([of_one] * len(configs)))
@@ -162,7 +169,7 @@ def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
 def _filled(config: TrainConfig, weights: State) -> BinaryVAE:
     """Return a model with a copy of these weights, where they are."""
     mean = weights["pixel_mean"]
-    model = blank_vae(config.network, config.latents, mean, config.replicas).to(mean.device)
+    model = blank_vae(config.network, config.latents, mean, config.replicas, config.categories).to(mean.device)
     model.load_state_dict(weights)
     return model
 

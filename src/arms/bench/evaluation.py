@@ -15,7 +15,6 @@ from arms.bench.models import BinaryVAE, seeded_generator
 from arms.checks import VarianceTable, variance
 from arms.couplings import Coupling
 from arms.estimators import Estimator
-from arms.latents import Bernoulli
 from arms.targets import log_mean_exp
 
 __all__ = [
@@ -152,7 +151,7 @@ def gradient_variances(
             logits = model.encode(x)
         return variance(
             lambda b: model.log_weights(b, x, logits),
-            logits,
+            model.latent(logits),
             estimators,
             num_samples,
             generator,
@@ -178,8 +177,8 @@ def _log_weights(
     """Return the log-weights `[count, R, B]` of samples of q(b|x), a few samples at a time."""
     drawn: Iterable[Tensor]
     if coupling and count > 1:
-        drawn = coupling.sample(Bernoulli(logits), count, noise).split(SAMPLES_AT_ONCE)
+        drawn = coupling.sample(model.latent(logits), count, noise).split(SAMPLES_AT_ONCE)
     else:  # always whole blocks, of which the last is cut: how many are drawn must not change the first ones
         starts = range(0, count, SAMPLES_AT_ONCE)
-        drawn = (Bernoulli(logits).sample(SAMPLES_AT_ONCE, noise)[: count - start] for start in starts)
+        drawn = (model.latent(logits).sample(SAMPLES_AT_ONCE, noise)[: count - start] for start in starts)
     return torch.cat([model.log_weights(b, x, logits) for b in drawn])

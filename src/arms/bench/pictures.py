@@ -7,7 +7,6 @@ from torch import Generator, Tensor
 
 from arms.bench.data import Dataset, observe
 from arms.bench.models import BinaryVAE
-from arms.latents import Bernoulli
 
 __all__ = ["GAP_PIXELS", "PIXEL_SIZE", "sample_grid", "write_samples"]
 
@@ -40,8 +39,8 @@ def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Gener
     with torch.no_grad():
         images = dataset.test[:count]
         x = observe(images, dataset.levels, generator, bits=model.sees_bits).expand(model.replicas, -1, -1)
-        posterior = Bernoulli(model.encode(x)).sample(1, generator)[0]
-        prior = Bernoulli(model.prior.expand(-1, len(x[0]), -1)).sample(1, generator)[0]
+        posterior = model.latent(model.encode(x)).sample(1, generator)[0]
+        prior = model.latent(model.prior.expand(-1, len(x[0]), *model.prior.shape[2:])).sample(1, generator)[0]
         means = [model.mean_image(b.unsqueeze(0))[0] for b in (posterior, prior)]
     rows = [x[0], *(mean[replica] for replica in range(model.replicas) for mean in means)]
     return _tile(torch.stack(rows), dataset.height, dataset.width)

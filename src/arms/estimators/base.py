@@ -119,6 +119,11 @@ class Estimator(ABC):
         return self.evaluations or 0 if self.slopes == "all" else 0
 
     @property
+    def equal_weights(self) -> bool:
+        """Whether the plain mean over samples stands for the expectation: not where they are drawn otherwise."""
+        return True
+
+    @property
     def has_parameters(self) -> bool:
         """Whether it learns anything itself."""
         return any(True for _ in self.parameters())

@@ -13,7 +13,6 @@ Reference: Dong, Mnih & Tucker, "Coupled gradient estimators for discrete latent
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
@@ -99,18 +98,17 @@ class TreeDisARM(Estimator):
     def _sides(self, latent: Latent) -> tuple[Tensor, Tensor]:
         """Return which categories lie left and right of which node, `[K, K - 1]` each, of 0 and 1."""
         logits = at_least_float32(latent.logits)
-        nodes = torch.tensor(_nodes(logits.shape[-1], self.tree), device=logits.device).view(-1, 3)
-        start, middle, end = nodes.unbind(-1)
+        nodes = _nodes(logits.shape[-1], self.tree)
+        start, middle, end = (torch.tensor([node[i] for node in nodes], device=logits.device) for i in range(3))
         category = torch.arange(logits.shape[-1], device=logits.device).unsqueeze(-1)
         left, right = (category >= middle) & (category < end), (category >= start) & (category < middle)
         return left.to(logits.dtype), right.to(logits.dtype)
 
 
-@lru_cache
-def _nodes(count: int, tree: Tree) -> tuple[tuple[int, int, int], ...]:
+def _nodes(count: int, tree: Tree) -> list[tuple[int, int, int]]:
     """Return every node as (start, middle, end): right of it lie start to middle, left of it middle to end."""
     if tree == "stick":
-        return tuple((k, k + 1, count) for k in range(count - 1))
+        return [(k, k + 1, count) for k in range(count - 1)]
     nodes, open_nodes = [], [(0, count)]
     while open_nodes:
         start, end = open_nodes.pop()
@@ -118,4 +116,4 @@ def _nodes(count: int, tree: Tree) -> tuple[tuple[int, int, int], ...]:
             middle = (start + end) // 2
             nodes.append((start, middle, end))
             open_nodes += [(start, middle), (middle, end)]
-    return tuple(nodes)
+    return nodes

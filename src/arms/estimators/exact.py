@@ -39,6 +39,10 @@ class Exact(Estimator):
     def evaluations(self) -> None:
         return None
 
+    @property
+    def equal_weights(self) -> bool:
+        return False
+
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
         if not latent.logits.shape[-latent.event_dims :].numel():
             raise ValueError(f"exact needs at least one latent, got logits {list(latent.logits.shape)}")

@@ -48,6 +48,10 @@ class Unordered(Estimator):
     formula: ClassVar[str] = "sum over the set of p R (f - baseline of the others) (b - p), drawn without replacement"
     reference: ClassVar[str] = "Kool, van Hoof & Welling 2020"
 
+    @property
+    def equal_weights(self) -> bool:
+        return False
+
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
         if latent.count_states() < self.num_samples:
             raise ValueError(

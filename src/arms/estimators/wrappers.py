@@ -58,6 +58,10 @@ class ExtraSample(Estimator):
     def derivatives(self) -> int:
         return self.inner.derivatives
 
+    @property
+    def equal_weights(self) -> bool:
+        return self.inner.equal_weights
+
     def attached(self) -> int:
         return 1
 
@@ -138,6 +142,10 @@ class Stacked(Estimator):
     def derivatives(self) -> int:
         return self.inners[0].derivatives
 
+    @property
+    def equal_weights(self) -> bool:
+        return all(inner.equal_weights for inner in self.inners)
+
     def attached(self) -> int:
         return self.inners[0].attached()
 
@@ -151,9 +159,11 @@ class Stacked(Estimator):
         parts = zip(self.inners, draw.memory, points, of_values, of_slopes, strict=True)
         return torch.cat([one.combine(replace(own, points=b), f, slope) for one, own, b, f, slope in parts])
 
-    # Which of the values make up the target is the same for all: what they ask for is.
     def value(self, draw: Draw, values: Tensor) -> Tensor:
-        return self.inners[0].value(draw.memory[0], values)
+        if self.equal_weights:  # which of the values make up the target is the same for all: what they ask for is
+            return self.inners[0].value(draw.memory[0], values)
+        parts = zip(self.inners, draw.memory, values.split(self.widths, 1), strict=True)
+        return torch.cat([inner.value(own, part) for inner, own, part in parts])
 
     def sample_values(self, draw: Draw, values: Tensor) -> Tensor:
         return self.inners[0].sample_values(draw.memory[0], values)

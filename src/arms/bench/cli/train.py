@@ -1,6 +1,7 @@
 """Verbs that train: train, demo."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +22,7 @@ from arms.bench.config import (
     difference,
     fast_preset,
     is_longer,
+    latents_in_words,
     run_name,
 )
 from arms.bench.data import DATASETS, Dataset, load
@@ -62,7 +64,9 @@ class Flags(TrainConfig):
     steps: Annotated[int | None, _unless_given("INT", TrainConfig.steps)] = None  # type: ignore[assignment]
     learning_rate: Annotated[float | None, _unless_given("FLOAT", TrainConfig.learning_rate)] = None  # type: ignore[assignment]
     schedule: Annotated[Schedule | None, _unless_given("{constant,cosine,step}", TrainConfig.schedule)] = None  # type: ignore[assignment]
-    latents: Annotated[int | None, _unless_given("INT", TrainConfig.latents)] = None  # type: ignore[assignment]
+    latents: Annotated[str | None, _unless_given("INT|INTxINT", TrainConfig.latents)] = None  # type: ignore[assignment]
+    """Latent variables; 20x10 is 20 of 10 categories each, 20 is 20 bits."""
+    categories: Annotated[int | None, tyro.conf.Suppress] = None  # type: ignore[assignment]  # typed with the latents
     structure: Annotated[str, tyro.conf.Suppress] = ""  # a model's, never typed
     decoder_samples: Annotated[DecoderSamples | None, _unless_given("{all,extra}", TrainConfig.decoder_samples)] = None  # type: ignore[assignment]
 
@@ -113,11 +117,12 @@ def train(
         other = "--together" if together else "--network"
         raise ValueError(f"give --model {model} or {other}, not both: a model of your own is trained alone")
     make = find_model(model)
-    given = {flag: value for flag, value in asdict(config).items() if value is not None}
+    sizes = read_latents(config.latents)
+    given = {flag: value for flag, value in asdict(config).items() if value is not None} | sizes
     start = TrainConfig(network=config.network or TrainConfig.network)  # on which a preset may depend
     chosen = replace(PRESETS[preset](start) if preset in PRESETS else start, **given)
     own = None if chosen.dataset in DATASETS else load(chosen.dataset, data_dir)
-    chosen = _named_as(chosen, own, make, config.latents, data_dir)
+    chosen = _named_as(chosen, own, make, sizes, data_dir)
     estimators = together or (chosen.estimator,)
     configs = [replace(chosen, estimator=estimator) for estimator in estimators]
     paths = [runs / (f"{name}-{one.estimator}" if together else name) if name else _place(runs, one) for one in configs]
@@ -150,7 +155,7 @@ def _named_as(
     config: TrainConfig,
     own: Dataset | None,
     make: Callable[..., Any] | None,
-    latents: int | None,
+    sizes: Mapping[str, int],
     data_dir: Path | None,
 ) -> TrainConfig:
     """Return a configuration with the names of the user's own data set and model."""
@@ -158,9 +163,23 @@ def _named_as(
     if make is None:
         return named
     found, _ = pipeline.own_model(named, make, own or load(named.dataset, data_dir))
-    if latents is not None and latents != found.latents:
-        raise ValueError(f"--latents {latents} contradicts the model, which has {found.latents}: leave it out")
+    if any(getattr(found, field) != size for field, size in sizes.items()):
+        typed, has = latents_in_words(config), latents_in_words(found)
+        raise ValueError(f"--latents {typed} contradicts the model, which has {has}: leave it out")
     return found
+
+
+def read_latents(typed: str | None) -> dict[str, int]:
+    """Return the fields that --latents stands for, none where it was not typed.
+
+    >>> read_latents("20x10"), read_latents("200")
+    ({'latents': 20, 'categories': 10}, {'latents': 200, 'categories': 2})
+    """
+    if typed is None:
+        return {}
+    if not (sizes := re.fullmatch(r"(\d+)(?:x(\d+))?", typed)):
+        raise ValueError(f"--latents must be a number of bits, such as 200, or 20x10 for categories, got {typed!r}")
+    return {"latents": int(sizes[1]), "categories": int(sizes[2] or 2)}
 
 
 def _place(runs: Path, config: TrainConfig) -> Path:

@@ -20,7 +20,13 @@ HIDDEN_WIDTHS: dict[str, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 20
 
 
 def build_vae(
-    network: str, latents: int, pixel_mean: Tensor, replicas: int = 1, seed: int = 0, device: str = "cpu"
+    network: str,
+    latents: int,
+    pixel_mean: Tensor,
+    replicas: int = 1,
+    seed: int = 0,
+    device: str = "cpu",
+    categories: int = 2,
 ) -> BinaryVAE:
     """Return the paper's linear or nonlinear VAE with its initial weights.
 
@@ -29,13 +35,14 @@ def build_vae(
 
     Args:
         network: "linear" or "nonlinear".
-        latents: How many binary latent variables.
+        latents: How many latent variables.
         pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
         replicas: How many independent models, side by side on the leading axis of every parameter.
         seed: Seed of the weights.
         device: Where the model is put; the weights are the same everywhere.
+        categories: Of each latent variable; 2 makes them bits.
     """
-    vae = blank_vae(network, latents, pixel_mean, replicas)
+    vae = blank_vae(network, latents, pixel_mean, replicas, categories)
     generators = [seeded_generator(seed, "init", replica) for replica in range(replicas)]
     layers = [layer for layer in vae.modules() if isinstance(layer, ReplicaLinear)]
     for layer in layers:
@@ -45,15 +52,16 @@ def build_vae(
     return vae.to(device)
 
 
-def blank_vae(network: str, latents: int, pixel_mean: Tensor, replicas: int = 1) -> BinaryVAE:
+def blank_vae(network: str, latents: int, pixel_mean: Tensor, replicas: int = 1, categories: int = 2) -> BinaryVAE:
     """Return the paper's linear or nonlinear VAE with all weights zero, to be loaded from a checkpoint."""
     if network not in HIDDEN_WIDTHS:
         raise unknown_name("network", network, HIDDEN_WIDTHS)
     as_count(replicas, 1, "replicas")
     pixels = pixel_mean.shape[-1]
-    encoder = _perceptron(replicas, (pixels, *HIDDEN_WIDTHS[network], as_count(latents, 1, "latents")))
-    decoder = _perceptron(replicas, (latents, *HIDDEN_WIDTHS[network], pixels))
-    return BinaryVAE(encoder, decoder, latents, pixel_mean, replicas)
+    width = as_count(latents, 1, "latents") * (1 if categories == 2 else as_count(categories, 2, "categories"))
+    encoder = _perceptron(replicas, (pixels, *HIDDEN_WIDTHS[network], width))
+    decoder = _perceptron(replicas, (width, *HIDDEN_WIDTHS[network], pixels))
+    return BinaryVAE(encoder, decoder, latents, pixel_mean, replicas, categories=categories)
 
 
 def _perceptron(replicas: int, widths: Sequence[int]) -> nn.Sequential:

@@ -1,8 +1,9 @@
-"""The binary variational autoencoder, with a leading replica axis in every parameter; it knows no estimator.
+"""The discrete variational autoencoder, with a leading replica axis in every parameter; it knows no estimator.
 
-One stochastic layer of Bernoulli latents b, binary pixels x:
+One stochastic layer of bits b, or of choices among K categories, binary pixels x:
 log w(b) = log p(x|b) + log p(b) - log q(b|x), with shapes x `[R, B, pixels]`, logits `[R, B, latents]`,
-b `[n, R, B, latents]`, log-weights `[n, R, B]`. Training R independent replicas costs little more than training one.
+b `[n, R, B, latents]`, log-weights `[n, R, B]`; of categories, logits `[R, B, latents, K]` and one-hot b
+`[n, R, B, latents, K]`. Training R independent replicas costs little more than training one.
 """
 
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from arms.arguments import as_count
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
 from arms.bench.models.pixels import Pixels
+from arms.latents import Bernoulli, Latent, OneHot
 
 __all__ = ["BinaryVAE", "signs"]
 
@@ -21,15 +24,18 @@ class BinaryVAE(nn.Module):
     """A discrete VAE with any encoder and decoder.
 
     Args:
-        encoder: Module or function from centred pixels `[R, B, pixels]` to logits `[R, B, latents]`.
-        decoder: Module or function from latents as -1 and 1, `[n, R, B, latents]`, to logits `[n, R, B, pixels]`.
-        latents: How many binary latent variables.
+        encoder: Module or function from centred pixels `[R, B, pixels]` to logits `[R, B, latents]`, of categories
+            `[R, B, latents K]`.
+        decoder: Module or function from latents as -1 and 1, `[n, R, B, latents]`, of categories one-hot
+            `[n, R, B, latents K]`, to logits `[n, R, B, pixels]`.
+        latents: How many latent variables.
         pixel_mean: Subtracted from the encoder's input: `[pixels]`, or `[R, 1, pixels]` where replicas learn from
             different data sets.
         replicas: How many independent models are side by side; with more than one, every parameter of encoder and
             decoder must have a leading axis of that length, as in `ReplicaLinear`.
         name: What runs and reports call it.
         likelihood: What the decoder's outputs say of the pixels; unless given, the logits of bits.
+        categories: K, among which each latent variable chooses; 2 makes them bits.
 
     >>> vae = BinaryVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=torch.full((64,), 0.3))
     >>> vae.encode(torch.ones(1, 5, 64)).shape
@@ -48,6 +54,7 @@ class BinaryVAE(nn.Module):
         *,
         name: str = "",
         likelihood: Pixels | None = None,
+        categories: int = 2,
     ) -> None:
         super().__init__()
         if pixel_mean.ndim != 1 and pixel_mean.shape[:-1] != (replicas, 1):
@@ -58,7 +65,9 @@ class BinaryVAE(nn.Module):
         self.encoder, self.decoder = encoder, decoder
         self.replicas, self.latents = replicas, latents
         self.name, self.likelihood = name, likelihood
-        self.prior = nn.Parameter(torch.zeros(replicas, 1, latents))
+        self.categories = as_count(categories, 2, "categories")
+        event = (latents,) if self.categories == 2 else (latents, self.categories)
+        self.prior = nn.Parameter(torch.zeros(replicas, 1, *event))
         self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
 
     @property
@@ -68,19 +77,32 @@ class BinaryVAE(nn.Module):
 
     def extra_repr(self) -> str:
         """Return what is no module of its own."""
-        return f"latents={self.latents}" + (f", likelihood={self.likelihood}" if self.likelihood else "")
+        kind = f"x{self.categories}" if self.categories > 2 else ""
+        return f"latents={self.latents}{kind}" + (f", likelihood={self.likelihood}" if self.likelihood else "")
+
+    def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
+        """Return the latent variables of these logits."""
+        return Bernoulli(logits, context) if self.categories == 2 else OneHot(logits, context)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the logits of q(b|x) `[R, B, latents]`."""
+        """Return the logits of q(b|x) `[R, B, latents]`, or `[R, B, latents, K]`."""
         logits = self.encoder(x - self.pixel_mean)
-        _check_width(logits, self.latents, "encoder")
-        return logits
+        if self.categories == 2:
+            _check_width(logits, self.latents, "encoder")
+            return logits
+        _check_width(logits, self.latents * self.categories, "encoder")
+        of_categories: Tensor = logits.unflatten(-1, (self.latents, self.categories))
+        return of_categories
 
     def decode(self, b: Tensor) -> Tensor:
         """Return the logits of p(x|b) `[*lead, R, B, pixels]`, or what else the likelihood is made of."""
-        logits = self.decoder(signs(b))
+        logits = self.decoder(self._inputs(b))
         _check_width(logits, self._outputs(), "decoder")
         return logits
+
+    def _inputs(self, b: Tensor) -> Tensor:
+        """Return latents as the decoder gets them."""
+        return signs(b) if self.categories == 2 else b.flatten(-2)
 
     def mean_image(self, b: Tensor) -> Tensor:
         """Return the mean of p(x|b), `[*lead, R, B, pixels]` from 0 to 1."""
@@ -103,7 +125,7 @@ class BinaryVAE(nn.Module):
         """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]`.
 
         Args:
-            b: `[n, R, B, latents]`, bits or points between them.
+            b: `[n, R, B, latents]`, bits or points between them; of categories `[n, R, B, latents, K]`.
             x: `[R, B, pixels]` of 0 and 1.
             logits: `[R, B, latents]` of q(b|x).
             attached: How many points, the first ones, are in the graph of the model's parameters and the logits: one
@@ -117,20 +139,30 @@ class BinaryVAE(nn.Module):
         if differentiated and attached <= split:
             last = _with_constants(self)(b[split:], x, logits.detach(), twice=twice)
             return torch.cat([self.log_weights(b[:split].detach(), x, logits, attached), last])
-        # log p(b) - log q(b) in one pass over the samples: b (prior - logits) - softplus(prior) + softplus(logits)
-        softplus = nn.functional.softplus
-        # Padded by a zero, the sum is compiled to a kernel of its own; fused, all else of this shape would wait for it.
-        constant = nn.functional.pad(softplus(logits) - softplus(self.prior), (0, 1)).sum(-1)
-        slope = self.prior - logits
+        slope, constant = self._log_ratio(logits)
+        flat = b if self.categories == 2 else b.flatten(-2)
         likelihood = self.log_likelihood(b, x, attached, differentiated > 0, twice)
         if attached == len(b):
-            return likelihood + ((b * slope).sum(-1) + constant)
+            return likelihood + ((flat * slope).sum(-1) + constant)
         # The rest has the same value but no graph: neither the logits nor the prior learn from it.
-        first, rest = b[:attached], b[attached:]
+        first, rest = flat[:attached], flat[attached:]
         ratio = torch.cat([(first * slope).sum(-1) + constant, (rest * slope.detach()).sum(-1) + constant.detach()])
         return likelihood + ratio
 
     forward = log_weights
+
+    def _log_ratio(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log p(b) - log q(b) as a slope in b, categories side by side, and a constant: one pass over samples.
+
+        Of bits it is b (prior - logits) - softplus(prior) + softplus(logits).
+        """
+        if self.categories > 2:
+            slope = (self.prior.log_softmax(-1) - logits.log_softmax(-1)).flatten(-2)
+            return slope, torch.zeros_like(slope[..., 0])
+        softplus = nn.functional.softplus
+        # Padded by a zero, the sum is compiled to a kernel of its own; fused, all else of this shape would wait for it.
+        constant = nn.functional.pad(softplus(logits) - softplus(self.prior), (0, 1)).sum(-1)
+        return self.prior - logits, constant
 
     def log_likelihood(
         self, b: Tensor, x: Tensor, attached: int | None = None, differentiated: bool = False, twice: bool = False
@@ -144,12 +176,12 @@ class BinaryVAE(nn.Module):
             a = self.decode(b)
             return (x * a - nn.functional.softplus(a)).sum(-1)
         if self.likelihood is None and isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
-            hidden, h = decoder[:-1], signs(b)
+            hidden, h = decoder[:-1], self._inputs(b)
             if len(decoder) > 1:
                 h = _attach_first(hidden, h, attached, _with_constants(hidden) if differentiated else None)
             return affine_log_prob(h, decoder[-1], x, attached, differentiated)
         constant = _with_constants(decoder) if differentiated else None
-        logits = _attach_first(decoder, signs(b), attached, constant)
+        logits = _attach_first(decoder, self._inputs(b), attached, constant)
         _check_width(logits, self._outputs(), "decoder")
         return self.likelihood.log_prob(logits, x) if self.likelihood else bernoulli_log_prob(logits, x)
 

@@ -21,6 +21,10 @@ class Setting(NamedTuple):
     decoder_samples: str
     structure: str = ""
     """Of a model of the user's own: two models of one name may differ."""
+    categories: int = 2
+    """Of each latent."""
+    latents: int = 0
+    """How many latents of more than two categories; bits may be compared in one table, whatever their number."""
 
     @property
     def parts(self) -> list[str]:
@@ -28,7 +32,8 @@ class Setting(NamedTuple):
         decoder = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
         rule = decoder.get(self.decoder_samples, self.decoder_samples)
         network = f"{self.network} (structure {self.structure})" if self.structure else self.network
-        return [self.dataset, network, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
+        latents = [f"{self.latents}x{self.categories} categories"] if self.categories > 2 else []
+        return [self.dataset, network, *latents, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
 
     @property
     def title(self) -> str:
@@ -102,6 +107,8 @@ def setting_of(config: TrainConfig) -> Setting:
         config.steps,
         config.decoder_samples,
         config.structure,
+        config.categories,
+        config.latents if config.categories > 2 else 0,
     )
 
 
@@ -119,7 +126,7 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
 
 
 def _differences(config: TrainConfig) -> tuple[tuple[str, str], ...]:
-    omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS}
+    omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS} - {"latents"}
     return tuple((name, str(value)) for name, value in asdict(config).items() if name not in omitted)
 
 

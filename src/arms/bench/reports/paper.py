@@ -74,7 +74,16 @@ def caveats(group: Group) -> list[str]:
 
 def _departures(group: Group) -> list[str]:
     """Return a sentence with the fields in which these runs differ from the paper, if there are any."""
-    fields = ("steps", "decoder_samples", "batch_size", "latents", "learning_rate", "prior_learning_rate", "precision")
+    fields = (
+        "steps",
+        "decoder_samples",
+        "batch_size",
+        "latents",
+        "categories",
+        "learning_rate",
+        "prior_learning_rate",
+        "precision",
+    )
     paper = paper_preset(TrainConfig())
     differences = []
     for name in fields:

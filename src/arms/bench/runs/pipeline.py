@@ -30,7 +30,6 @@ from arms.bench.runs.memory import free_memory, is_out_of_memory
 from arms.bench.training.engine import Execution
 from arms.bench.training.state import finite_replicas
 from arms.bench.training.trainer import check_replicas
-from arms.latents import Bernoulli
 
 __all__ = ["MakeModel", "OnRunRecord", "load_model", "own_model", "train", "train_together"]
 
@@ -226,9 +225,13 @@ def own_model(config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Datase
     check_replicas(own, config.replicas)
     _check_on_images(own, dataset)
     name, structure = name_of(own), structure_of(own)
-    if not own.name and structure == structure_of(blank_vae(config.network, own.latents, dataset.pixel_mean())):
+    if not own.name and structure == structure_of(_built_in(config, own, dataset)):
         name, structure = config.network, ""  # the built-in network itself, made by hand
-    return replace(config, network=name, structure=structure, latents=own.latents), own
+    return replace(config, network=name, structure=structure, latents=own.latents, categories=own.categories), own
+
+
+def _built_in(config: TrainConfig, own: BinaryVAE, dataset: Dataset) -> BinaryVAE:
+    return blank_vae(config.network, own.latents, dataset.pixel_mean(), categories=own.categories)
 
 
 def _check_on_images(model: BinaryVAE, dataset: Dataset) -> None:
@@ -246,14 +249,13 @@ def _check_on_images(model: BinaryVAE, dataset: Dataset) -> None:
         x = observe(images, dataset.levels, bits=model.sees_bits).expand(model.replicas, -1, -1)
         try:
             logits = model.encode(x)
-            latent = Bernoulli(logits)
-            weights = model.log_weights(latent.sample(3), x, logits)
+            weights = model.log_weights(model.latent(logits).sample(3), x, logits)
         except Exception as error:
             raise ValueError(
                 f"the model {name_of(model)!r} cannot be applied to images {list(x.shape)} (replicas, images, pixels) "
                 f"of {dataset.name}: {error}"
             ) from error
-    expected = ((*x.shape[:-1], model.latents), (3, *x.shape[:-1]))
+    expected = ((*x.shape[:-1], *model.prior.shape[2:]), (3, *x.shape[:-1]))
     if (tuple(logits.shape), tuple(weights.shape)) != expected:
         raise ValueError(
             f"the model {name_of(model)!r} must return logits {list(expected[0])} and log-weights {list(expected[1])} "
@@ -269,7 +271,7 @@ def _blank_like(run: Run, config: TrainConfig, dataset: Dataset, model: BinaryVA
             "load_model(run, model=...) or --model my_module:make_model"
         )
     if model is None:
-        return blank_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas)
+        return blank_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas, config.categories)
     same, own = own_model(config, model, dataset)
     if config.structure and same.structure != config.structure:
         raise ValueError(

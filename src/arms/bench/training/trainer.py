@@ -28,7 +28,6 @@ from arms.bench.training.state import (
 )
 from arms.bench.training.torch_private import lerp_all_
 from arms.estimators import Estimator, ExtraSample, Options, as_estimator, estimate, variance_loss
-from arms.latents import Bernoulli
 
 __all__ = ["UNCHECKED", "Estimated", "Trainer", "check_replicas", "prepared_estimator"]
 
@@ -69,12 +68,14 @@ class Trainer:
         self.device = self.data.images.device
         if model is None:
             pixel_mean = datasets[0].pixel_mean()
-            model = build_vae(config.network, config.latents, pixel_mean, config.replicas, config.seed, device)
+            model = build_vae(
+                config.network, config.latents, pixel_mean, config.replicas, config.seed, device, config.categories
+            )
         check_replicas(model, config.replicas)
         self.model = model.to(device)
         self.noise = Noise.of(config.seed, self.device)
         self._noise = self.noise.generator  # None on a GPU: the device's default, which alone can be compiled
-        self.estimator = prepared_estimator(config, model.latents, self.data.images.shape[1], device, estimator)
+        self.estimator = prepared_estimator(config, model.prior.shape[2:], self.data.images.shape[1], device, estimator)
         for layer in model.modules():
             if isinstance(layer, ReplicaLinear):  # a rough gradient can be taken only once
                 layer.rough_gradients = config.precision == "medium" and self.estimator.slopes != "twice"
@@ -150,11 +151,14 @@ class Trainer:
                 differentiated=self.estimator.derivatives,
                 twice=self.estimator.slopes == "twice",
             ),
-            Bernoulli(logits.detach(), context=x),
+            self.model.latent(logits.detach(), x),
             self._noise,
             UNCHECKED,
         )
-        self.elbo_sum.add_(found.values.detach().mean((0, 2)))
+        if self.estimator.equal_weights:
+            self.elbo_sum.add_(found.values.detach().mean((0, 2)))
+        else:
+            self.elbo_sum.add_(found.value.detach().mean(-1))
         outputs, starts = (logits, found.value), (self._scale * found.grad.detach(), self._weight)
         if found.grad.requires_grad:  # a mean over images for each replica: what one learns depends on no neighbour
             loss = self.config.replicas * variance_loss(found)
@@ -260,13 +264,13 @@ class Trainer:
 
 
 def prepared_estimator(
-    config: TrainConfig, latents: int, pixels: int, device: str, estimator: Estimator | None = None
+    config: TrainConfig, event: torch.Size, pixels: int, device: str, estimator: Estimator | None = None
 ) -> Estimator:
     """Return the estimator of a run, by default the one its configuration names, with fresh parameters of its own."""
     generator = seeded_generator(config.seed, "estimator", device=device)
     batch = (config.replicas, config.batch_size)
     chosen = estimator or as_estimator(config.estimator, config.num_samples)
-    prepared = chosen.prepare(torch.Size([*batch, latents]), torch.Size([*batch, pixels]), generator)
+    prepared = chosen.prepare(torch.Size([*batch, *event]), torch.Size([*batch, pixels]), generator)
     for parameter in prepared.parameters():
         if parameter.ndim == 0 or len(parameter) != config.replicas:
             raise ValueError(

@@ -1,0 +1,130 @@
+"""Training a categorical VAE: the test bound of each estimator after the same number of steps, at its own best rate.
+
+    python benchmarks/categorical_training.py train --output benchmarks/results/categorical_training.json
+    python benchmarks/categorical_training.py show --output benchmarks/results/categorical_training.json
+
+Dynamic MNIST, 20 latents of 10 categories, n = 4, five seeds, cosine schedules from three rates. All rates of an
+estimator, and estimators that ask the same of the model, share one pack. `show` prints the test bound of the rate with
+the best validation bound (both K = 100). What is finished is in the output file after every pack, and is not repeated.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from time import perf_counter
+from typing import Any
+
+import torch
+from time_to_bound import run_pack
+
+from arms.bench.config import TrainConfig
+from arms.bench.data import load
+from arms.bench.ensemble import group_for_ensembles
+from arms.estimators import BIASED_ESTIMATORS
+
+BUDGETS = {
+    "loorf": 4,
+    "arms-s": 4,
+    "disarm-tree": 4,
+    "midpoint": 4,
+    "midpoint-single": 2,
+    "reinmax": 4,
+    "unord": 4,
+}
+RATES = (1e-3, 3e-3, 6e-3)
+LATENTS, CATEGORIES = 20, 10
+LOOKS = 5
+KEY = ("network", "estimator", "num_samples", "learning_rate", "steps", "seed")
+
+
+def configs(args: argparse.Namespace, network: str) -> list[TrainConfig]:
+    return [
+        TrainConfig(
+            dataset=args.dataset,
+            network=network,
+            estimator=estimator,
+            num_samples=BUDGETS[estimator],
+            latents=LATENTS,
+            categories=CATEGORIES,
+            schedule="cosine",
+            learning_rate=rate,
+            steps=args.steps,
+            replicas=args.replicas,
+            precision=args.precision,
+        )
+        for estimator, rate in product(args.estimators, RATES)
+    ]
+
+
+def train(args: argparse.Namespace) -> None:
+    start, data = perf_counter(), {args.dataset: load(args.dataset)}
+    result: dict[str, Any] = json.loads(args.output.read_text()) if args.output.exists() else {"rows": []}
+    result |= {"command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "precision": args.precision}
+    result["commit"] = os.environ.get("ARMS_COMMIT", "")
+    if args.device.startswith("cuda"):
+        result["device"] = torch.cuda.get_device_name()
+    done = {tuple(row[name] for name in KEY) for row in result["rows"]}
+    for network in args.networks:
+        missing = [one for one in configs(args, network) if tuple(getattr(one, name) for name in KEY) not in done]
+        for together in group_for_ensembles(missing):
+            names = ", ".join(dict.fromkeys(one.estimator for one in together))
+            if perf_counter() - start > args.seconds:
+                print(f"left: {network}: {names}")
+                continue
+            print(f"{network}: {names}", flush=True)
+            result["rows"] += run_pack(together, data, args.device, LOOKS, [args.steps])
+            args.output.write_text(json.dumps(result))
+
+
+def show(args: argparse.Namespace) -> None:
+    """Print a table for each network, best first, biased ones last."""
+    from arms.bench.reports.groups import marked  # a machine that only trains need not have what reports are made with
+
+    rows = json.loads(args.output.read_text())["rows"]
+    for network in dict.fromkeys(row["network"] for row in rows):
+        best: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            last = row["curve"][-1]
+            if row["network"] == network and None not in last["valid"]:
+                known = best.get(row["estimator"])
+                if known is None or mean(last["valid"]) > mean(known["curve"][-1]["valid"]):
+                    best[row["estimator"]] = row
+        print(f"\n{network}\n")
+        print("| estimator | n | evaluations | derivatives | rate | train ELBO | test bound, K = 100 | us a step |")
+        print("|---" * 8 + "|")
+        for row in sorted(best.values(), key=lambda row: (row["estimator"] in BIASED_ESTIMATORS, -bound(row))):
+            last = row["curve"][-1]
+            share = row["us per step of the pack"] * args.replicas / row["replicas of the pack"]
+            work = f"{row['num_samples']} | {row['evaluations']} | {row['derivatives']}"
+            test = f"{bound(row):.2f} ± {stdev(last['test']):.2f}"
+            rate, elbo = f"{row['learning_rate']:g}", f"{mean(last['train']):.2f}"
+            print(f"| {marked(row['estimator'])} | {work} | {rate} | {elbo} | {test} | {share:.0f} |")
+
+
+def bound(row: dict[str, Any]) -> float:
+    return float(mean(row["curve"][-1]["test"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phase", choices=["train", "show"])
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--dataset", default="dynamic-mnist")
+    parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
+    parser.add_argument("--estimators", nargs="+", default=list(BUDGETS))
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--replicas", type=int, default=5)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="medium")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no pack after this long")
+    args = parser.parse_args()
+    (show if args.phase == "show" else train)(args)
+
+
+if __name__ == "__main__":
+    main()
