@@ -1,0 +1,418 @@
+"""Variance of estimators of categorical latents relative to LOORF's, the bias of the biased ones, and what they cost.
+
+    OMP_NUM_THREADS=1 python benchmarks/categorical_variance.py
+    python benchmarks/categorical_variance.py --markdown
+
+The variance is summed over all logits and divided by that of LOORF with as many samples as the estimator makes
+evaluations; the geometric mean of that over several draws of the logits, standard normal times a scale, is the ratio.
+Its standard error is that of the replicas, for these logits. Problems, of d latents with K categories each:
+
+    toy:     f = sum over latents of (z / (K - 1) - 0.499)^2
+    random:  f ~ N(0, 1), another one for each of the K^d joint states
+    network: f = v . tanh(gain W z / sqrt(d)), 20 units, z one-hot, all weights standard normal. The gain says how wild
+             it is: at 1 it is smooth, at 10 most units are thresholds.
+
+Where all states can be enumerated, the mean estimates are held against the gradient. A score is close to normal only if
+what it averages happened often, so categories that were drawn less than 300 times are left out. Bias is
+|E g - gradient| / |gradient|; each of these estimators is a mean over independent samples, so it does not depend on n.
+
+Times are CPU times of draw and combine without the objective, all contenders in turn in every round, as ratios within
+the round. --markdown reads the file of results.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from vae_variance import Known, quotient, relative_bias, rounded, variance
+
+import arms
+from arms.checks import exact_gradient
+from arms.checks.variance import ENUMERABLE
+from arms.checks.verdicts import judge_score
+from arms.couplings.base import undo_pairs
+from arms.couplings.orders import order_pair_law
+from arms.estimators.base import TensorObjective
+
+BLACK_BOX = ["arms-s", "arms-strat", "arms-d", "disarm-tree", "disarm-sb", "unord"]
+BIASED = ["reinmax", "st-gumbel", "gumbel-softmax"]
+SIZES = [(3, 1), (5, 1), (10, 1), (3, 3), (5, 3), (10, 3), (4, 5)]
+"""Categories and latents of the small problems."""
+SAMPLES = [2, 4, 8, 16]
+NETWORK_SAMPLES = [2, 4, 8]
+BIASED_SAMPLES = 8
+REFERENCES = [("midpoint", 32), ("arms-s", 64)]
+"""What the gradient of a network with too many states is known from: the one of lower variance."""
+UNITS = 20
+ROWS = 16
+"""Of a batch, as in training: what coefficients may be fitted on."""
+AT_ONCE = 400
+"""Replicas of one call, so that it fits into the cache; a multiple of ROWS."""
+BASELINE = 4
+"""Times as many replicas for LOORF, by which all others are divided."""
+ENOUGH = 300
+RESULTS = Path(__file__).parent / "results" / "categorical_variance.json"
+
+Row = dict[str, Any]
+
+
+class OneLaw(arms.Dirichlet):
+    """The Dirichlet copula for a batch whose rows all have the same logits: its costly law of a pair is made once."""
+
+    def undo(self, latent: arms.Latent, n: int, r: Tensor) -> Tensor:
+        assert isinstance(latent, arms.OneHot)
+        law = order_pair_law(arms.OneHot(latent.logits[0, 0]), n)
+        return undo_pairs(latent, law.expand(*r.shape, r.shape[-1]), r)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A kind of objective, and how large it is."""
+
+    kind: str
+    categories: int
+    latents: int
+    scale: float = 1.0
+    """Of the logits."""
+    gain: float = 1.0
+
+    @property
+    def title(self) -> str:
+        extras = [f"logits x {self.scale:g}"] * (self.scale != 1) + [f"gain {self.gain:g}"] * (self.gain != 1)
+        return ", ".join([f"{self.kind} K{self.categories} d{self.latents}", *extras])
+
+    @property
+    def states(self) -> int:
+        return int(self.categories**self.latents)
+
+    def instance(self, seed: int) -> "Instance":
+        """Return logits and an objective."""
+        generator = Generator().manual_seed(seed)
+        logits = self.scale * torch.randn(self.latents, self.categories, generator=generator)
+        if self.kind == "random":
+            return Instance(arms.Categorical(logits), self._table(generator), generator)
+        objective = self._network(generator) if self.kind == "network" else self._toy
+        return Instance(arms.OneHot(logits), objective, generator)
+
+    def _toy(self, z: Tensor) -> Tensor:
+        place = z @ torch.linspace(0, 1, self.categories)
+        return (place - 0.499).square().sum(-1)
+
+    def _table(self, generator: Generator) -> TensorObjective:
+        table = torch.randn(self.states, generator=generator)
+        powers = self.categories ** torch.arange(self.latents)
+        return lambda z: table[(z * powers).sum(-1)]
+
+    def _network(self, generator: Generator) -> TensorObjective:
+        inward = torch.randn(self.latents * self.categories, UNITS, generator=generator)
+        inward *= self.gain / math.sqrt(self.latents)
+        outward = torch.randn(UNITS, generator=generator)
+        return lambda z: torch.tanh(z.flatten(-2) @ inward) @ outward
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """One draw of the logits and of whatever else is random in a problem."""
+
+    latent: arms.OneHot
+    objective: TensorObjective
+    generator: Generator
+
+    def draw(self, estimator: arms.Estimator, replicas: int) -> Tensor:
+        """Return estimates `[replicas, 1, d K]`."""
+        shape = (AT_ONCE // ROWS, ROWS, *self.latent.logits.shape)
+        batch = type(self.latent)(self.latent.logits.expand(shape))
+        calls = [
+            estimator(self.objective, batch, self.generator, validate=False).grad for _ in range(replicas // AT_ONCE)
+        ]
+        return torch.cat(calls).view(replicas, 1, -1)
+
+    def gradient(self) -> Tensor | None:
+        """Return the gradient `[1, d K]`, unless there are too many states."""
+        if self.latent.count_states() > ENUMERABLE:
+            return None
+        return exact_gradient(self.objective, self.latent).view(1, -1)
+
+
+@dataclass
+class Tally:
+    """What is known of an estimator after some of a problem's instances."""
+
+    estimator: arms.Estimator
+    ratios: list[Known]
+    scores: list[Tensor]
+    biases: list[Known]
+
+
+def contender(name: str, n: int) -> arms.Estimator:
+    return arms.ARMS(n, OneLaw()) if name == "arms-d" else arms.as_estimator(name, n)
+
+
+def contenders(problem: Problem) -> Iterator[tuple[str, arms.Estimator]]:
+    """Yield what is measured on a problem, but for LOORF."""
+    is_network = problem.kind == "network"
+    for n, name in product(NETWORK_SAMPLES if is_network else SAMPLES, BLACK_BOX):
+        if name != "unord" or (n <= problem.states and not is_network):
+            yield name, contender(name, n)
+    if is_network:
+        yield from (("midpoint", arms.as_estimator("midpoint", n)) for n in NETWORK_SAMPLES)
+        # a single pair is the same of both
+        yield from (("midpoint-single", arms.as_estimator("midpoint-single", n)) for n in NETWORK_SAMPLES if n > 2)
+    if problem.kind != "random":  # whose table has nothing between its states
+        yield from ((name, arms.as_estimator(name, BIASED_SAMPLES)) for name in BIASED)
+
+
+def measure(problem: Problem, draws: int, replicas: int) -> list[Row]:
+    """Return the rows of one problem."""
+    tallies: dict[tuple[str, int], Tally] = {}
+    for seed in range(draws):
+        instance = problem.instance(seed)
+        gradient = instance.gradient()
+        reference = references(instance, gradient, replicas) if problem.kind != "random" else None
+
+        @cache
+        def baseline(count: int, instance: Instance = instance) -> Known:
+            return variance(instance.draw(arms.as_estimator("loorf", count), BASELINE * replicas))
+
+        for name, estimator in contenders(problem):
+            count = estimator.evaluations
+            assert count is not None
+            estimates = instance.draw(estimator, replicas)
+            tally = tallies.setdefault((name, count), Tally(estimator, [], [], []))
+            tally.ratios.append(quotient(variance(estimates), baseline(count)))
+            if not estimator.unbiased and reference is not None:
+                tally.biases.append(relative_bias(estimates[:, 0], reference))
+            if estimator.unbiased and gradient is not None:
+                tally.scores.append(scores(estimates[:, 0], gradient, instance.latent, estimator.num_samples))
+    rows = [row(name, tally) for (name, _), tally in tallies.items()]
+    if problem.kind != "network":
+        rows += [{"estimator": "exact", "n": n, "ratio": 0.0} for n in SAMPLES if n >= problem.states]
+    return [{"problem": problem.title, "kind": problem.kind} | found for found in rows]
+
+
+def references(instance: Instance, gradient: Tensor | None, replicas: int) -> Tensor:
+    """Return estimates of the gradient for the bias `[replicas, d K]`, or copies of it where it is known."""
+    if gradient is not None:
+        return gradient.expand(replicas, -1)
+    drawn = [instance.draw(arms.as_estimator(name, n), replicas) for name, n in REFERENCES]
+    return min(drawn, key=variance)[:, 0]
+
+
+def scores(estimates: Tensor, gradient: Tensor, latent: arms.OneHot, n: int) -> Tensor:
+    """Return z of the mean estimate for every logit whose category was drawn often enough."""
+    often = (len(estimates) * n * latent.mean().flatten() >= ENOUGH).expand_as(gradient)
+    estimates = estimates.double()
+    error = estimates.std(0, keepdim=True) / math.sqrt(len(estimates))
+    return ((estimates.mean(0, keepdim=True) - gradient) / error)[often]
+
+
+def row(name: str, tally: Tally) -> Row:
+    ratio = geometric_mean(tally.ratios)
+    one = tally.estimator
+    found = {
+        "estimator": name, "n": one.num_samples, "evaluations": one.evaluations, "derivatives": one.derivatives,
+        "unbiased": one.unbiased, "ratio": rounded(ratio.value), "ratio_error": rounded(ratio.error),
+    }  # fmt: skip
+    if tally.biases:
+        values = torch.tensor([bias.value for bias in tally.biases])
+        error = math.hypot(*(bias.error for bias in tally.biases)) / len(values)
+        found |= {"bias": rounded(values.mean().item()), "bias_error": rounded(error)}
+    together = torch.cat(tally.scores) if tally.scores else torch.empty(0)
+    if len(together):
+        found |= {"scores": len(together), "largest_score": rounded(together.abs().max().item())}
+        found |= {"mean_square_score": rounded(together.square().mean().item())}
+    return found
+
+
+def geometric_mean(ratios: Sequence[Known]) -> Known:
+    value = math.exp(sum(math.log(ratio.value) for ratio in ratios) / len(ratios))
+    return Known(value, value * math.hypot(*(ratio.error / ratio.value for ratio in ratios)) / len(ratios))
+
+
+def times(names: Sequence[str], shape: Sequence[int], n: int, rounds: int) -> dict[str, float]:
+    """Return the median over rounds of each estimator's CPU time for draw and combine, over LOORF's in the round."""
+    generator = Generator().manual_seed(0)
+    latent = arms.OneHot(torch.randn(*shape, generator=generator))
+    steps = {name: step_of(arms.as_estimator(name, n), latent, generator) for name in names}
+    ratios: dict[str, list[float]] = {name: [] for name in names}
+    for index in range(rounds + 2):
+        seconds = {}
+        for name, step in steps.items():
+            start = process_time()
+            step()
+            seconds[name] = process_time() - start
+        if index >= 2:  # the first ones warm up
+            for name in names:
+                ratios[name].append(seconds[name] / seconds["loorf"])
+    return {name: float(f"{median(found):.3g}") for name, found in ratios.items()}
+
+
+def step_of(estimator: arms.Estimator, latent: arms.OneHot, generator: Generator) -> Callable[[], None]:
+    count = estimator.evaluations
+    assert count is not None
+    values = torch.randn(count, *latent.batch_shape, generator=generator)
+    slopes = torch.randn(estimator.derivatives, *latent.logits.shape, generator=generator)
+
+    def step() -> None:
+        estimator.combine(estimator.draw(latent, generator), values, slopes)
+
+    return step
+
+
+PROBLEMS = [
+    *(Problem(kind, categories, latents) for kind in ("toy", "random") for categories, latents in SIZES),
+    Problem("random", 10, 3, scale=3.0),
+    Problem("network", 10, 3),
+    Problem("network", 5, 20),
+    Problem("network", 10, 20),
+    Problem("network", 10, 60),
+    Problem("network", 10, 20, gain=3.0),
+    Problem("network", 10, 20, gain=10.0),
+]
+
+
+def shown(ratio: float) -> str:
+    return "0" if ratio == 0 else f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3f}"
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Return all tables."""
+    rows = result["rows"]
+    lines = [*small_table(rows), "", *network_table(rows), "", *bias_table(rows), "", *time_table(result["times"])]
+    return "\n".join([*lines, "", *facts(rows)])
+
+
+def small_table(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each problem, and in its cells the ratios at every n."""
+    names = [*BLACK_BOX, "exact"]
+    lines = [f"Variance / LOORF's at n = {', '.join(map(str, SAMPLES))}", ""]
+    lines += [f"| problem | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    for problem in dict.fromkeys(row["problem"] for row in rows if row["kind"] != "network"):
+        found = {(row["estimator"], row["n"]): shown(row["ratio"]) for row in rows if row["problem"] == problem}
+        cells = [[found.get((name, n), "-") for n in SAMPLES] for name in names]
+        texts = ["" if set(cell) == {"-"} else " / ".join(cell) for cell in cells]
+        lines.append(f"| {problem} | {' | '.join(texts)} |")
+    return lines
+
+
+def by_problem(rows: Sequence[Row], cell: Callable[[Row], str]) -> list[str]:
+    """Return a line for each estimator and its work, and a column for each problem."""
+    problems = list(dict.fromkeys(row["problem"] for row in rows))
+    lines = [f"| estimator | evaluations | derivatives | {' | '.join(problems)} |"]
+    lines.append("|---|" + "--:|" * (2 + len(problems)))
+    for name, evaluations in dict.fromkeys((row["estimator"], row["evaluations"]) for row in rows):
+        mine = {row["problem"]: row for row in rows if (row["estimator"], row["evaluations"]) == (name, evaluations)}
+        first = next(iter(mine.values()))
+        title = name if first["unbiased"] else f"{name} (biased)"
+        cells = [cell(mine[problem]) if problem in mine else "" for problem in problems]
+        lines.append(f"| {title} | {evaluations} | {first['derivatives']} | {' | '.join(cells)} |")
+    return lines
+
+
+def network_table(rows: Sequence[Row]) -> list[str]:
+    order = [*BLACK_BOX, "midpoint", "midpoint-single", *BIASED]
+    networks = [row for row in rows if row["kind"] == "network"]
+    networks.sort(key=lambda row: order.index(row["estimator"]))
+    return ["Networks: variance / LOORF's at as many evaluations", "", *by_problem(networks, ratio_cell)]
+
+
+def ratio_cell(row: Row) -> str:
+    return shown(row["ratio"])
+
+
+def bias_table(rows: Sequence[Row]) -> list[str]:
+    biased = [row for row in rows if "bias" in row]
+    kept = [row for row in biased if row["kind"] == "network" or row["problem"] == "toy K10 d3"]
+    lines = ["Biased estimators: |E g - gradient| / |gradient|, whatever the number of samples", ""]
+    return lines + by_problem(kept, lambda row: f"{row['bias']:.3f} ± {row['bias_error']:.3f}")
+
+
+def time_table(found: Sequence[Row]) -> list[str]:
+    lines = ["Time of draw and combine / LOORF's", ""]
+    names = list(found[0]["ratios"])
+    lines += [f"| | {' | '.join(names)} |", "|---|" + "--:|" * len(names)]
+    for one in found:
+        cells = [f"{one['ratios'][name]:.1f}" if name in one["ratios"] else "" for name in names]
+        batch, latents, categories = one["shape"]
+        lines.append(f"| K = {categories:,}, n = {one['n']}, d = {latents}, B = {batch} | {' | '.join(cells)} |")
+    return lines
+
+
+def facts(rows: Sequence[Row]) -> list[str]:
+    """Return the largest errors, and what became of the scores of each estimator."""
+    unbiased = [row for row in rows if "ratio_error" in row and row["unbiased"]]
+    lines = []
+    for title, kept in (("Small problems", {"toy", "random"}), ("Networks", {"network"})):
+        errors = sorted(row["ratio_error"] / row["ratio"] for row in unbiased if row["kind"] in kept)
+        lines.append(
+            f"{title}: standard errors of the ratios, half of them below {errors[len(errors) // 2]:.1%}, all below "
+            f"{errors[-1]:.1%}"
+        )
+    for name in dict.fromkeys(row["estimator"] for row in unbiased):
+        mine = [row for row in unbiased if row["estimator"] == name and row.get("scores")]
+        count = sum(row["scores"] for row in mine)
+        finding = judge_score(name, max(row["largest_score"] for row in mine), count)
+        square = sum(row["scores"] * row["mean_square_score"] for row in mine) / count
+        lines.append(f"{name} against enumeration: {finding.verdict}, {finding.figure}; mean z^2 {square:.2f}")
+    return lines
+
+
+def write(result: dict[str, Any], path: Path) -> None:
+    """Write results, a row a line."""
+    head = json.dumps({name: value for name, value in result.items() if name != "rows"}, indent=1)
+    rows = ",\n  ".join(json.dumps(row) for row in result["rows"])
+    path.write_text(f'{head[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=6, help="of the logits, on small problems")
+    parser.add_argument("--replicas", type=int, default=4000, help="of each estimate there")
+    parser.add_argument("--network-draws", type=int, default=4)
+    parser.add_argument("--network-replicas", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=40, help="of the times")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--markdown", action="store_true", help="print the tables of the results that are there")
+    options = parser.parse_args()
+    if options.markdown:
+        print(markdown(json.loads(options.output.read_text())))
+        return
+    for count in (options.replicas, options.network_replicas):
+        if count < AT_ONCE or count % AT_ONCE:
+            parser.error(f"replicas must be a multiple of {AT_ONCE}, got {count}")
+    torch.set_num_threads(1)
+    result: dict[str, Any] = {
+        "command": " ".join(["python", *sys.argv]), "torch": torch.__version__,
+        "draws": options.draws, "replicas": options.replicas, "network_draws": options.network_draws,
+        "network_replicas": options.network_replicas, "rounds": options.rounds, "times": [], "rows": [],
+    }  # fmt: skip
+    for names, shape in (
+        (["loorf", *BLACK_BOX, "midpoint", *BIASED], (50, 20, 10)),
+        (["loorf", "arms-s", "arms-strat"], (4, 4, 10_000)),
+    ):
+        result["times"].append({"shape": shape, "n": 8, "ratios": times(names, shape, 8, options.rounds)})
+        print(result["times"][-1], flush=True)
+    for problem in PROBLEMS:
+        is_network = problem.kind == "network"
+        draws = options.network_draws if is_network else options.draws
+        replicas = options.network_replicas if is_network else options.replicas
+        start = process_time()
+        with torch.no_grad():
+            result["rows"] += measure(problem, draws, replicas)
+        print(f"{problem.title}: {process_time() - start:.0f} s", flush=True)
+        write(result, options.output)
+
+
+if __name__ == "__main__":
+    main()
