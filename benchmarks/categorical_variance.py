@@ -1,6 +1,6 @@
 """Variance of estimators of categorical latents relative to LOORF's, the bias of the biased ones, and what they cost.
 
-    OMP_NUM_THREADS=1 python benchmarks/categorical_variance.py
+    python benchmarks/categorical_variance.py
     python benchmarks/categorical_variance.py --markdown
 
 The variance is summed over all logits and divided by that of LOORF with as many samples as the estimator makes
