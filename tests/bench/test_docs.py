@@ -1,11 +1,15 @@
 """The documentation is true: its code runs, and its tables are what the committed results say."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from arms.bench.cli import main
+from arms.bench.runs.directory import Run
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -44,3 +48,39 @@ def test_its_tables_are_those_of_the_results(page: str, words: list[str], rows: 
     lines = [line.strip() for line in run(*words).splitlines() if re.match(rows, line.strip())]
     assert len(lines) >= 2
     assert [line for line in lines if line not in text] == []
+
+
+# ---- docs/own_models.md: a user's afternoon, with fewer steps
+
+
+OWN_MODELS = (ROOT / "docs" / "own_models.md").read_text()
+
+
+def small(text: str) -> str:
+    return text.replace("2000", "20").replace("3000", "30").replace("evaluate=500", "evaluate=20")
+
+
+def test_the_page_on_own_models_is_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, *scripts = re.findall(r"```python\n(.*?)```", OWN_MODELS, flags=re.DOTALL)
+    (tmp_path / "nets.py").write_text(model)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "nets", raising=False)
+    exec(compile(small("\n".join([model, *scripts])), "own_models.md", "exec"), {"__name__": "page"})
+    assert "Dataset('faces', 270 train" in capsys.readouterr().out
+    (commands,) = re.findall(r"```sh\n(.*?)```", OWN_MODELS, flags=re.DOTALL)
+    said = []
+    for line in small(commands).splitlines():
+        words = shlex.split(line)
+        quick = {"train": ["--report-every", "10", "--evaluate", "30"], "variance": ["--repeats", "3"]}
+        monkeypatch.setattr(sys, "argv", [*words, *quick.get(words[1], [])])
+        main()
+        said.append(capsys.readouterr().out)
+    assert "runs/conv goes on from step 20 to 30" in said[2]
+    assert Run("runs/conv").config().steps == 30
+    assert "shapes@" in said[3]
+    page = Path("report.html").read_text()
+    for title in ("conv, n = 4, 30 steps", "deep, tanh, n = 4, 30 steps", "faces, conv, n = 4, 20 steps"):
+        assert title in page
