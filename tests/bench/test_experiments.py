@@ -56,7 +56,7 @@ def test_paper_scale_is_the_papers_protocol() -> None:
 
 
 def test_mistakes_help() -> None:
-    with pytest.raises(ValueError, match="no experiment is called 'table9': choose one of figure1"):
+    with pytest.raises(ValueError, match="no experiment is called 'table9': perhaps table4 or table3; choose"):
         configs("table9", "smoke")
     with pytest.raises(ValueError, match="no scale is called 'huge': choose one of smoke"):
         configs("table1", "huge")  # type: ignore[arg-type]

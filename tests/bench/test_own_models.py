@@ -143,6 +143,20 @@ def test_another_model_is_refused(tmp_path: Path, digits: Dataset) -> None:
         train(CONFIG, run.path, dataset=digits, model=activated(nn.Tanh))
 
 
+def test_a_model_without_a_name_comes_back(tmp_path: Path, digits: Dataset) -> None:
+    """As an object, also where the configuration is the run's own."""
+    run = train(CONFIG, tmp_path / "run", dataset=digits, model=conv(digits))
+    assert run.config().network == "own"
+    model, _ = load_model(run, "cpu", model=conv(digits), dataset=digits)
+    assert same(model.state_dict(), weights(run))
+    longer = replace(run.config(), steps=30)
+    with pytest.raises(ValueError, match="'own' is a model of your own: give it, as model="):
+        train(longer, run.path, dataset=digits)
+    assert run.result(), "nothing was changed"
+    train(longer, run.path, dataset=digits, model=conv(digits), notify=lambda line: None)
+    assert run.step() == 30
+
+
 def test_the_built_in_network_by_hand_is_the_built_in_one(tmp_path: Path, digits: Dataset) -> None:
     from arms.bench import build_vae
 

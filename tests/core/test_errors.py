@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -30,9 +31,15 @@ class WrongDebias(arms.Systematic):
         return torch.ones(n)
 
 
-def call(logits: object = None, estimator: object = "arms-s", n: object = 4, objective: object = total) -> Tensor:
+def call(
+    logits: object = None,
+    estimator: object = "arms-s",
+    n: object = 4,
+    objective: object = total,
+    generator: object = None,
+) -> Tensor:
     phi = torch.zeros(3, 2, requires_grad=True) if logits is None else logits
-    return arms.expectation(objective, phi, estimator, n)  # type: ignore[arg-type]
+    return arms.expectation(objective, phi, estimator, n, generator)  # type: ignore[arg-type]
 
 
 CASES: list[tuple[Callable[[], object], str]] = [
@@ -44,6 +51,31 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: call(estimator="arms"),
         r"no estimator is called 'arms': perhaps arm or arms-s; choose one of reinforce, loorf, .*arms-s",
+    ),
+    (lambda: call(generator=0), r"generator must be a torch.Generator or None, got int: .*manual_seed\(0\)"),
+    (lambda: call(generator="x"), r"generator must be a torch.Generator or None, got str"),
+    (lambda: call(generator=np.random.default_rng()), r"generator must be a torch.Generator or None, got Generator"),
+    (lambda: arms.draw(torch.zeros(2), "loorf", 4, 7), r"try torch.Generator\(\).manual_seed\(7\)"),  # type: ignore[arg-type]
+    (lambda: arms.variance(total, torch.zeros(2), "loorf", 4, 7), r"generator must be a torch.Generator"),  # type: ignore[arg-type]
+    (lambda: call(torch.zeros(3, 2).to_sparse()), r"an ordinary, dense tensor, got one of layout torch.sparse_coo"),
+    (lambda: call(torch.zeros(3, 2).to(torch.float8_e4m3fn)), r"must be floating point, got torch.float8_e4m3fn"),
+    (lambda: call(objective=None), r"the objective must be a function of the samples, got NoneType"),
+    (lambda: call(n=10**30), r"num_samples of ARMS must be an integer >= 2 that a computer can count to, got 1.0e\+30"),
+    (lambda: call(torch.zeros(3, 0), estimator="exact"), r"exact needs at least one latent, got logits \[3, 0\]"),
+    (lambda: arms.variance(total, torch.zeros(3, 0)), r"there must be logits to compare at, got shape \[3, 0\]"),
+    (lambda: arms.variance(total, torch.zeros(0, 3)), r"there must be logits to compare at, got shape \[0, 3\]"),
+    (lambda: arms.ARTS(4, "a"), r"correlation must lie in \[-1, 1\), got 'a'"),  # type: ignore[arg-type]
+    (lambda: arms.REBAR(4, None), r"relaxation must be an arms.Relaxation, got None"),  # type: ignore[arg-type]
+    (lambda: arms.RELAX(4, control=None), r"control must be a module, such as arms.relax_control\(d\), got None"),  # type: ignore[arg-type]
+    (
+        lambda: arms.RELAX(4, control=arms.relax_control(5))(total, torch.zeros(3, 2)),
+        r"control cannot be applied to points \[4, 3, 2\]: mat1",
+    ),
+    (lambda: arms.Systematic().count_law(torch.zeros(2), 2.5), r"n must be an integer >= 1, got 2.5"),  # type: ignore[arg-type]
+    (lambda: arms.LOORF(True), r"num_samples of LOORF must be an integer >= 2, got True"),
+    (
+        lambda: arms.coupled_bound(lambda b: b.sum(-1) * torch.nan, torch.zeros(2)),
+        r"the log-weights must be numbers or -inf, got NaN or infinity",
     ),
     (lambda: call(estimator=7), r"estimator must be a name or an Estimator, got 7"),
     (lambda: call(estimator=arms.LOORF(3)), r"num_samples=4 contradicts LOORF\(num_samples=3\)"),
@@ -124,3 +156,25 @@ def test_refused_budget_leaves_the_generator_alone(n: object) -> None:
 def test_validation_can_be_switched_off() -> None:
     value = arms.expectation(lambda b: b.sum(-1) * torch.nan, torch.zeros(2), "loorf", 4, validate=False)
     assert value.isnan().all()
+
+
+def test_names_of_papers_are_names_too() -> None:
+    assert arms.as_estimator("rloo", 4) == arms.LOORF(4)
+
+
+def test_a_weight_of_zero_is_a_weight() -> None:
+    bound = arms.coupled_bound(lambda b: torch.where(b.sum(-1) > 0, 0.0, -torch.inf), torch.zeros(5, 1), num_samples=4)
+    assert torch.allclose(bound, torch.tensor(0.5).log()), "of four systematic samples at p = 1/2 two are ones"
+
+
+@pytest.mark.parametrize("name", ["arms-s", "rebar", "relax", "midpoint"])
+def test_values_in_inference_mode(name: str) -> None:
+    with torch.inference_mode():
+        value = arms.expectation(lambda b: (b - 0.3).square().sum(-1), torch.zeros(3, 4), name, 4)
+    assert value.shape == (3,)
+
+
+def test_one_name_needs_no_list() -> None:
+    table = arms.variance(total, torch.zeros(3, 2), "loorf", 4, repeats=20)
+    assert [row.estimator for row in table.rows] == ["loorf"]
+    assert table._repr_html_().startswith("<table><thead><tr><th>estimator</th>")

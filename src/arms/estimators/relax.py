@@ -168,7 +168,10 @@ class RELAX(REBAR):
         with torch.enable_grad():
             z = draw.memory[0].detach().requires_grad_()
             context = draw.latent.context
-            free: Tensor = self.control(z) if context is None else self.control(z, context)
+            try:
+                free: Tensor = self.control(z) if context is None else self.control(z, context)
+            except RuntimeError as error:
+                raise ValueError(f"the control cannot be applied to points {list(z.shape)}: {error}") from error
             if free.shape != z.shape[:-1]:
                 raise ValueError(
                     f"the control must return one value per sample, shape {list(z.shape[:-1])}, got {list(free.shape)}"

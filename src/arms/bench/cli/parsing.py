@@ -39,7 +39,7 @@ def parse(verbs: Mapping[str, Callable[..., None]], words: Sequence[str]) -> Cal
             )
     except SystemExit as stop:
         if not stop.code:
-            sys.stdout.write(_as_typed(help_text.getvalue(), verbs))
+            sys.stdout.write(_plainly(_as_typed(help_text.getvalue(), verbs)))
             sys.stdout.flush()
             raise
         verb = words[0] if words and words[0] in functions else ""
@@ -80,6 +80,15 @@ def in_one_line(box: str, verb: str) -> str:
     if known := re.search(r"^Available subcommands: ((?:[\w:,-]+\s?)+)", rest):
         return f"{what}: choose one of {' '.join(known[1].split())}"
     return what
+
+
+def _plainly(text: str) -> str:
+    """Leave out that a flag may be None: it is left out for that. The words keep their width, as boxes are around them.
+
+    >>> _plainly("│ --output {None}|PATH   │")
+    '│ --output PATH          │'
+    """
+    return re.sub(r"\{None\}\|(\S+)", rf"\1{' ' * len('{None}|')}", text)
 
 
 def _joined(verb: str) -> str:

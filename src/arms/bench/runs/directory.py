@@ -450,8 +450,8 @@ def find_runs(folder: Path | str) -> Iterator[Run]:
     for path, folders, files in os.walk(folder):
         folders.sort()
         if "config.json" in files:
-            run = Run(path)
             with suppress(ValueError):
+                run = Run(path)
                 run.config()
                 yield run
 

@@ -20,7 +20,7 @@ from arms.bench.ensemble import (
 )
 from arms.bench.evaluation import evaluating
 from arms.bench.metrics import Record
-from arms.bench.models import BinaryVAE, blank_vae, keep_replicas, name_of, replicated, structure_of
+from arms.bench.models import HIDDEN_WIDTHS, BinaryVAE, blank_vae, keep_replicas, name_of, replicated, structure_of
 from arms.bench.progress import Bars
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run
@@ -225,13 +225,11 @@ def own_model(config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Datase
     check_replicas(own, config.replicas)
     _check_on_images(own, dataset)
     name, structure = name_of(own), structure_of(own)
-    if not own.name and structure == structure_of(_built_in(config, own, dataset)):
-        name, structure = config.network, ""  # the built-in network itself, made by hand
+    if not own.name and config.network in HIDDEN_WIDTHS:
+        built_in = blank_vae(config.network, own.latents, dataset.pixel_mean(), categories=own.categories)
+        if structure == structure_of(built_in):  # made by hand
+            name, structure = config.network, ""
     return replace(config, network=name, structure=structure, latents=own.latents, categories=own.categories), own
-
-
-def _built_in(config: TrainConfig, own: BinaryVAE, dataset: Dataset) -> BinaryVAE:
-    return blank_vae(config.network, own.latents, dataset.pixel_mean(), categories=own.categories)
 
 
 def _check_on_images(model: BinaryVAE, dataset: Dataset) -> None:
@@ -360,6 +358,8 @@ def _train(
     live_runs: Sequence[LiveRun], options: TrainOptions, data_dir: Path | str | None, given: Mapping[str, Dataset]
 ) -> None:
     rest = [live for live in live_runs if not live.is_finished()]
+    if lacking := [live for live in rest if live.config.structure and options.model is None]:
+        raise ValueError(f"{lacking[0].config.network!r} is a model of your own: give it, as model=")
     for live in rest:
         live.stopped = live.run.stopped()
     if not any(live.surviving for live in rest):
