@@ -164,6 +164,11 @@ def test_a_buffer_may_hold_infinities(own: tuple[Run, BinaryVAE]) -> None:
     assert "stopped" not in result
 
 
+def test_such_a_model_can_be_loaded(own: tuple[Run, BinaryVAE], digits: Dataset) -> None:
+    model, _ = load_model(own[0], "cpu", model=own_model(digits), dataset=digits)
+    assert torch.equal(model.prior, own[1].prior)
+
+
 def test_a_finished_run_hands_its_weights_to_the_model(own: tuple[Run, BinaryVAE], digits: Dataset) -> None:
     run, trained = own
     again = own_model(digits)

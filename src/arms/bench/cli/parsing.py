@@ -56,6 +56,8 @@ def _later(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:
     def prepare(*args: object, **options: object) -> Callable[[], None]:
         return partial(function, *args, **options)
 
+    # The help is wrapped to the terminal's width: line breaks of the source would only make it ragged.
+    prepare.__doc__ = re.sub(r"\n {12}", " ", function.__doc__ or "")
     return prepare
 
 

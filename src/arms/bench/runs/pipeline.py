@@ -194,7 +194,8 @@ def load_model(
             f"{what} has other weights than the checkpoint of {run.path} on {data.name}: "
             "give the model that was trained, load_model(run, model=...) or --model my_module:make_model"
         )
-    finite = finite_replicas(weights, config.replicas)
+    learnt = {name: weights[name] for name, _ in own.named_parameters()}  # a buffer may hold infinities, such as a mask
+    finite = finite_replicas(learnt, config.replicas)
     kept = [replica for replica in range(config.replicas) if finite[replica] and replica not in stopped]
     if not kept:
         raise ValueError(f"no replica of {run.path} survives: train again with a smaller learning_rate")
