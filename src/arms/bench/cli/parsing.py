@@ -1,5 +1,6 @@
 """The command line parser: from words to the call of one verb, and its complaints as a single line."""
 
+import inspect
 import io
 import re
 import sys
@@ -58,6 +59,8 @@ def _later(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:
 
     # The help is wrapped to the terminal's width: line breaks of the source would only make it ragged.
     prepare.__doc__ = re.sub(r"\n {12}", " ", function.__doc__ or "")
+    prepare.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    del prepare.__wrapped__  # whose documentation the parser would take
     return prepare
 
 
