@@ -45,8 +45,9 @@ def expectation(
 
     Args:
         objective: Maps samples `[n, *batch, d]` to values `[n, *batch]`; it may be a black box.
-        logits: `[*batch, d]` for b ~ Bernoulli(sigmoid(logits)), a torch `Bernoulli` or `OneHotCategorical` (or either
-            in `Independent(..., 1)`), or a latent such as `arms.OneHot(logits)` with logits `[*batch, d, K]`.
+        logits: `[*batch, d]` for b ~ Bernoulli(sigmoid(logits)); a torch `Bernoulli`; a `Categorical` with logits
+            `[*batch, d, K]`, whose indices `[n, *batch, d]` the objective gets, or a `OneHotCategorical`, with samples
+            `[n, *batch, d, K]`; any of these in `Independent(..., 1)`; or a latent such as `arms.OneHot(logits)`.
         estimator: A name in `arms.ESTIMATORS`, or an estimator object.
         num_samples: Evaluations of the objective, 8 unless given.
         generator: Source of all randomness; PyTorch's global one unless given.

@@ -41,6 +41,11 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
         ("midpoint.md", ["benchmarks/vae_variance.py", "--markdown"], r"\| (midpoint|arms-s) \| [56] \|"),
         ("midpoint.md", ["benchmarks/vae_variance.py", "--markdown"], r"\| (st|reinmax|concrete) \| 6 \| 6 \| .* ± "),
         ("categorical.md", ["benchmarks/categorical_variance.py", "--markdown"], r"\||.*: half of the ratios"),
+        (
+            "categorical.md",
+            ["benchmarks/categorical_training.py", "show", "--output", str(RESULTS / "categorical_training.json")],
+            r"\| [a-z].* ± ",
+        ),
     ],
 )
 def test_its_tables_are_those_of_the_results(page: str, words: list[str], rows: str) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from arms.arguments import as_count, unknown_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
-from arms.estimators import ALIASES, Exact, as_estimator
+from arms.estimators import ALIASES, Exact, Unordered, as_estimator
 from arms.estimators.exact import MOST_LATENTS
 from arms.latents import OneHot
 
@@ -126,6 +126,11 @@ class TrainConfig:
             raise ValueError(
                 f"exact trains at most {MOST_LATENTS} latents ({2**MOST_LATENTS} states), got "
                 f"{latents_in_words(self)}: choose another estimator"
+            )
+        if isinstance(chosen, Unordered) and self.categories**self.latents < self.num_samples:
+            raise ValueError(
+                f"unord trains with at most as many samples as there are joint states, {self.categories**self.latents}, "
+                f"got num_samples {self.num_samples}: choose exact"
             )
         if self.categories > 2 and not issubclass(OneHot, chosen.latents):
             raise ValueError(

@@ -21,8 +21,8 @@ class Stratified(Systematic):
 
     $$ g_k = r_k - n\,p_k \sum_s w_s(k)\,v_s, \qquad \big((n-1) I + n\,W \mathrm{diag}(p)\,W'\big)\,v = W r, $$
 
-    n equations for any number of categories. It is never noisier than independent samples where other latents make the
-    noise. Two categories, and bits, make it the systematic coupling, which is the better one of more in most cases.
+    n equations for any number of categories. Noise that is uncorrelated over the samples becomes no larger by it. Two
+    categories, and bits, make it the systematic coupling, which is in most cases the better one of more.
 
     >>> samples = Stratified().sample(OneHot(torch.zeros(1, 4)), 8)
     >>> samples.sum(0)  # two of each, always

@@ -1,0 +1,138 @@
+"""Categorical VAEs: the model by hand, training, and every verb on such a run."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributions import OneHotCategorical
+
+from arms.bench.cli import main
+from arms.bench.config import TrainConfig, identity
+from arms.bench.data import Dataset
+from arms.bench.models import build_vae
+from arms.bench.runs.directory import Run
+from arms.bench.training.trainer import Trainer
+from arms.latents import OneHot
+
+SMALL = TrainConfig(latents=3, categories=4, steps=40, report_every=20, learning_rate=3e-3, batch_size=20)
+
+
+@pytest.mark.parametrize("network", ["linear", "nonlinear"])
+def test_log_weights_by_hand(network: str, digits: Dataset) -> None:
+    vae = build_vae(network, 3, digits.pixel_mean(), replicas=2, categories=4)
+    with torch.no_grad():
+        vae.prior.copy_(torch.randn(2, 1, 3, 4))
+    x = torch.bernoulli(torch.rand(2, 5, 64))
+    logits = vae.encode(x)
+    assert logits.shape == (2, 5, 3, 4)
+    b = OneHot(logits).sample(6)
+    pixels = torch.distributions.Bernoulli(logits=vae.decoder(b.flatten(-2)))
+    prior, posterior = OneHotCategorical(logits=vae.prior), OneHotCategorical(logits=logits)
+    by_hand = pixels.log_prob(x).sum(-1) + prior.log_prob(b).sum(-1) - posterior.log_prob(b).sum(-1)
+    torch.testing.assert_close(vae.log_weights(b, x, logits), by_hand, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(vae.log_weights(b, x, logits, attached=2), by_hand, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["arms-s", "loorf", "midpoint", "unord", "disarm-tree", "vimco", "reinmax", "exact"])
+def test_training_gains(name: str, digits: Dataset) -> None:
+    trainer = Trainer(replace(SMALL, estimator=name, learning_rate=1e-2, steps=150), digits)
+    trainer.step()
+    before = trainer.recent_elbo().item()
+    for _ in range(149):
+        trainer.step()
+    trainer.recent_elbo()
+    for _ in range(10):
+        trainer.step()
+    assert trainer.recent_elbo().item() > before + 1
+
+
+@pytest.mark.parametrize("name", ["unord", "exact"])
+def test_recorded_elbo_is_that_of_the_law(name: str, digits: Dataset) -> None:
+    """Samples without replacement, and all states, are weighted: their plain mean is another number."""
+    still = replace(SMALL, latents=2, categories=3, learning_rate=1e-12, prior_learning_rate=1e-12)
+    found = {}
+    for estimator in (name, "loorf"):
+        trainer = Trainer(replace(still, estimator=estimator), digits)
+        with torch.no_grad():  # a posterior far from uniform, and a prior too
+            trainer.model.prior.copy_(torch.tensor([[3.0, 0.0, -3.0], [0.0, -4.0, 4.0]]))
+            dict(trainer.model.named_parameters())["encoder.0.weight"].mul_(8)
+        for _ in range(300):
+            trainer.step()
+        found[estimator] = trainer.recent_elbo().item()
+    assert abs(found[name] - found["loorf"]) < 0.3
+
+
+def test_bits_keep_their_identity() -> None:
+    assert "categories" not in identity(TrainConfig(latents=20))
+    assert identity(TrainConfig(latents=20, categories=10))["categories"] == 10
+
+
+def test_a_state_goes_on_bit_for_bit(digits: Dataset) -> None:
+    whole, parts = Trainer(SMALL, digits), Trainer(SMALL, digits)
+    for _ in range(6):
+        whole.step()
+    for _ in range(3):
+        parts.step()
+    resumed = Trainer(SMALL, digits)
+    resumed.load_state({name: tensor.clone() for name, tensor in parts.state().items()})
+    for _ in range(3):
+        resumed.step()
+    assert all(torch.equal(tensor, resumed.state()[name]) for name, tensor in whole.state().items())
+
+
+def arms(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["arms", *words])
+    main()
+
+
+def test_every_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    train = ["train", "--latents", "3x4", "--steps", "40", "--report-every", "20", "--together", "arms-s", "loorf"]
+    arms(monkeypatch, *train, "--name", "codes", "--evaluate", "50")
+    for run in ("runs/codes-arms-s", "runs/codes-loorf"):
+        assert Run(run).config().categories == 4
+    arms(monkeypatch, "evaluate", "runs/codes-arms-s", "--images", "20")
+    arms(monkeypatch, "variance", "runs/codes-arms-s", "--repeats", "3")
+    assert "unord" in capsys.readouterr().out
+    arms(monkeypatch, "sample", "runs/codes-arms-s", "-o", "samples.png")
+    assert Path("samples.png").stat().st_size > 0
+    arms(monkeypatch, "report", "runs", "-o", "report.html")
+    assert "digits, linear, 3x4 categories, n = 4, 40 steps" in Path("report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            ["--latents", "20y10"],
+            "--latents must be a number of bits, such as 200, or 20x10 for categories, got '20y10'",
+        ),
+        (
+            ["--latents", "20x10", "--estimator", "arm"],
+            "arm takes bits only, got 20x10: choose an estimator of categor",
+        ),
+        (["--latents", "20x10", "--estimator", "exact"], "exact trains at most 16 latents (65536 states), got 20x10"),
+        (["--latents", "20x1"], "categories must be an integer >= 2, got 1"),
+        (
+            ["--latents", "1x3", "--estimator", "unord"],
+            "unord trains with at most as many samples as there are joint states, 3",
+        ),
+    ],
+)
+def test_misuse_is_one_line(
+    words: list[str],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        arms(monkeypatch, "train", *words)
+    said = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert complaint in said
+    assert said.count("\n") == 1
+    assert not Path("runs").exists()
