@@ -122,15 +122,16 @@ class TrainConfig:
 
     def _check_latents(self) -> None:
         chosen = as_estimator(self.estimator, self.num_samples)
-        if isinstance(chosen, Exact) and self.categories**self.latents > 2**MOST_LATENTS:
+        states = self.categories**self.latents
+        if isinstance(chosen, Exact) and states > 2**MOST_LATENTS:
             raise ValueError(
                 f"exact trains at most {MOST_LATENTS} latents ({2**MOST_LATENTS} states), got "
                 f"{latents_in_words(self)}: choose another estimator"
             )
-        if isinstance(chosen, Unordered) and self.categories**self.latents < self.num_samples:
+        if isinstance(chosen, Unordered) and states < self.num_samples:
             raise ValueError(
-                f"unord trains with at most as many samples as there are joint states, {self.categories**self.latents}, "
-                f"got num_samples {self.num_samples}: choose exact"
+                f"unord trains with at most as many samples as there are joint states, {states}, got num_samples "
+                f"{self.num_samples}: choose exact"
             )
         if self.categories > 2 and not issubclass(OneHot, chosen.latents):
             raise ValueError(
