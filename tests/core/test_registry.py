@@ -16,7 +16,17 @@ import arms.checks
 import arms.estimators
 from arms.targets import Target
 
-NO_ALGORITHM = {"attachment", "base", "biased", "controls", "coupled", "multi_sample", "pipeline", "wrappers"}
+NO_ALGORITHM = {
+    "attachment",
+    "base",
+    "biased",
+    "chained",
+    "controls",
+    "coupled",
+    "multi_sample",
+    "pipeline",
+    "wrappers",
+}
 FILES = [module.name for module in pkgutil.iter_modules(arms.estimators.__path__) if module.name not in NO_ALGORITHM]
 
 

@@ -54,6 +54,8 @@ class Draw:
     """The latent as the user gave it, with its graph, where the draw is to be attached to it later."""
     version: int = 0
     """Of the points when they were handed out: PyTorch counts every change in place."""
+    parent: "Draw | None" = None
+    """The draw of the layer before, where this one is of a deeper layer."""
 
     @property
     def samples(self) -> Tensor:
