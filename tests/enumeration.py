@@ -32,6 +32,7 @@ from arms import (
     MultiSampleARMS,
     MultiSampleDisARM,
     MultiSampleLOORF,
+    MultiSampleMidpoint,
     MultiSampleReinforce,
     Reinforce,
     ReinMax,
@@ -95,6 +96,9 @@ def extra_points(estimator: Estimator, latent: Latent, samples: Tensor) -> Tenso
         case Midpoint():
             first, second = samples.chunk(2)
             return (first + second)[: estimator.midpoints] / 2
+        case MultiSampleMidpoint():
+            first, second = samples[estimator.num_samples - 2 * estimator.derivatives :].chunk(2)
+            return (first + second) / 2
         case ARMSTaylor():
             return latent.mean().unsqueeze(0)
         case _:
@@ -110,7 +114,7 @@ def law_of(estimator: Estimator, latent: Latent) -> Law:
             return product(coupled(Independent(), bound, latent), coupled(estimator.coupling, n - bound, latent))
         case ARMS():
             return coupled(estimator.coupling, n, latent)
-        case Reinforce() | LOORF() | MultiSampleReinforce() | VIMCO() | MultiSampleLOORF():
+        case Reinforce() | LOORF() | MultiSampleReinforce() | VIMCO() | MultiSampleLOORF() | MultiSampleMidpoint():
             return coupled(Independent(), n, latent)
         case DoubleCV() | RODEO():
             return coupled(Independent(), n, latent)

@@ -1,31 +1,35 @@
 """The public functions: a tensor whose value is the objective's mean or a bound, and whose gradient is the estimate."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import NoReturn
 
 import torch
 from torch import Generator, Tensor
 
+from arms.arguments import is_readable
 from arms.couplings import Coupling, as_coupling
 from arms.estimators import ARMS, Draw, Estimator, Objective, as_estimator
 from arms.estimators.attachment import attach_gradient, has_tangent
 from arms.estimators.base import Values
 from arms.estimators.chained import Chained
+from arms.estimators.multi_sample import direct_term
 from arms.estimators.pipeline import (
     Evaluation,
     Options,
     as_values,
     count_differentiated,
     draw_points,
-    estimate,
     evaluate,
     gradient,
     learns,
     slopes_of,
+    through_nan,
 )
 from arms.latents import Latent, Logits, as_latent
-from arms.targets import log_mean_exp
+from arms.targets import Target, log_mean_exp
 
 
 def expectation(
@@ -71,7 +75,7 @@ def expectation(
 def multi_sample_bound(
     log_weight: Objective,
     logits: Logits,
-    estimator: str | Estimator = "arms-ms-d",
+    estimator: str | Estimator = "disarm-ms",
     num_samples: int | None = None,
     generator: Generator | None = None,
     *,
@@ -80,19 +84,21 @@ def multi_sample_bound(
 ) -> Tensor:
     """Return the K-sample bound log(1/K sum_k w_k) of Burda et al., ready for `.backward()`.
 
-    The gradient is unbiased for that of E[log(1/K sum_k w_k)] over independent samples: for the logits (the
-    estimator's score part, and the direct term by autograd through log q) and for whatever `log_weight` depends on.
+    The gradient is unbiased for that of E[log(1/K sum_k w_k)] over independent samples: for the logits, a part of it
+    by autograd through log q, and for whatever `log_weight` depends on. Which estimator: docs/bound.md.
 
     Args:
         log_weight: Maps samples `[n, *batch, d]` to log w = log p(x, b) - log q(b) `[n, *batch]`, where q(b) is
-            computed from the same logits, attached.
+            computed from the very tensor of logits that is given here, not detached. Whether its gradient arrives is
+            looked at, and refused where it does not.
         logits: As for `expectation`.
         estimator: A name in `arms.ESTIMATORS` whose target is a bound (`arms estimators` lists them), or an object.
         num_samples: Evaluations of `log_weight`, 8 unless given. The K that goes with it is the estimator's
-            `bound_samples`: n for vimco and reinforce-ms, n/2 for the others unless given.
+            `bound_samples`: n for vimco and reinforce-ms, a third for midpoint-ms-tried, n/2 for the others unless
+            given.
         generator: Source of all randomness; PyTorch's global one unless given.
         chunk: Evaluate this many samples at a time and again in backward, when memory is short.
-        validate: Look for NaN and infinity, which on a GPU waits for the device.
+        validate: Look for NaN and infinity, and at the gradient of log q, which on a GPU waits for the device.
 
     Returns:
         The bound `[*batch]`.
@@ -280,8 +286,10 @@ def attach(
     elif slopes is not None:
         slopes = _check_slopes(draw, slopes)
     found = Evaluation(tensor, slopes)
-    grad = gradient(draw, found, options).detach() if _is_wanted(latent) else None
-    return _attached(draw.estimator, latent, draw.estimator.value(draw, tensor), grad)
+    value = draw.estimator.value(draw, tensor)
+    if not _is_wanted(latent):
+        return value
+    return _attached(draw, latent, value, tensor, gradient(draw, found, options).detach(), options)
 
 
 def _attach_layers(draws: list[Draw], values: Values, options: Options) -> Tensor:
@@ -361,8 +369,12 @@ def _surrogate(
 ) -> Tensor:
     wanted = _is_wanted(latent)
     options = Options(chunk, "all" if validate else "cheap", gradient=wanted)
-    found = estimate(estimator, objective, latent, generator, options)
-    return _attached(estimator, latent, found.value, found.grad.detach() if wanted else None)
+    drawn = draw_points(estimator, latent, generator)
+    found = evaluate(objective, drawn, options)
+    value = through_nan(estimator.value(drawn, found.values), latent, options)
+    if not wanted:
+        return value
+    return _attached(drawn, latent, value, found.values, gradient(drawn, found, options).detach(), options)
 
 
 def _is_wanted(latent: Latent) -> bool:
@@ -370,12 +382,33 @@ def _is_wanted(latent: Latent) -> bool:
     return (torch.is_grad_enabled() and latent.logits.requires_grad) or has_tangent(latent.logits)
 
 
-def _attached(estimator: Estimator, latent: Latent, value: Tensor, grad: Tensor | None) -> Tensor:
-    if grad is None:
-        return value
-    if estimator.target.direct and not (value.requires_grad or has_tangent(value)):
-        raise ValueError(
-            f"the log-weights of the {estimator.target} must carry the graph of log q(b), computed from the same "
-            "logits: half of the gradient goes through it; got values without a graph"
-        )
+def _attached(draw: Draw, latent: Latent, value: Tensor, values: Tensor, grad: Tensor, options: Options) -> Tensor:
+    if draw.estimator.target.direct:
+        _check_direct_term(draw, latent, value, values, options)
     return attach_gradient(value, latent, grad)
+
+
+def _check_direct_term(draw: Draw, latent: Latent, value: Tensor, values: Tensor, options: Options) -> None:
+    """Raise if log-weights do not pass to the logits what log q(b) does: every bound's estimate counts on it."""
+    target = draw.estimator.target
+    if not (value.requires_grad or has_tangent(value)):
+        _refuse_log_q(target, "values without a graph")
+    readable = options.checks == "all" and is_readable(latent.logits) and is_readable(value)
+    if not readable or not (latent.logits.requires_grad and value.requires_grad):
+        return  # inside of a transform or a compiler nobody can look
+    (found,) = torch.autograd.grad(value.sum(), latent.logits, retain_graph=True, allow_unused=True)
+    if found is None:
+        _refuse_log_q(target, "log-weights in whose graph these logits have no part")
+    weights = draw.estimator.sample_values(draw, values).detach().requires_grad_()
+    (shares,) = torch.autograd.grad(target.value(weights).sum(), weights)
+    expected = direct_term(draw.latent, draw.points[: len(shares)].detach(), shares)
+    coarsest = max(torch.finfo(one.dtype).eps for one in (values, latent.logits))
+    if ((found - expected).abs() > 10 * math.sqrt(coarsest) * expected.abs().clamp(min=1)).any():
+        _refuse_log_q(target, "log-weights that depend on these logits otherwise")
+
+
+def _refuse_log_q(target: Target, found: str) -> NoReturn:
+    raise ValueError(
+        f"the log-weights of the {target} must carry the graph of log q(b), computed from the very tensor of logits "
+        f"that was given and not detached: a part of the gradient goes through it; got {found}"
+    )

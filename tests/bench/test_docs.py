@@ -40,3 +40,19 @@ def test_its_tables_are_those_of_the_results(words: list[str], rows: str) -> Non
     lines = [line.strip() for line in run(*words).splitlines() if re.match(rows, line.strip())]
     assert len(lines) >= 2
     assert [line for line in lines if line not in PAGE.read_text()] == []
+
+
+BOUND_PAGE = ROOT / "docs" / "bound.md"
+
+
+def test_the_code_of_the_bounds_page_runs(tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", BOUND_PAGE.read_text(), flags=re.DOTALL)))
+    assert "arms.multi_sample_bound" in script.read_text()
+    run(str(script))
+
+
+def test_tables_of_the_bounds_page_are_those_of_the_results() -> None:
+    lines = [line for line in run("benchmarks/bound_variance.py", "--markdown").splitlines() if line.startswith("| ")]
+    assert len(lines) > 20
+    assert [line for line in lines if line not in BOUND_PAGE.read_text()] == []

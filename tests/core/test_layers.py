@@ -134,9 +134,7 @@ def every_nested(problem: Problem, outer: arms.Estimator, inner: arms.Estimator)
     drawn, weights = every_draw(outer, arms.Bernoulli(problem.first.detach()))
     first = handed_out(drawn, drawn.points, arms.Bernoulli(problem.first))
     rows = []
-    for b1 in first.points.flatten(
-        0, 2
-    ):  # the exact expectation of the inner estimate at every sample of the first layer
+    for b1 in first.points.flatten(0, 2):  # given the first layer, the exact expectation of the inner estimate
         second = problem.second(b1)
         every, chances = every_draw(inner, second.detach())
         below = handed_out(every, every.points, second)

@@ -20,6 +20,11 @@ Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 SCHEMA = 2
 """Version of the identity. Raise it when the same fields begin to mean another experiment; leave the defaults of
 `TrainConfig` as they are, since identities are relative to them."""
+RENAMED = {name: f"{name}-paper" for name in ("disarm-ms", "loorf-ms", "arms-ms-d", "arms-ms-n", "arms-ms-s")}
+"""Estimators whose name has come to mean another one, and what the earlier one is called now: under schema 2 the names
+meant the papers' forms, and runs that say so are read, resumed and reported as what they are."""
+RENAMED_SCHEMA = 3
+"""Of runs that have one of these names in its new meaning; all others keep the identity that they always had."""
 OBSERVATION = ("report_every", "evaluate_every", "evaluate_images")
 """Fields that say how often a run is looked at: they decide no number that it comes to."""
 
@@ -149,7 +154,14 @@ def identity(config: TrainConfig) -> dict[str, object]:
     {'schema': 2, 'seed': 3}
     """
     defaults = {field.name: field.default for field in fields(config)}
-    return {"schema": SCHEMA} | {name: value for name, value in _deciding(config).items() if value != defaults[name]}
+    found = {name: value for name, value in _deciding(config).items() if value != defaults[name]}
+    earlier = {now: then for then, now in RENAMED.items()}.get(config.estimator)
+    return {"schema": schema_of(config)} | found | ({"estimator": earlier} if earlier else {})
+
+
+def schema_of(config: TrainConfig) -> int:
+    """Return the version of the identity under which a configuration means what it says."""
+    return RENAMED_SCHEMA if config.estimator in RENAMED else SCHEMA
 
 
 def digest_of(identity: Mapping[str, object]) -> str:

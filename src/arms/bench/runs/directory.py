@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from arms.bench.config import SCHEMA, TrainConfig, difference, digest_of, identity
+from arms.bench.config import RENAMED, RENAMED_SCHEMA, SCHEMA, TrainConfig, difference, digest_of, identity, schema_of
 from arms.bench.metrics import Record, stopped_replicas
 from arms.bench.runs.provenance import provenance_of
 from arms.bench.training.state import step_of
@@ -77,7 +77,7 @@ class Run:
         run.check_same_run(config)
         if not run.exists():
             run.path.mkdir(parents=True, exist_ok=True)
-            replace_file(run.path / "config.json", _to_json({"schema": SCHEMA, **asdict(config)}))
+            replace_file(run.path / "config.json", _to_json({"schema": schema_of(config), **asdict(config)}))
         return run
 
     def exists(self) -> bool:
@@ -93,7 +93,7 @@ class Run:
                     "put it back, remove them, or choose another directory"
                 )
             return
-        if self.schema() != SCHEMA:
+        if self.schema() not in (SCHEMA, RENAMED_SCHEMA):
             raise ValueError(
                 f"{self.path} holds a run of another version of this library (schema {self.schema()}, expected "
                 f"{SCHEMA}): choose another directory, or resume it with that version"
@@ -107,6 +107,8 @@ class Run:
     def config(self) -> TrainConfig:
         """Return the configuration."""
         found = {name: value for name, value in self._read("config.json").items() if name != "schema"}
+        if self.schema() == FIRST_SCHEMA and (meant := RENAMED.get(str(found.get("estimator")))):
+            found["estimator"] = meant
         known = {field.name for field in fields(TrainConfig)}
         if unknown := set(found) - known:
             raise ValueError(
