@@ -14,6 +14,7 @@ from arms.estimators import Exact, as_estimator
 from arms.estimators.exact import MOST_LATENTS
 
 DecoderSamples: TypeAlias = Literal["all", "extra"]
+LayerSamples: TypeAlias = Literal["chains", "separate"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
@@ -54,6 +55,12 @@ class TrainConfig:
     """Images per step and replica."""
     latents: int = 200
     """Binary latent variables."""
+    layers: tuple[int, ...] = ()
+    """Bits of each of several stochastic layers, the one nearest the image first, such as 200 200; one layer of
+    `latents` unless given."""
+    layer_samples: LayerSamples = "chains"
+    """With several layers: all learn from the same n chains, or each separately from n / layers samples of its own
+    (Dong et al. 2020)."""
     learning_rate: float = 1e-4
     """Adam's, for encoder and decoder."""
     prior_learning_rate: float = 1e-2
@@ -96,10 +103,43 @@ class TrainConfig:
                 raise ValueError(f"{name} must be a positive number, got {rate!r}")
             object.__setattr__(self, name, float(rate))
         self._check_schedule()
+        self._check_layers()
         if isinstance(as_estimator(self.estimator, self.num_samples), Exact) and self.latents > MOST_LATENTS:
             raise ValueError(
                 f"exact trains at most {MOST_LATENTS} latents, got {self.latents}: choose another estimator"
             )
+
+    @property
+    def samples_of_a_draw(self) -> int:
+        """Samples of the estimator in one draw: all n, or where layers learn separately the share of one."""
+        return self.num_samples // len(self.layers) if self.layer_samples == "separate" else self.num_samples
+
+    def _check_layers(self) -> None:
+        widths = tuple(as_count(width, 1, "layers") for width in self.layers)  # a list, where it was read from a file
+        object.__setattr__(self, "layers", widths)
+        if not widths:
+            if self.layer_samples != "chains":
+                raise ValueError(f"layer_samples is for several layers only, got {self.layer_samples!r}: leave it out")
+            return
+        if len(widths) == 1:
+            raise ValueError(f"layers must name at least two layers, got {widths[0]}: for one, give latents")
+        if self.latents not in (TrainConfig.latents, widths[0]):
+            raise ValueError(f"latents is the first of layers, {widths[0]}, got {self.latents}: leave it out")
+        object.__setattr__(self, "latents", widths[0])
+        one = as_estimator(self.estimator, self.num_samples)
+        if one.target.direct or one.evaluations is None or one.has_parameters:
+            raise ValueError(
+                f"{self.estimator} does not train several layers (bounds, enumeration and estimators with parameters "
+                "do not): try arms-s, loorf or midpoint"
+            )
+        if self.layer_samples == "separate":
+            if self.num_samples % len(widths) or one.slopes != "none":
+                raise ValueError(
+                    f"layer_samples 'separate' shares num_samples out among {len(widths)} layers, for estimators "
+                    f"without derivatives, got {self.num_samples} with {self.estimator}: try disarm, and a multiple of "
+                    f"{2 * len(widths)}"
+                )
+            as_estimator(self.estimator, self.samples_of_a_draw)
 
     def _check_schedule(self) -> None:
         if self.warmup_steps >= self.steps:
@@ -190,5 +230,6 @@ def run_name(config: TrainConfig) -> str:
     >>> run_name(TrainConfig())
     'digits-linear-arms-s-n4-r1-seed0-5dfac908'
     """
-    name = f"{config.dataset}-{config.network}-{config.estimator}-n{config.num_samples}"
+    network = "-".join([config.network, *(["x".join(map(str, config.layers))] if config.layers else [])])
+    name = f"{config.dataset}-{network}-{config.estimator}-n{config.num_samples}"
     return f"{name}-r{config.replicas}-seed{config.seed}-{digest_of(identity(config))[:8]}"

@@ -45,7 +45,7 @@ def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
     This is the one place that decides it: whatever groups runs, or refuses to, compares these keys. An estimator that
     cannot share the replica axis with another is part of the key; it can still serve several data sets.
     """
-    own = as_estimator(config.estimator, config.num_samples)
+    own = as_estimator(config.estimator, config.samples_of_a_draw)
     shared = [value for name, value in asdict(config).items() if name not in MAY_DIFFER]
     return (*shared, what_is_asked(own) or config.estimator)
 
@@ -82,7 +82,7 @@ def stack(configs: Sequence[TrainConfig]) -> Estimator:
     """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once."""
     check_same_config(configs)
     groups = [(name, len(list(same))) for name, same in groupby(config.estimator for config in configs)]
-    members = tuple(as_estimator(name, configs[0].num_samples) for name, _ in groups)
+    members = tuple(as_estimator(name, configs[0].samples_of_a_draw) for name, _ in groups)
     if len(members) == 1:
         return members[0]
     return Stacked(members, [count * configs[0].replicas for _, count in groups])
@@ -97,7 +97,9 @@ def ensemble_trainer(
         return Trainer(config, datasets[0], device, model)
     wide = replace(config, replicas=config.replicas * len(configs))
     alone = {
-        dataset: build_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas, config.seed)
+        dataset: build_vae(
+            config.network, config.layers or config.latents, dataset.pixel_mean(), config.replicas, config.seed
+        )
         for dataset in dict.fromkeys(datasets)
     }
     together = _filled(wide, joined_models([alone[dataset].state_dict() for dataset in datasets]))
@@ -148,7 +150,7 @@ def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
 def _filled(config: TrainConfig, weights: State) -> BinaryVAE:
     """Return a model with a copy of these weights, where they are."""
     mean = weights["pixel_mean"]
-    model = blank_vae(config.network, config.latents, mean, config.replicas).to(mean.device)
+    model = blank_vae(config.network, config.layers or config.latents, mean, config.replicas).to(mean.device)
     model.load_state_dict(weights)
     return model
 

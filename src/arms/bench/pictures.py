@@ -37,7 +37,7 @@ def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Gener
     with torch.no_grad():
         x = binarize(dataset.test[:count], dataset.levels, generator).expand(model.replicas, -1, -1)
         posterior = Bernoulli(model.encode(x)).sample(1, generator)[0]
-        prior = Bernoulli(model.prior.expand(-1, len(x[0]), -1)).sample(1, generator)[0]
+        prior = model.sample_prior(len(x[0]), generator)
         means = [torch.sigmoid(model.decode(b.unsqueeze(0)))[0] for b in (posterior, prior)]
     rows = [x[0], *(mean[replica] for replica in range(model.replicas) for mean in means)]
     return _tile(torch.stack(rows), dataset.height, dataset.width)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from arms.arguments import as_count
+from arms.bench.models.hierarchical import HierarchicalVAE
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
@@ -18,7 +19,12 @@ HIDDEN_WIDTHS: dict[Network, tuple[int, ...]] = {"linear": (), "nonlinear": (200
 
 
 def build_vae(
-    network: Network, latents: int, pixel_mean: Tensor, replicas: int = 1, seed: int = 0, device: str = "cpu"
+    network: Network,
+    latents: int | Sequence[int],
+    pixel_mean: Tensor,
+    replicas: int = 1,
+    seed: int = 0,
+    device: str = "cpu",
 ) -> BinaryVAE:
     """Return the paper's linear or nonlinear VAE with its initial weights.
 
@@ -27,7 +33,7 @@ def build_vae(
 
     Args:
         network: "linear" or "nonlinear".
-        latents: How many binary latent variables.
+        latents: How many binary latent variables; of several layers how many in each, the one nearest the image first.
         pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
         replicas: How many independent models, side by side on the leading axis of every parameter.
         seed: Seed of the weights.
@@ -38,20 +44,27 @@ def build_vae(
     layers = [layer for layer in vae.modules() if isinstance(layer, ReplicaLinear)]
     for layer in layers:
         layer.initialise(generators)
+    assert isinstance(vae.decoder, nn.Sequential)
+    output = vae.decoder[-1]
+    assert isinstance(output, ReplicaLinear)
     with torch.no_grad():
-        layers[-1].bias.copy_(torch.logit(pixel_mean.clamp(0.001, 0.999)))
+        output.bias.copy_(torch.logit(pixel_mean.clamp(0.001, 0.999)))
     return vae.to(device)
 
 
-def blank_vae(network: Network, latents: int, pixel_mean: Tensor, replicas: int = 1) -> BinaryVAE:
+def blank_vae(network: Network, latents: int | Sequence[int], pixel_mean: Tensor, replicas: int = 1) -> BinaryVAE:
     """Return the paper's linear or nonlinear VAE with all weights zero, to be loaded from a checkpoint."""
     if network not in HIDDEN_WIDTHS:
         raise ValueError(f"no network is called {network!r}: choose one of {', '.join(HIDDEN_WIDTHS)}")
     as_count(replicas, 1, "replicas")
-    pixels = pixel_mean.shape[-1]
-    encoder = _perceptron(replicas, (pixels, *HIDDEN_WIDTHS[network], as_count(latents, 1, "latents")))
-    decoder = _perceptron(replicas, (latents, *HIDDEN_WIDTHS[network], pixels))
-    return BinaryVAE(encoder, decoder, latents, pixel_mean, replicas)
+    hidden = HIDDEN_WIDTHS[network]
+    given = latents if isinstance(latents, Sequence) else [latents]
+    widths = [pixel_mean.shape[-1], *(as_count(width, 1, "latents") for width in given)]
+    encoders = [_perceptron(replicas, (below, *hidden, above)) for below, above in pairwise(widths)]
+    decoders = [_perceptron(replicas, (above, *hidden, below)) for below, above in pairwise(widths)]
+    if len(encoders) == 1:
+        return BinaryVAE(encoders[0], decoders[0], widths[1], pixel_mean, replicas)
+    return HierarchicalVAE(encoders, decoders, widths[1:], pixel_mean, replicas)
 
 
 def _perceptron(replicas: int, widths: Sequence[int]) -> nn.Sequential:

@@ -8,10 +8,11 @@ b `[n, R, B, latents]`, log-weights `[n, R, B]`. Training R independent replicas
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
+from arms.latents import Bernoulli
 
 
 class BinaryVAE(nn.Module):
@@ -104,6 +105,18 @@ class BinaryVAE(nn.Module):
         return likelihood + ratio
 
     forward = log_weights
+
+    def chain_log_weights(self, b: Tensor, x: Tensor, logits: Tensor, generator: Generator | None = None) -> Tensor:
+        """Return log-weights `[n, R, B]` for evaluation; deeper layers, where a model has any, are drawn here."""
+        return self.log_weights(b, x, logits)
+
+    def sample_prior(self, count: int, generator: Generator | None = None) -> Tensor:
+        """Draw this many samples of the layer nearest the image from the model, `[R, count, latents]`."""
+        return Bernoulli(self.prior.expand(-1, count, -1)).sample(1, generator)[0]
+
+    def encoder_modules(self) -> list[nn.Module]:
+        """Return the modules whose parameters make the logits of q."""
+        return [self.encoder] if isinstance(self.encoder, nn.Module) else []
 
     def log_likelihood(
         self, b: Tensor, x: Tensor, attached: int | None = None, differentiated: bool = False, twice: bool = False

@@ -17,13 +17,15 @@ class Setting(NamedTuple):
     num_samples: int
     steps: int
     decoder_samples: str
+    layers: tuple[int, ...] = ()
 
     @property
     def parts(self) -> list[str]:
         """Each field in words."""
         decoder = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
         rule = decoder.get(self.decoder_samples, self.decoder_samples)
-        return [self.dataset, self.network, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
+        layers = [f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} bits"] if self.layers else []
+        return [self.dataset, self.network, *layers, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
 
     @property
     def title(self) -> str:
@@ -77,7 +79,8 @@ def group_runs(runs: Iterable[RunData]) -> list[Group]:
 
 def setting_of(config: TrainConfig) -> Setting:
     """Return the setting that a run shares with those it may be compared with."""
-    return Setting(config.dataset, config.network, config.num_samples, config.steps, config.decoder_samples)
+    fields = (config.dataset, config.network, config.num_samples, config.steps, config.decoder_samples)
+    return Setting(*fields, config.layers)
 
 
 def _rows(runs: Sequence[RunData]) -> list[Row]:

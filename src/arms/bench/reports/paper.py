@@ -38,6 +38,8 @@ class Printed:
 
 def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
     """Return the number that the paper prints for an estimator on a split, or None."""
+    if setting.layers:
+        return None
     key = (PRINTED_DATASETS.get(setting.dataset), setting.network, setting.num_samples, split)
     return _numbers().get((*key, PRINTED_ESTIMATORS.get(estimator, estimator)))
 

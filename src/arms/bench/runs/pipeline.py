@@ -188,7 +188,7 @@ def _check_weights(model: BinaryVAE, weights: Mapping[str, Tensor], message: str
 
 
 def _blank(config: TrainConfig, dataset: Dataset, replicas: int) -> BinaryVAE:
-    return blank_vae(config.network, config.latents, dataset.pixel_mean(), replicas)
+    return blank_vae(config.network, config.layers or config.latents, dataset.pixel_mean(), replicas)
 
 
 def _one_directory_each(configs: Sequence[TrainConfig], directories: Sequence[Path | str]) -> list[Path]:
