@@ -56,3 +56,10 @@ def test_tables_of_the_bounds_page_are_those_of_the_results() -> None:
     lines = [line for line in run("benchmarks/bound_variance.py", "--markdown").splitlines() if line.startswith("| ")]
     assert len(lines) > 20
     assert [line for line in lines if line not in BOUND_PAGE.read_text()] == []
+
+
+def test_the_table_of_the_layers_page_is_that_of_the_results() -> None:
+    lines = [line for line in run("benchmarks/layer_variance.py", "--markdown").splitlines() if line.startswith("| ")]
+    assert len(lines) > 5
+    page = (ROOT / "docs" / "layers.md").read_text()
+    assert [line for line in lines if line not in page] == []

@@ -107,7 +107,7 @@ def test_weights_of_a_replica_do_not_depend_on_their_number() -> None:
         (estimate_separately, arms.DisARM(2)),
         (estimate_separately, arms.ARMS(3)),
     ],
-    ids=str,
+    ids=lambda part: getattr(part, "__name__", str(part)),
 )
 def test_gradients_agree_with_enumeration(scheme: object, estimator: arms.Estimator) -> None:
     vae, rows = small_vae(), 40_000
