@@ -399,9 +399,9 @@ def _check_direct_term(draw: Draw, latent: Latent, value: Tensor, values: Tensor
     (found,) = torch.autograd.grad(value.sum(), latent.logits, retain_graph=True, allow_unused=True)
     if found is None:
         _refuse_log_q(target, "log-weights in whose graph these logits have no part")
-    weights = draw.estimator.sample_values(draw, values).detach().requires_grad_()
-    (shares,) = torch.autograd.grad(target.value(weights).sum(), weights)
-    expected = direct_term(draw.latent, draw.points[: len(shares)].detach(), shares)
+    weights = values.detach().requires_grad_()
+    (shares,) = torch.autograd.grad(draw.estimator.value(draw, weights).sum(), weights)
+    expected = direct_term(draw.latent, draw.points.detach(), shares)
     coarsest = max(torch.finfo(one.dtype).eps for one in (values, latent.logits))
     if ((found - expected).abs() > 10 * math.sqrt(coarsest) * expected.abs().clamp(min=1)).any():
         _refuse_log_q(target, "log-weights that depend on these logits otherwise")

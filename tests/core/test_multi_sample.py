@@ -221,6 +221,8 @@ def test_right_log_weights_are_never_refused(dtype: torch.dtype) -> None:
     for name in MULTI_SAMPLE:
         bound = arms.multi_sample_bound(elbo_weight(logits, torch.tensor([0.5, -1, 2]).to(dtype)), logits, name, 8)
         bound.sum().backward()
+    extra = arms.ExtraSample(MultiSampleARMS(4, bound_samples=1))  # whose value is that of another sample
+    arms.multi_sample_bound(elbo_weight(logits, torch.tensor([0.5, -1, 2]).to(dtype)), logits, extra).sum().backward()
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
 
