@@ -33,6 +33,7 @@ from arms import (
     MultiSampleARMS,
     MultiSampleDisARM,
     MultiSampleLOORF,
+    MultiSampleMidpoint,
     MultiSampleReinforce,
     Reinforce,
     ReinMax,
@@ -102,6 +103,9 @@ def extra_points(estimator: Estimator, latent: Latent, samples: Tensor) -> Tenso
         case Midpoint():
             first, second = samples.chunk(2)
             return (first + second)[: estimator.midpoints] / 2
+        case MultiSampleMidpoint():
+            first, second = samples[estimator.num_samples - 2 * estimator.derivatives :].chunk(2)
+            return (first + second) / 2
         case ARMSTaylor():
             return latent.mean().unsqueeze(0)
         case _:
@@ -109,7 +113,7 @@ def extra_points(estimator: Estimator, latent: Latent, samples: Tensor) -> Tenso
 
 
 INDEPENDENT = (
-    *(Reinforce, LOORF, MultiSampleReinforce, VIMCO, MultiSampleLOORF, DoubleCV, RODEO),
+    *(Reinforce, LOORF, MultiSampleReinforce, VIMCO, MultiSampleLOORF, MultiSampleMidpoint, DoubleCV, RODEO),
     *(StraightThrough, SigmoidStraightThrough, GappedStraightThrough, ReinMax),
 )
 

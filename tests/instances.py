@@ -1,6 +1,6 @@
 """The one list of estimators, each with a latent and a target: it drives every generic test."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from arms import (
     MultiSampleARMS,
     MultiSampleDisARM,
     MultiSampleLOORF,
+    MultiSampleMidpoint,
     MultiSampleReinforce,
     OneHot,
     Reinforce,
@@ -135,9 +136,7 @@ SLOPES = [
     *(Repaired(n, coupling) for coupling in (Independent(), Systematic()) for n in (4, 6)),
     *(ARMSTaylor(n, coupling) for coupling in (Independent(), Dirichlet(), Systematic()) for n in (2, 3)),
 ]
-BOUND = [
-    *(MultiSampleReinforce(n) for n in (1, 2, 3)),
-    *(VIMCO(n, baseline=kind) for n in (1, 2, 3) for kind in ("geometric", "arithmetic")),
+SLOTS = [
     *(MultiSampleDisARM(n) for n in (2, 4, 6)),
     *(MultiSampleLOORF(k + m, bound_samples=k) for k, m in ((1, 2), (1, 3), (2, 2), (3, 3))),
     *(
@@ -146,6 +145,15 @@ BOUND = [
         for k, m in ((1, 2), (1, 3), (2, 2), (2, 4), (3, 3))
     ),
     *(MultiSampleARMS(k + m, bound_samples=k, coupling=Gaussian()) for k, m in ((1, 3), (2, 2), (3, 3))),
+]
+"""Estimators of the bound slot by slot, the direct term folded in."""
+BOUND = [
+    *(MultiSampleReinforce(n) for n in (1, 2, 3)),
+    *(VIMCO(n, baseline=kind) for n in (1, 2, 3) for kind in ("geometric", "arithmetic")),
+    *SLOTS,
+    *(replace(one, folded=False) for one in SLOTS),
+    *(MultiSampleMidpoint(n) for n in (2, 4, 6)),
+    *(MultiSampleMidpoint(k + 2 * p, tried=p) for k, p in ((1, 1), (2, 1), (3, 1), (1, 2), (2, 2))),
 ]
 CONTROLLED = {
     **{f"double-cv, n = {n}": DoubleCV(n) for n in (2, 3)},
@@ -185,6 +193,7 @@ WRAPPED = [
     ExtraSample(ARM(2)),
     Stacked([LOORF(2), ARMS(2, Systematic()), ARM(2)], [1, 1, 1]),
     Stacked([MultiSampleLOORF(4), MultiSampleARMS(4, coupling=Dirichlet()), MultiSampleDisARM(4)], [1, 1, 1]),
+    Stacked([MultiSampleDisARM(4, folded=False), MultiSampleDisARM(4)], [1, 1]),
     ExtraSample(Stacked([DisARM(2), Reinforce(2)], [1, 1])),
     ExtraSample(Midpoint(4)),
     ExtraSample(Midpoint(2)),
@@ -202,7 +211,11 @@ CATEGORICAL = [
     VIMCO(3, baseline="arithmetic"),
     MultiSampleLOORF(3, bound_samples=1),
     MultiSampleLOORF(4),
+    MultiSampleLOORF(4, folded=False),
     MultiSampleARMS(4, coupling=Independent()),
+    MultiSampleMidpoint(2),
+    MultiSampleMidpoint(4),
+    MultiSampleMidpoint(4, tried=1),
     ExtraSample(LOORF(2)),
     Stacked([LOORF(2), Reinforce(2)], [1, 1]),
     *(Midpoint(n) for n in (2, 4)),

@@ -22,7 +22,9 @@ from arms import (
     Latent,
     Midpoint,
     MultiSampleARMS,
+    MultiSampleDisARM,
     MultiSampleLOORF,
+    MultiSampleMidpoint,
     Reinforce,
     Repaired,
     Systematic,
@@ -117,8 +119,35 @@ class NoDirectTerm(MultiSampleARMS):
 
 @dataclass(frozen=True)
 class NoDebiasOfSlots(MultiSampleARMS):
+    def combine_slots(self, draw: Draw, values: Tensor, slopes: Tensor | None) -> Tensor:
+        return MultiSampleLOORF.combine_slots(self, draw, values, slopes)
+
+
+@dataclass(frozen=True)
+class DirectTermTwice(MultiSampleDisARM):
+    """The whole gradient, and autograd's direct term on top."""
+
     def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
-        return MultiSampleLOORF.combine(self, draw, values)
+        return self.combine_slots(draw, values, slopes)
+
+
+@dataclass(frozen=True)
+class DirectTermNever(MultiSampleDisARM):
+    """The paper's score part, with the direct term taken off."""
+
+    def combine_slots(self, draw: Draw, values: Tensor, slopes: Tensor | None) -> Tensor:
+        return MultiSampleDisARM(self.num_samples, folded=False).combine(draw, values)
+
+
+@dataclass(frozen=True)
+class SlopeOfTheBound(MultiSampleMidpoint):
+    """The midpoint's own part left in, as if the control variate had mean zero latent by latent."""
+
+    def combine_slots(self, draw: Draw, values: Tensor, slopes: Tensor | None) -> Tensor:
+        assert slopes is not None
+        first, second, _ = draw.points.chunk(3)
+        step = first - second
+        return super().combine_slots(draw, values, slopes) - (slopes * step * step / 2).sum(0)
 
 
 @dataclass(frozen=True)
@@ -217,6 +246,10 @@ GROSS: list[Estimator] = [
     MeanOverSlots(4, coupling=Systematic()),
     NoDirectTerm(4, coupling=Systematic()),
     NoDebiasOfSlots(4, coupling=Systematic()),
+    *(kind(4, coupling=Systematic(), folded=False) for kind in (MeanOverSlots, NoDirectTerm, NoDebiasOfSlots)),
+    DirectTermTwice(4),
+    DirectTermNever(4),
+    SlopeOfTheBound(4),
     SeesItself(2),
     *(CoupledDoubleCV(n, coupling) for n, coupling in ((2, Dirichlet()), (3, Systematic()))),
     CoupledRODEO(3, Systematic()),

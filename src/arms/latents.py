@@ -138,8 +138,11 @@ class Bernoulli(Latent):
         return torch.lerp(-torch.sigmoid(logits), torch.sigmoid(-logits), samples.to(logits.dtype))
 
     def log_prob(self, samples: Tensor) -> Tensor:
-        logits = at_least_float32(self.logits)
-        return torch.nn.functional.logsigmoid(torch.where(samples > 0, logits, -logits)).sum(-1)
+        """Return log p(sample), between 0 and 1 a straight line: what is impossible and not chosen costs nothing."""
+        logits, log_sigmoid = at_least_float32(self.logits), torch.nn.functional.logsigmoid
+        of_one = torch.where(samples > 0, log_sigmoid(logits), 0.0)
+        of_zero = torch.where(samples < 1, log_sigmoid(-logits), 0.0)
+        return (samples * of_one + (1 - samples) * of_zero).sum(-1)
 
     def states(self) -> Tensor:
         d = self.logits.shape[-1]
@@ -209,7 +212,8 @@ class OneHot(Latent):
 
     def log_prob(self, samples: Tensor) -> Tensor:
         log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
-        return torch.where(samples > 0, log_probs, 0.0).sum((-1, -2))  # an impossible category not chosen costs nothing
+        of_chosen = torch.where(samples > 0, log_probs, 0.0)  # an impossible category not chosen costs nothing
+        return (samples * of_chosen).sum((-1, -2))
 
     def states(self) -> Tensor:
         d, k = self.logits.shape[-2:]

@@ -89,3 +89,26 @@ def test_the_page_on_own_models_is_true(
     page = Path("report.html").read_text()
     for title in ("conv, n = 4, 30 steps", "deep, tanh, n = 4, 30 steps", "faces, conv, n = 4, 20 steps"):
         assert title in page
+
+
+BOUND_PAGE = ROOT / "docs" / "bound.md"
+
+
+def test_the_code_of_the_bounds_page_runs(tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", BOUND_PAGE.read_text(), flags=re.DOTALL)))
+    assert "arms.multi_sample_bound" in script.read_text()
+    run(str(script))
+
+
+def test_tables_of_the_bounds_page_are_those_of_the_results() -> None:
+    lines = [line for line in run("benchmarks/bound_variance.py", "--markdown").splitlines() if line.startswith("| ")]
+    assert len(lines) > 20
+    assert [line for line in lines if line not in BOUND_PAGE.read_text()] == []
+
+
+def test_the_table_of_the_layers_page_is_that_of_the_results() -> None:
+    lines = [line for line in run("benchmarks/layer_variance.py", "--markdown").splitlines() if line.startswith("| ")]
+    assert len(lines) > 5
+    page = (ROOT / "docs" / "layers.md").read_text()
+    assert [line for line in lines if line not in page] == []

@@ -81,6 +81,24 @@ def test_compiled_ensemble_is_the_plain_one(names: Sequence[str], monkeypatch: p
     assert_compiled_is_plain(lambda: ensemble_trainer(named, datasets, "cpu"), monkeypatch)
 
 
+@stands_in_for_a_gpu
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("arms-s", {}),
+        ("midpoint", {}),
+        ("disarm", {"layer_samples": "separate"}),
+        pytest.param("arms-s", {"layers": (20, 8, 6), "network": "nonlinear"}, marks=slow),
+        pytest.param("arms-s", {"decoder_samples": "extra"}, marks=slow),
+    ],
+)
+def test_compiled_layers_are_the_plain_ones(
+    name: str, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(SMALL, estimator=name, layers=(20, 10), batch_size=5)
+    assert_compiled_is_plain(lambda: Trainer(replace(config, **changes), noise_images()), monkeypatch)  # type: ignore[arg-type]
+
+
 def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU runs, on a CPU: traced without a break, the fused likelihood in it, on the same noise, to rounding."""
     kernels = pytest.importorskip("arms.bench.models.kernels", exc_type=ImportError)

@@ -108,7 +108,7 @@ def test_finished_runs_are_left_alone(tmp_path: Path) -> None:
     assert before == {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
 
 
-def stopped_halfway(path: Path) -> None:
+def stopped_halfway(path: Path, config: TrainConfig = CONFIG) -> None:
     class StoppedError(Exception):
         pass
 
@@ -117,7 +117,7 @@ def stopped_halfway(path: Path) -> None:
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        train(CONFIG, path, device="cpu", checkpoint_seconds=0, on_record=stop)
+        train(config, path, device="cpu", checkpoint_seconds=0, on_record=stop)
 
 
 @pytest.mark.parametrize("damage", ["flip a bit", "truncate", "empty", "no header"])
@@ -318,6 +318,33 @@ def test_another_run_is_told_by_its_fields(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config | {"schema": 1}))
     with pytest.raises(ValueError, match=r"another version of this library \(schema 1, expected 2\)"):
         Run.create(tmp_path, CONFIG)
+
+
+def test_names_that_meant_the_papers_forms_are_read_as_such(tmp_path: Path) -> None:
+    """A run of an earlier version says `disarm-ms`: it is resumed, and reported, as `disarm-ms-paper`."""
+    earlier = replace(CONFIG, estimator="disarm-ms-paper")
+    whole = train(earlier, tmp_path / "whole", device="cpu")
+    stopped_halfway(tmp_path / "run", earlier)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["schema"], config["estimator"]) == (2, "disarm-ms-paper")
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"estimator": "disarm-ms"}))
+    found = Run(tmp_path / "run")
+    assert found.config() == earlier
+    assert found.identity() == identity(earlier)
+    assert found.load() is not None
+    assert train(earlier, tmp_path / "run", device="cpu").result() == whole.result()
+    with pytest.raises(ValueError, match="estimator is 'disarm-ms-paper' there, 'disarm-ms' was asked for"):
+        Run.create(tmp_path / "run", replace(earlier, estimator="disarm-ms"))
+
+
+def test_a_new_meaning_is_a_new_run(tmp_path: Path) -> None:
+    config = TrainConfig(estimator="disarm-ms", num_samples=8)
+    run = Run.create(tmp_path, config)
+    assert run.config() == config
+    assert run.identity() == {"schema": 3, "estimator": "disarm-ms", "num_samples": 8}
+    assert run_name(config).split("-")[-1] != run_name(replace(config, estimator="disarm-ms-paper")).split("-")[-1]
+    # Of the version before, whose checkpoints carry it:
+    assert run_name(replace(config, estimator="disarm-ms-paper")).endswith("-f107c160")
 
 
 @pytest.mark.parametrize("every", [5, 40])

@@ -26,9 +26,11 @@ from arms import (
     Gaussian,
     Independent,
     Latent,
+    Midpoint,
     MultiSampleARMS,
     MultiSampleDisARM,
     MultiSampleLOORF,
+    MultiSampleMidpoint,
     MultiSampleReinforce,
     OneHot,
     Reinforce,
@@ -40,6 +42,8 @@ from arms.checks.bias import gradients
 from arms.checks.oracle import as_seen, exact_target_gradient
 from arms.couplings import CorrelatedPair
 from arms.estimators.base import TensorObjective
+from arms.estimators.multi_sample import SlotEstimator
+from arms.estimators.pipeline import Options, evaluate
 
 LATENTS = [
     *(Bernoulli(torch.tensor(row, dtype=torch.float64)) for row in ((0.0, 0.8), (-1.7, 2.3), (4.0, -6.0), (0.3, -0.3))),
@@ -229,7 +233,11 @@ def test_disarm_is_arm_with_the_noise_integrated_out() -> None:
 
 @pytest.mark.parametrize(
     ("multi", "single"),
-    [(VIMCO(1), Reinforce(1)), (MultiSampleReinforce(1), Reinforce(1)), (MultiSampleDisARM(2), DisARM(2))],
+    [
+        (VIMCO(1), Reinforce(1)),
+        (MultiSampleReinforce(1), Reinforce(1)),
+        (MultiSampleDisARM(2, folded=False), DisARM(2)),
+    ],
     ids=str,
 )
 def test_one_sample_bound_is_the_expectation(multi: Estimator, single: Estimator) -> None:
@@ -241,14 +249,52 @@ def test_one_sample_bound_is_the_expectation(multi: Estimator, single: Estimator
 
 @pytest.mark.parametrize("coupling", [Dirichlet(), Gaussian(), Systematic()], ids=str)
 def test_one_sample_bound_is_arms_on_the_coupled_samples(coupling: BinaryCoupling) -> None:
-    multi = MultiSampleARMS(6, bound_samples=1, coupling=coupling)
+    multi = MultiSampleARMS(6, bound_samples=1, coupling=coupling, folded=False)
     draw = multi.draw(MANY, seeded())
     values = table_values(draw.points)
     expected = combined(ARMS(5, coupling), MANY, draw.points[1:], values[1:])
     torch.testing.assert_close(multi.combine(draw, values), expected, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", ["reinforce", "loorf", "exact", "reinforce-ms", "vimco", "loorf-ms"])
+@pytest.mark.parametrize(
+    ("folded", "single", "used"),
+    [
+        (MultiSampleDisARM(2), DisARM(2), slice(0, 2)),
+        (MultiSampleLOORF(5, bound_samples=1), LOORF(4), slice(1, 5)),
+        (MultiSampleARMS(6, bound_samples=1, coupling=Systematic()), ARMS(5), slice(1, 6)),
+        (MultiSampleMidpoint(2), Midpoint(2), slice(0, 3)),
+        (MultiSampleMidpoint(3, tried=1), Midpoint(2), slice(1, 4)),
+        (MultiSampleMidpoint(5, tried=2), Midpoint(4, pairs=1, own_bits=False), slice(1, 7)),
+    ],
+    ids=str,
+)
+def test_folded_one_sample_bound_is_the_expectations_estimate(
+    folded: Estimator, single: Estimator, used: slice
+) -> None:
+    """The whole of it, score and direct term: the noise of the one sample's own score is gone."""
+    own = replace(MANY, logits=MANY.logits.clone().requires_grad_())
+    draw = replace(folded.draw(MANY, seeded()))
+    log_weight = as_seen(table_values, own, folded.target)
+    found = evaluate(log_weight, draw, Options())
+    (direct,) = torch.autograd.grad(folded.value(draw, found.values).sum(), own.logits)
+    whole = folded.combine(draw, found.values.detach(), found.slopes) + direct
+    part = Draw(single, MANY, draw.points[used], draw.extra)
+    expected = single.combine(part, found.values.detach()[used], found.slopes)
+    torch.testing.assert_close(whole, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("instance", [one for one in INSTANCES if isinstance(one.estimator, SlotEstimator)], ids=str)
+def test_where_q_is_the_posterior_the_folded_gradient_is_zero_in_every_draw(instance: Instance) -> None:
+    """All weights are equal then: nothing is to be learnt, and the papers' forms are noise all the same."""
+    latent = instance.kind(torch.linspace(-3, 3, 6, dtype=torch.float64).expand(100, 6))
+    if instance.kind is OneHot:
+        latent = OneHot(latent.logits.unflatten(-1, (2, 3)))
+    whole = gradients(instance.estimator, lambda b: latent.log_prob(b) + math.pi, latent, seeded())
+    assert isinstance(instance.estimator, SlotEstimator)
+    assert (whole.abs().max() < 1e-13) == instance.estimator.folded
+
+
+@pytest.mark.parametrize("name", ["reinforce", "loorf", "exact", "reinforce-ms", "vimco", "loorf-ms", "loorf-ms-paper"])
 def test_two_categories_are_a_bit(name: str) -> None:
     """Bits b are one-hot (1 - b, b), logits (0, phi)."""
     estimator = as_estimator(name, 4)
@@ -267,6 +313,7 @@ def test_two_categories_are_a_bit(name: str) -> None:
 def has_a_baseline(instance: Instance) -> bool:
     return instance.estimator.slopes == "none" and not any(
         isinstance(part, Reinforce | MultiSampleReinforce)
+        or (isinstance(part, SlotEstimator) and part.folded)  # of a bound, they take off what autograd adds
         or (isinstance(part, VIMCO) and part.num_samples == 1)
         or list(part.parameters())
         for part in parts(instance.estimator)

@@ -19,6 +19,7 @@ from arms.estimators import VIMCO, MultiSampleARMS, MultiSampleLOORF
 from arms.estimators.disarm_ms import pair_differences
 from arms.estimators.loorf_ms import slot_sums
 from arms.estimators.multi_sample import MultiSample, others_of_each
+from arms.estimators.pipeline import Options, evaluate, gradient
 from arms.estimators.vimco import local_signals
 from arms.latents import Bernoulli
 from arms.targets import MultiSampleBound, log_mean_exp
@@ -83,8 +84,11 @@ def test_slot_sums_against_a_loop(bound_samples: int) -> None:
 @pytest.mark.parametrize("name", MULTI_SAMPLE)
 def test_a_log_weight_that_is_no_number_is_not_lost(name: str) -> None:
     for spoilt in range(6):
-        values = torch.where(torch.arange(6) == spoilt, torch.nan, 0.0)
-        grad = arms.as_estimator(name, 6)(lambda _: values, torch.zeros(3), seeded(), validate=False).grad  # noqa: B023
+
+        def objective(b: Tensor) -> Tensor:
+            return torch.where(torch.arange(len(b)) == spoilt, torch.nan, 0 * b.sum(-1))  # noqa: B023
+
+        grad = arms.as_estimator(name, 6)(objective, torch.zeros(3), seeded(), validate=False).grad
         assert grad.isnan().any()
 
 
@@ -157,8 +161,9 @@ def test_impossible_samples_are_sane(name: str) -> None:
 def test_score_part_ignores_the_scale_of_weights(values: list[float], shift: float, name: str) -> None:
     estimator = arms.as_estimator(name, 6)
     draw = estimator.draw(Bernoulli(torch.tensor([0.3, -0.8], dtype=torch.float64)), seeded())
-    weights = torch.tensor(values, dtype=torch.float64)
-    change = estimator.combine(draw, weights + shift) - estimator.combine(draw, weights)
+    weights = torch.tensor(values, dtype=torch.float64)[torch.arange(len(draw.points)) % 6]
+    slopes = 0.1 * draw.points[len(draw.points) - estimator.derivatives :] - 0.3 if draw.extra else None
+    change = estimator.combine(draw, weights + shift, slopes) - estimator.combine(draw, weights, slopes)
     assert change.abs().max() < 1e-10
 
 
@@ -177,15 +182,50 @@ def test_bound_and_its_gradients(name: str) -> None:
     bound = arms.multi_sample_bound(elbo_weight(logits, weights), logits, estimator, generator=seeded())
     found = torch.autograd.grad(bound.sum(), (logits, weights))
     draw = arms.draw(logits, estimator, generator=seeded())
-    log_weights = elbo_weight(logits, weights)(draw.samples)
+    log_weights = elbo_weight(logits, weights)(draw.points)
     assert isinstance(estimator, MultiSample)
     expected_bound = log_mean_exp(log_weights[: estimator.bound_samples])
     expected = torch.autograd.grad(expected_bound.sum(), (logits, weights), retain_graph=True)
     torch.testing.assert_close(bound, expected_bound)
-    torch.testing.assert_close(found[0], expected[0] + estimator.combine(draw, log_weights.detach()).detach())
+    whole = evaluate(elbo_weight(logits, weights), draw, Options())
+    torch.testing.assert_close(found[0], expected[0] + gradient(draw, whole).detach())
     torch.testing.assert_close(found[1], expected[1])
     two_step = torch.autograd.grad(arms.attach(draw, log_weights).sum(), logits)[0]
     assert torch.equal(two_step, found[0])
+
+
+@pytest.mark.parametrize("name", MULTI_SAMPLE)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda logits: logits.detach(), "in whose graph these logits have no part"),
+        (lambda logits: 0.5 * logits, "depend on these logits otherwise"),
+    ],
+)
+def test_log_q_that_does_not_pass_its_gradient_is_refused(
+    name: str, change: Callable[[Tensor], Tensor], words: str
+) -> None:
+    """Half of the gradient would be missing, silently: the rest of the log-weight has a graph too."""
+    logits = torch.linspace(-1, 1, 15).view(5, 3).requires_grad_()
+    weights = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
+    wrong = elbo_weight(change(logits), weights)
+    with pytest.raises(ValueError, match=f"computed from the very tensor of logits.*not detached.*{words}"):
+        arms.multi_sample_bound(wrong, logits, name, 8)
+    draw = arms.draw(logits, name, 8)
+    with pytest.raises(ValueError, match=words):
+        arms.attach(draw, wrong(draw.points))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_right_log_weights_are_never_refused(dtype: torch.dtype) -> None:
+    logits = torch.linspace(-30, 30, 1500).to(dtype).view(10, 50, 3).requires_grad_()
+    for name in MULTI_SAMPLE:
+        bound = arms.multi_sample_bound(elbo_weight(logits, torch.tensor([0.5, -1, 2]).to(dtype)), logits, name, 8)
+        bound.sum().backward()
+    extra = arms.ExtraSample(MultiSampleARMS(4, bound_samples=1))  # whose value is that of another sample
+    arms.multi_sample_bound(elbo_weight(logits, torch.tensor([0.5, -1, 2]).to(dtype)), logits, extra).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
 
 
 def test_chunks_change_nothing() -> None:

@@ -16,7 +16,17 @@ import arms.checks
 import arms.estimators
 from arms.targets import Target
 
-NO_ALGORITHM = {"attachment", "base", "biased", "controls", "coupled", "multi_sample", "pipeline", "wrappers"}
+NO_ALGORITHM = {
+    "attachment",
+    "base",
+    "biased",
+    "chained",
+    "controls",
+    "coupled",
+    "multi_sample",
+    "pipeline",
+    "wrappers",
+}
 FILES = [module.name for module in pkgutil.iter_modules(arms.estimators.__path__) if module.name not in NO_ALGORITHM]
 
 
@@ -146,6 +156,8 @@ def test_evaluations_of_the_registry(name: str) -> None:
         "midpoint": (10, 10, "all"),
         "midpoint-single": (12, 4, "extra"),
         "arms-s-taylor": (9, 1, "extra"),
+        "midpoint-ms": (12, 4, "extra"),
+        "midpoint-ms-tried": (10, 2, "extra"),
     }
     usual = (8, 8, "all") if name in {*arms.BIASED_ESTIMATORS, "double-cv", "rodeo", "repaired"} else (8, 0, "none")
     assert counts == special.get(name, usual)

@@ -227,17 +227,19 @@ def test_printed_numbers_stand_beside_ours(tmp_path: Path) -> None:
 
 
 def test_paper_numbers_are_all_there(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", TrainConfig("omniglot", "linear", "disarm-ms", 8, replicas=2))
+    make_run(tmp_path / "a", TrainConfig("omniglot", "linear", "disarm-ms-paper", 8, replicas=2))
     (group,) = groups_of(tmp_path)
     (table,) = beside_paper(group, "name")
     said = " ".join(table.caveats)
     assert "repeats table 1's DisARM column" in said
     assert "steps 10000 (paper: 1000000)" in said
-    multi = printed(group.setting, "arms-ms-d", "train")
+    multi = printed(group.setting, "arms-ms-d-paper", "train")
     assert multi is not None
     assert (multi.table, multi.mean) == (2, -118.40)
     assert printed(group.setting, "arms-s", "train") is None
-    assert [released_count(name, 10) for name in ("loorf", "vimco", "relax", "arms-ms-d")] == [10, 10, 5, 5]
+    assert printed(group.setting, "disarm-ms-paper", "train") is not None
+    assert printed(group.setting, "disarm-ms", "train") is None  # the paper did not fold its direct term in
+    assert [released_count(name, 10) for name in ("loorf", "vimco", "relax", "arms-ms-d-paper")] == [10, 10, 5, 5]
 
 
 def test_no_paper_table_where_nothing_is_printed(tmp_path: Path) -> None:

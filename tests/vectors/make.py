@@ -14,7 +14,7 @@ expectation.json, bound.json, relaxed.json, biased.json hold one estimator's `co
   control     for RELAX the free function r at z and z~: its values [n, batch] and slopes [n, batch, d]; for RODEO what
               its network says of sample i beside sample i + s, for s = 1 to n - 1: `found` [n - 1, n, batch, 1 + d, 2],
               at the sample and after the flip of each bit, (h_0, h_1); else null
-  gradient    [batch, ...]: what `combine` must return (of a bound, the score part: the direct term is autograd's)
+  gradient    [batch, ...]: what `combine` must return (of a bound, what autograd does not add through log q)
   value       [batch]: the target as seen by the samples
 paths.json: bits, logistic noise [2, m, d] (for z, for z~) and logits; z and z~ as `points`, d z~ / d logit as `path`.
 couplings.json: `debias` 1/(1 - rho) at `logits` for n samples, and `count_law` P(b_1 + ... + b_n = s), [n + 1, logits],

@@ -19,8 +19,11 @@ __all__ = [
     "FAST_RATES",
     "OBSERVATION",
     "PRESETS",
+    "RENAMED",
+    "RENAMED_SCHEMA",
     "SCHEMA",
     "DecoderSamples",
+    "LayerSamples",
     "Precision",
     "Schedule",
     "TrainConfig",
@@ -32,15 +35,22 @@ __all__ = [
     "latents_in_words",
     "paper_preset",
     "run_name",
+    "schema_of",
 ]
 
 DecoderSamples: TypeAlias = Literal["all", "extra"]
+LayerSamples: TypeAlias = Literal["chains", "separate"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
 SCHEMA = 2
 """Version of the identity. Raise it when the same fields begin to mean another experiment; leave the defaults of
 `TrainConfig` as they are, since identities are relative to them."""
+RENAMED = {name: f"{name}-paper" for name in ("disarm-ms", "loorf-ms", "arms-ms-d", "arms-ms-n", "arms-ms-s")}
+"""Estimators whose name has come to mean another one, and what the earlier one is called now: under schema 2 the names
+meant the papers' forms, and runs that say so are read, resumed and reported as what they are."""
+RENAMED_SCHEMA = 3
+"""Of runs that have one of these names in its new meaning; all others keep the identity that they always had."""
 OBSERVATION = ("report_every", "evaluate_every", "evaluate_images")
 """Fields that say how often a run is looked at: they decide no number that it comes to."""
 
@@ -70,6 +80,12 @@ class TrainConfig:
     """Images per step and replica."""
     latents: int = 200
     """Latent variables; on the command line 20x10 is 20 of 10 categories each."""
+    layers: tuple[int, ...] = ()
+    """Bits of each of several stochastic layers, the one nearest the image first, such as 200 200; one layer of
+    `latents` unless given."""
+    layer_samples: LayerSamples = "chains"
+    """With several layers: all learn from the same n chains, or each separately from n / layers samples of its own
+    (Dong et al. 2020)."""
     learning_rate: float = 1e-4
     """Adam's, for encoder and decoder."""
     prior_learning_rate: float = 1e-2
@@ -118,6 +134,7 @@ class TrainConfig:
             object.__setattr__(self, name, float(rate))
         self._check_schedule()
         object.__setattr__(self, "categories", as_count(self.categories, 2, "categories"))
+        self._check_layers()
         self._check_latents()
 
     def _check_latents(self) -> None:
@@ -155,6 +172,41 @@ class TrainConfig:
             raise ValueError(f"{self.network!r} is the name of a built-in network: call your model something else")
         if isinstance(self.estimator, str):  # one run, however its estimator was called
             object.__setattr__(self, "estimator", ALIASES.get(self.estimator, self.estimator))
+
+    @property
+    def samples_of_a_draw(self) -> int:
+        """Samples of the estimator in one draw: all n, or where layers learn separately the share of one."""
+        return self.num_samples // len(self.layers) if self.layer_samples == "separate" else self.num_samples
+
+    def _check_layers(self) -> None:
+        widths = tuple(as_count(width, 1, "layers") for width in self.layers)  # a list, where it was read from a file
+        object.__setattr__(self, "layers", widths)
+        if not widths:
+            if self.layer_samples != "chains":
+                raise ValueError(f"layer_samples is for several layers only, got {self.layer_samples!r}: leave it out")
+            return
+        if len(widths) == 1:
+            raise ValueError(f"layers must name at least two layers, got {widths[0]}: for one, give latents")
+        if self.latents not in (TrainConfig.latents, widths[0]):
+            raise ValueError(f"latents is the first of layers, {widths[0]}, got {self.latents}: leave it out")
+        object.__setattr__(self, "latents", widths[0])
+        if self.categories > 2 or self.structure:
+            kind = "categories" if self.categories > 2 else "a model of your own"
+            raise ValueError(f"layers are of bits in a built-in network, got {kind}: leave one of them out")
+        one = as_estimator(self.estimator, self.num_samples)
+        if one.target.direct or not one.equal_weights or one.has_parameters:
+            raise ValueError(
+                f"{self.estimator} does not train several layers (bounds, enumeration, sets and estimators with "
+                "parameters do not): try arms-s, loorf or midpoint"
+            )
+        if self.layer_samples == "separate":
+            if self.num_samples % len(widths) or one.slopes != "none":
+                raise ValueError(
+                    f"layer_samples 'separate' shares num_samples out among {len(widths)} layers, for estimators "
+                    f"without derivatives, got {self.num_samples} with {self.estimator}: try disarm, and a multiple of "
+                    f"{2 * len(widths)}"
+                )
+            as_estimator(self.estimator, self.samples_of_a_draw)
 
     def _check_schedule(self) -> None:
         if self.warmup_steps >= self.steps:
@@ -218,7 +270,14 @@ def identity(config: TrainConfig) -> dict[str, object]:
     {'schema': 2, 'seed': 3}
     """
     defaults = {field.name: field.default for field in fields(config)}
-    return {"schema": SCHEMA} | {name: value for name, value in _deciding(config).items() if value != defaults[name]}
+    found = {name: value for name, value in _deciding(config).items() if value != defaults[name]}
+    earlier = {now: then for then, now in RENAMED.items()}.get(config.estimator)
+    return {"schema": schema_of(config)} | found | ({"estimator": earlier} if earlier else {})
+
+
+def schema_of(config: TrainConfig) -> int:
+    """Return the version of the identity under which a configuration means what it says."""
+    return RENAMED_SCHEMA if config.estimator in RENAMED else SCHEMA
 
 
 def digest_of(identity: Mapping[str, object]) -> str:
@@ -258,6 +317,7 @@ def run_name(config: TrainConfig) -> str:
     >>> run_name(TrainConfig())
     'digits-linear-arms-s-n4-r1-seed0-5dfac908'
     """
-    described = f"{config.dataset}-{config.network}-{config.estimator}-n{config.num_samples}"
+    network = "-".join([config.network, *(["x".join(map(str, config.layers))] if config.layers else [])])
+    described = f"{config.dataset}-{network}-{config.estimator}-n{config.num_samples}"
     name = re.sub(r"[^\w.+-]+", "-", described)  # a folder's, whatever data and model are called
     return f"{name}-r{config.replicas}-seed{config.seed}-{digest_of(identity(config))[:8]}"

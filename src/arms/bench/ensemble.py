@@ -59,7 +59,7 @@ def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
     This is the one place that decides it: whatever groups runs, or refuses to, compares these keys. An estimator that
     cannot share the replica axis with another is part of the key; it can still serve several data sets.
     """
-    own = as_estimator(config.estimator, config.num_samples)
+    own = as_estimator(config.estimator, config.samples_of_a_draw)
     shared = [value for name, value in asdict(config).items() if name not in MAY_DIFFER]
     return (*shared, what_is_asked(own) or config.estimator)
 
@@ -96,7 +96,7 @@ def stack(configs: Sequence[TrainConfig]) -> Estimator:
     """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once."""
     check_same_config(configs)
     groups = [(name, len(list(same))) for name, same in groupby(config.estimator for config in configs)]
-    members = tuple(as_estimator(name, configs[0].num_samples) for name, _ in groups)
+    members = tuple(as_estimator(name, configs[0].samples_of_a_draw) for name, _ in groups)
     if len(members) == 1:
         return members[0]
     return Stacked(members, [count * configs[0].replicas for _, count in groups])
@@ -113,7 +113,7 @@ def ensemble_trainer(
     alone = {
         dataset: build_vae(
             config.network,
-            config.latents,
+            config.layers or config.latents,
             dataset.pixel_mean(),
             config.replicas,
             config.seed,
@@ -124,7 +124,7 @@ def ensemble_trainer(
     together = _filled(wide, joined_models([alone[dataset].state_dict() for dataset in datasets]))
     trainer = Trainer(wide, datasets, device, together, stack(configs), LearningRates(configs, device))
     # What an estimator learns starts as it would alone, too: each run gets a copy of its own.
-    own = prepared_estimator(config, together.prior.shape[2:], trainer.data.images.shape[1], device)
+    own = prepared_estimator(config, together.event_shape, trainer.data.images.shape[1], device)
     with torch.no_grad():
         for of_all, of_one in zip(trainer.estimator_parameters, own.parameters(), strict=True):
             of_all.copy_(torch.cat([of_one] * len(configs)))
@@ -169,7 +169,8 @@ def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
 def _filled(config: TrainConfig, weights: State) -> BinaryVAE:
     """Return a model with a copy of these weights, where they are."""
     mean = weights["pixel_mean"]
-    model = blank_vae(config.network, config.latents, mean, config.replicas, config.categories).to(mean.device)
+    widths = config.layers or config.latents
+    model = blank_vae(config.network, widths, mean, config.replicas, config.categories).to(mean.device)
     model.load_state_dict(weights)
     return model
 

@@ -11,7 +11,7 @@ from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, observe
 from arms.bench.metrics import TEST_BOUND_SAMPLES
-from arms.bench.models import BinaryVAE, seeded_generator
+from arms.bench.models import BinaryVAE, HierarchicalVAE, seeded_generator
 from arms.checks import VarianceTable, variance
 from arms.couplings import Coupling
 from arms.estimators import Estimator
@@ -146,6 +146,11 @@ def gradient_variances(
     Returns:
         Work, variance, bias score and time of each estimator.
     """
+    if isinstance(model, HierarchicalVAE):
+        raise ValueError(
+            "gradient variances are compared at models of one stochastic layer, and this one has several: "
+            "benchmarks/layer_training.py measures those, layer by layer"
+        )
     with evaluating(model):
         with torch.no_grad():
             logits = model.encode(x)
@@ -181,4 +186,4 @@ def _log_weights(
     else:  # always whole blocks, of which the last is cut: how many are drawn must not change the first ones
         starts = range(0, count, SAMPLES_AT_ONCE)
         drawn = (model.latent(logits).sample(SAMPLES_AT_ONCE, noise)[: count - start] for start in starts)
-    return torch.cat([model.log_weights(b, x, logits) for b in drawn])
+    return torch.cat([model.chain_log_weights(b, x, logits, noise) for b in drawn])

@@ -43,7 +43,7 @@ DATASETS = ("dynamic-mnist", "fashion-mnist", "omniglot")
 NETWORKS: tuple[Network, ...] = ("linear", "nonlinear")
 BUDGETS = (4, 6, 8, 10)
 ELBO_ESTIMATORS = ("arms-d", "arms-n", "arms-s", "loorf", "disarm", "relax")
-BOUND_ESTIMATORS = ("arms-ms-d", "arms-ms-s", "disarm-ms", "vimco")
+BOUND_ESTIMATORS = ("arms-ms-d-paper", "arms-ms-s-paper", "disarm-ms-paper", "vimco")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def configs(name: str, scale: Scale) -> list[TrainConfig]:
     """Return the runs behind a figure or table; none for one that is computed without training.
 
     >>> [config.estimator for config in configs("figure4", "smoke")]
-    ['arms-ms-d', 'arms-ms-s', 'disarm-ms', 'vimco']
+    ['arms-ms-d-paper', 'arms-ms-s-paper', 'disarm-ms-paper', 'vimco']
     """
     return _experiment(name).source.configs(_checked(scale))
 

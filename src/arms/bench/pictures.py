@@ -40,7 +40,7 @@ def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Gener
         images = dataset.test[:count]
         x = observe(images, dataset.levels, generator, bits=model.sees_bits).expand(model.replicas, -1, -1)
         posterior = model.latent(model.encode(x)).sample(1, generator)[0]
-        prior = model.latent(model.prior.expand(-1, len(x[0]), *model.prior.shape[2:])).sample(1, generator)[0]
+        prior = model.sample_prior(len(x[0]), generator)
         means = [model.mean_image(b.unsqueeze(0))[0] for b in (posterior, prior)]
     rows = [x[0], *(mean[replica] for replica in range(model.replicas) for mean in means)]
     return _tile(torch.stack(rows), dataset.height, dataset.width)

@@ -24,6 +24,7 @@ from arms.estimators.gapped_st import GappedStraightThrough
 from arms.estimators.loorf import LOORF
 from arms.estimators.loorf_ms import MultiSampleLOORF
 from arms.estimators.midpoint import Midpoint
+from arms.estimators.midpoint_ms import MultiSampleMidpoint, tried_in_every_slot
 from arms.estimators.pipeline import Options, estimate
 from arms.estimators.rebar import REBAR, Relaxation
 from arms.estimators.reinforce import Reinforce
@@ -67,6 +68,7 @@ __all__ = [
     "MultiSampleARMS",
     "MultiSampleDisARM",
     "MultiSampleLOORF",
+    "MultiSampleMidpoint",
     "MultiSampleReinforce",
     "Objective",
     "Options",
@@ -117,6 +119,13 @@ ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "arms-ms-d": partial(MultiSampleARMS, coupling=Dirichlet()),
     "arms-ms-n": partial(MultiSampleARMS, coupling=Gaussian()),
     "arms-ms-s": partial(MultiSampleARMS, coupling=Systematic()),
+    "midpoint-ms": MultiSampleMidpoint,
+    "midpoint-ms-tried": tried_in_every_slot,
+    "disarm-ms-paper": partial(MultiSampleDisARM, folded=False),
+    "loorf-ms-paper": partial(MultiSampleLOORF, folded=False),
+    "arms-ms-d-paper": partial(MultiSampleARMS, coupling=Dirichlet(), folded=False),
+    "arms-ms-n-paper": partial(MultiSampleARMS, coupling=Gaussian(), folded=False),
+    "arms-ms-s-paper": partial(MultiSampleARMS, coupling=Systematic(), folded=False),
 }
 
 BIASED_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {

@@ -3,9 +3,11 @@ r"""ARMS for the multi-sample bound: K independent samples, and m = n - K antith
 $$ g = \frac{1}{1-\rho} \sum_k \frac{1}{m-1} \sum_i \Big(f_{-k}(\tilde b_i) - \frac1m \sum_j f_{-k}(\tilde b_j)\Big)
        (\tilde b_i - \sigma(\phi)) $$
 
-where f_{-k}(b) is the bound with b in slot k and b_l in every other slot. Unbiased because, given the other slots, each
-term is ARMS for the function f_{-k}. The bound itself needs independent samples: coupled ones would change it. The sum
-over slots is a sum; the authors' released code takes a mean, which is biased once the direct term is added.
+where f_{-k}(b) is the bound with b in slot k and b_l in every other slot: the score part, as in the paper. Folded (the
+default) it has h_{-k}, with the direct term in it, in place of f_{-k}: see `multi_sample`. Unbiased because, given the
+other slots, each term is ARMS for a function of slot k. The bound itself needs independent samples: coupled ones would
+change it. The sum over slots is a sum; the authors' released code takes a mean, which is biased once the direct term is
+added.
 Reference: Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary Variables", ICML 2021, s. 3.3.
 """
 
@@ -25,10 +27,10 @@ from arms.latents import Latent
 
 @dataclass(frozen=True)
 class MultiSampleARMS(Coupled, MultiSampleLOORF):  # type: ignore[override]
-    """ARMS of the K-sample bound, K = n/2 unless given; with `bound_samples=1` its score part is ARMS of n - 1 samples.
+    """ARMS of the K-sample bound, K = n/2 unless given; with `bound_samples=1` it is ARMS of n - 1 samples.
 
     >>> MultiSampleARMS(10)
-    MultiSampleARMS(num_samples=10, bound_samples=5, coupling=Dirichlet())
+    MultiSampleARMS(num_samples=10, folded=True, bound_samples=5, coupling=Dirichlet())
     """
 
     coupling: Coupling = field(default_factory=Dirichlet)
@@ -42,6 +44,6 @@ class MultiSampleARMS(Coupled, MultiSampleLOORF):  # type: ignore[override]
         tried = coupled_samples(self.coupling, latent, self.num_samples - self.bound_samples, generator)
         return Draw(self, latent, torch.cat([bound, tried]))
 
-    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+    def combine_slots(self, draw: Draw, values: Tensor, slopes: Tensor | None) -> Tensor:
         tried = self.num_samples - self.bound_samples
-        return self.coupling.undo(draw.latent, tried, super().combine(draw, values))
+        return self.coupling.undo(draw.latent, tried, super().combine_slots(draw, values, slopes))

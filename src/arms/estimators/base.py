@@ -29,7 +29,8 @@ class Estimate(NamedTuple):
     """`[*batch, *event]`: the estimate of the gradient with respect to the logits, ascent direction, detached.
 
     An estimator with parameters of its own leaves it attached to those and to nothing else, so that they can learn.
-    For the multi-sample bound it is the score part; autograd adds the rest through the value.
+    For the multi-sample bound it is what autograd does not add through the value: the score part, or the whole minus
+    that.
     """
     value: Tensor
     """`[*batch]`: the target as seen by the samples, attached to the graph of whatever the objective depends on."""
@@ -54,6 +55,8 @@ class Draw:
     """The latent as the user gave it, with its graph, where the draw is to be attached to it later."""
     version: int = 0
     """Of the points when they were handed out: PyTorch counts every change in place."""
+    parent: "Draw | None" = None
+    """The draw of the layer before, where this one is of a deeper layer."""
 
     @property
     def samples(self) -> Tensor:

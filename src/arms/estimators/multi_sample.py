@@ -10,16 +10,28 @@ a sum (no mean) over slots of one-sample score-function gradients, which `combin
 -sum_k w_k/(sum_l w_l) grad log q(b_k), which is autograd's through `value`, since log_weight contains log q. All that
 a slot needs of the others is their log-sum-exp, taken over them alone: subtracting w_k from the total would lose
 everything where w_k dominates.
-Reference: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016.
+
+The direct term is a score-function gradient of every slot too, so that both parts are one:
+
+$$ \nabla L_K = E\Big[\sum_k h_{-k}(b_k)\,\nabla \log q(b_k)\Big], \qquad
+   h_{-k}(b) = f_{-k}(b) - \frac{w(b)}{\sum_{l \ne k} w_l + w(b)} $$
+
+A slot estimator of h_{-k} in place of f_{-k} is *folded*: it estimates the whole, and where it tries samples other than
+the bound's own, the direct term's noise, which is not theirs, does not come on top. What autograd adds through `value`
+all the same is taken off beforehand: `combine` returns the whole minus that, so that one contract serves every bound.
+Reference: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016; folding: this project
+(docs/bound.md).
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from arms.estimators.base import Estimator
+from arms.arguments import at_least_float32
+from arms.estimators.base import Draw, Estimator
+from arms.latents import Latent
 from arms.targets import MultiSampleBound, Target
 
 
@@ -35,6 +47,40 @@ class MultiSample(Estimator):
     @property
     def target(self) -> Target:
         return MultiSampleBound(self.bound_samples)
+
+
+@dataclass(frozen=True)
+class SlotEstimator(MultiSample):
+    """Slot by slot an estimator of one-sample functions: of h_{-k}, or of f_{-k} where the direct term stays apart.
+
+    Args:
+        folded: Whether the direct term is folded into the slots; without, it is the form of the papers.
+    """
+
+    folded: bool = field(default=True, kw_only=True)
+
+    @abstractmethod
+    def combine_slots(self, draw: Draw, values: Tensor, slopes: Tensor | None) -> Tensor:
+        """Return the sum over slots of the estimates for their functions, `replace_slots(..., folded)`."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        values = at_least_float32(values)
+        found = self.combine_slots(draw, values, slopes)
+        if not self.folded:
+            return found
+        bound = self.bound_samples
+        return found - direct_term(draw.latent, draw.points[:bound], values[:bound].softmax(0))
+
+
+def direct_term(latent: Latent, samples: Tensor, shares: Tensor) -> Tensor:
+    """Return the direct term `[*batch, *event]`, -sum_k share_k grad log q(b_k).
+
+    Args:
+        latent: What was drawn.
+        samples: `[K, *batch, *event]`.
+        shares: `[K, *batch]`, the bound's derivative with respect to each log-weight: w_k / sum_l w_l.
+    """
+    return -(latent.with_event_axes(shares) * latent.score(samples)).sum(0)
 
 
 def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,13 +104,28 @@ def diagonal_mask(values: Tensor) -> Tensor:
     return torch.eye(count, dtype=torch.bool, device=values.device).view(count, count, *[1] * (values.ndim - 1))
 
 
-def replace_slots(others: Tensor, candidates: Tensor) -> Tensor:
-    """Return f_{-k} at each candidate, `[m, K, *batch]`, up to a constant of each slot: only differences have meaning.
+def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> Tensor:
+    """Return f_{-k}, or h_{-k} if `folded`, at each candidate, `[m, K, *batch]`, up to a constant of each slot.
 
-    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are log-weights relative to the slot's top. What the
-    others sum up to is taken out of each slot, so that differences far below one keep their digits too.
+    Only differences have meaning. `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are log-weights relative
+    to the slot's top. What the others sum up to is taken out of each slot, so that differences far below one keep
+    their digits too.
     """
+    some, relative = _relative(others, candidates)
+    bounds = nn.functional.softplus(relative, threshold=40)  # e^-40: nothing, in float64 too
+    if folded:
+        bounds = bounds - torch.sigmoid(relative)
+    return torch.where(some, bounds, relative)  # alone in the bound, a sample's share is 1 whatever it is: a constant
+
+
+def slot_shares(others: Tensor, candidates: Tensor) -> Tensor:
+    """Return the share of each candidate in the bound with it in slot k, w(b) / (sum_{l != k} w_l + w(b))."""
+    some, relative = _relative(others, candidates)
+    return torch.where(some, torch.sigmoid(relative), torch.ones_like(relative))
+
+
+def _relative(others: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Return in which slots there are others at all, and the candidates relative to what these sum up to."""
     rest = others.exp().sum(1).log()
     some = rest != -torch.inf  # NaN too, which must not be lost
-    relative = candidates - torch.where(some, rest, 0.0)
-    return torch.where(some, nn.functional.softplus(relative, threshold=40), relative)  # e^-40: nothing, in float64 too
+    return some, candidates - torch.where(some, rest, 0.0)

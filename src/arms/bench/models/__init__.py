@@ -1,5 +1,6 @@
 """The discrete VAE and its parts: layers with a replica axis, networks by name, likelihood of the pixels, seeding."""
 
+from arms.bench.models.hierarchical import HierarchicalVAE
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
 from arms.bench.models.networks import HIDDEN_WIDTHS, Network, blank_vae, build_vae
@@ -13,6 +14,7 @@ __all__ = [
     "BinaryVAE",
     "CategoricalPixels",
     "GaussianPixels",
+    "HierarchicalVAE",
     "Network",
     "Pixels",
     "PlainNetwork",

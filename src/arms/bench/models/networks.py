@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from arms.arguments import as_count, unknown_name
+from arms.bench.models.hierarchical import HierarchicalVAE
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
@@ -21,7 +22,7 @@ HIDDEN_WIDTHS: dict[str, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 20
 
 def build_vae(
     network: str,
-    latents: int,
+    latents: int | Sequence[int],
     pixel_mean: Tensor,
     replicas: int = 1,
     seed: int = 0,
@@ -35,7 +36,7 @@ def build_vae(
 
     Args:
         network: "linear" or "nonlinear".
-        latents: How many latent variables.
+        latents: How many latent variables; of several layers how many in each, the one nearest the image first.
         pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
         replicas: How many independent models, side by side on the leading axis of every parameter.
         seed: Seed of the weights.
@@ -47,21 +48,30 @@ def build_vae(
     layers = [layer for layer in vae.modules() if isinstance(layer, ReplicaLinear)]
     for layer in layers:
         layer.initialise(generators)
+    assert isinstance(vae.decoder, nn.Sequential)
+    output = vae.decoder[-1]
+    assert isinstance(output, ReplicaLinear)
     with torch.no_grad():
-        layers[-1].bias.copy_(torch.logit(pixel_mean.clamp(0.001, 0.999)))
+        output.bias.copy_(torch.logit(pixel_mean.clamp(0.001, 0.999)))
     return vae.to(device)
 
 
-def blank_vae(network: str, latents: int, pixel_mean: Tensor, replicas: int = 1, categories: int = 2) -> BinaryVAE:
+def blank_vae(
+    network: str, latents: int | Sequence[int], pixel_mean: Tensor, replicas: int = 1, categories: int = 2
+) -> BinaryVAE:
     """Return the paper's linear or nonlinear VAE with all weights zero, to be loaded from a checkpoint."""
     if network not in HIDDEN_WIDTHS:
         raise unknown_name("network", network, HIDDEN_WIDTHS)
     as_count(replicas, 1, "replicas")
-    pixels = pixel_mean.shape[-1]
-    width = as_count(latents, 1, "latents") * (1 if categories == 2 else as_count(categories, 2, "categories"))
-    encoder = _perceptron(replicas, (pixels, *HIDDEN_WIDTHS[network], width))
-    decoder = _perceptron(replicas, (width, *HIDDEN_WIDTHS[network], pixels))
-    return BinaryVAE(encoder, decoder, latents, pixel_mean, replicas, categories=categories)
+    hidden = HIDDEN_WIDTHS[network]
+    given = latents if isinstance(latents, Sequence) else [latents]
+    units = 1 if categories == 2 else as_count(categories, 2, "categories")
+    widths = [pixel_mean.shape[-1], *(as_count(width, 1, "latents") * units for width in given)]
+    encoders = [_perceptron(replicas, (below, *hidden, above)) for below, above in pairwise(widths)]
+    decoders = [_perceptron(replicas, (above, *hidden, below)) for below, above in pairwise(widths)]
+    if len(encoders) == 1:
+        return BinaryVAE(encoders[0], decoders[0], given[0], pixel_mean, replicas, categories=categories)
+    return HierarchicalVAE(encoders, decoders, widths[1:], pixel_mean, replicas)
 
 
 def _perceptron(replicas: int, widths: Sequence[int]) -> nn.Sequential:

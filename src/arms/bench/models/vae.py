@@ -9,7 +9,7 @@ b `[n, R, B, latents]`, log-weights `[n, R, B]`; of categories, logits `[R, B, l
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from arms.arguments import as_count
 from arms.bench.models.layers import ReplicaLinear
@@ -66,8 +66,7 @@ class BinaryVAE(nn.Module):
         self.replicas, self.latents = replicas, latents
         self.name, self.likelihood = name, likelihood
         self.categories = as_count(categories, 2, "categories")
-        event = (latents,) if self.categories == 2 else (latents, self.categories)
-        self.prior = nn.Parameter(torch.zeros(replicas, 1, *event))
+        self.prior = nn.Parameter(torch.zeros(replicas, 1, *self.event_shape))
         self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
 
     @property
@@ -79,6 +78,11 @@ class BinaryVAE(nn.Module):
         """Return what is no module of its own."""
         kind = f"x{self.categories}" if self.categories > 2 else ""
         return f"latents={self.latents}{kind}" + (f", likelihood={self.likelihood}" if self.likelihood else "")
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """Of the logits of the layer nearest the image, beyond replicas and images."""
+        return torch.Size([self.latents] if self.categories == 2 else [self.latents, self.categories])
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
         """Return the latent variables of these logits."""
@@ -163,6 +167,18 @@ class BinaryVAE(nn.Module):
         # Padded by a zero, the sum is compiled to a kernel of its own; fused, all else of this shape would wait for it.
         constant = nn.functional.pad(softplus(logits) - softplus(self.prior), (0, 1)).sum(-1)
         return self.prior - logits, constant
+
+    def chain_log_weights(self, b: Tensor, x: Tensor, logits: Tensor, generator: Generator | None = None) -> Tensor:
+        """Return log-weights `[n, R, B]` for evaluation; deeper layers, where a model has any, are drawn here."""
+        return self.log_weights(b, x, logits)
+
+    def sample_prior(self, count: int, generator: Generator | None = None) -> Tensor:
+        """Draw this many samples of the layer nearest the image from the model, `[R, count, *event]`."""
+        return self.latent(self.prior.expand(-1, count, *self.prior.shape[2:])).sample(1, generator)[0]
+
+    def encoder_modules(self) -> list[nn.Module]:
+        """Return the modules whose parameters make the logits of q."""
+        return [self.encoder] if isinstance(self.encoder, nn.Module) else []
 
     def log_likelihood(
         self, b: Tensor, x: Tensor, attached: int | None = None, differentiated: bool = False, twice: bool = False

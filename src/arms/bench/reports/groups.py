@@ -25,6 +25,7 @@ class Setting(NamedTuple):
     """Of each latent."""
     latents: int = 0
     """How many latents of more than two categories; bits may be compared in one table, whatever their number."""
+    layers: tuple[int, ...] = ()
 
     @property
     def parts(self) -> list[str]:
@@ -33,7 +34,8 @@ class Setting(NamedTuple):
         rule = decoder.get(self.decoder_samples, self.decoder_samples)
         network = f"{self.network} (structure {self.structure})" if self.structure else self.network
         latents = [f"{self.latents}x{self.categories} categories"] if self.categories > 2 else []
-        return [self.dataset, network, *latents, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
+        layers = [f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} bits"] if self.layers else []
+        return [self.dataset, network, *latents, *layers, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
 
     @property
     def title(self) -> str:
@@ -109,6 +111,7 @@ def setting_of(config: TrainConfig) -> Setting:
         config.structure,
         config.categories,
         config.latents if config.categories > 2 else 0,
+        config.layers,
     )
 
 

@@ -83,6 +83,13 @@ STYLES: Mapping[str, Style] = {
     "arms-ms-n": Style(SKY, "longdash", "diamond"),
     "loorf-ms": Style(GREEN, "dashdot", "triangle-up"),
     "disarm-ms": Style(PURPLE, "dashdot", "triangle-down"),
+    "arms-ms-s-paper": Style(VERMILION, "longdash", "x"),
+    "arms-ms-d-paper": Style(BLUE, "longdash", "x"),
+    "arms-ms-n-paper": Style(SKY, "longdash", "x"),
+    "loorf-ms-paper": Style(GREEN, "dashdot", "x"),
+    "disarm-ms-paper": Style(PURPLE, "dashdot", "x"),
+    "midpoint-ms": Style(VERMILION, "dashdot", "star"),
+    "midpoint-ms-tried": Style(VERMILION, "dashdot", "diamond"),
     "vimco": Style(ORANGE, "dashdot", "pentagon"),
     "reinforce-ms": Style(GREY, "dashdot", "cross"),
 }

@@ -21,7 +21,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from arms.bench.config import SCHEMA, TrainConfig, difference, digest_of, identity, is_longer
+from arms.bench.config import (
+    RENAMED,
+    RENAMED_SCHEMA,
+    SCHEMA,
+    TrainConfig,
+    difference,
+    digest_of,
+    identity,
+    is_longer,
+    schema_of,
+)
 from arms.bench.metrics import Record, stopped_replicas
 from arms.bench.runs.provenance import provenance_of
 from arms.bench.training.state import COUNTS, model_of, step_of
@@ -103,7 +113,7 @@ class Run:
         if not run.exists():
             run.path.mkdir(parents=True, exist_ok=True)
             where = {"data_path": data_path} if data_path else {}
-            replace_file(run.path / "config.json", _to_json({"schema": SCHEMA, **_fields(config), **where}))
+            replace_file(run.path / "config.json", _to_json({"schema": schema_of(config), **_fields(config), **where}))
         elif is_longer(config, run.config()):
             written = run._read("config.json")
             ends = [*run._lengthened(), written.get("steps", TrainConfig.steps)]
@@ -123,7 +133,7 @@ class Run:
                     "put it back, remove them, or choose another directory"
                 )
             return
-        if self.schema() != SCHEMA:
+        if self.schema() not in (SCHEMA, RENAMED_SCHEMA):
             raise ValueError(
                 f"{self.path} holds a run of another version of this library (schema {self.schema()}, expected "
                 f"{SCHEMA}): choose another directory, or resume it with that version"
@@ -142,6 +152,8 @@ class Run:
     def config(self) -> TrainConfig:
         """Return the configuration."""
         found = {name: value for name, value in self._read("config.json").items() if name not in NO_FIELDS}
+        if self.schema() == FIRST_SCHEMA and (meant := RENAMED.get(str(found.get("estimator")))):
+            found["estimator"] = meant
         known = {field.name for field in fields(TrainConfig)}
         if unknown := set(found) - known:
             raise ValueError(

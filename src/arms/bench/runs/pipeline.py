@@ -254,7 +254,7 @@ def _check_on_images(model: BinaryVAE, dataset: Dataset) -> None:
                 f"the model {name_of(model)!r} cannot be applied to images {list(x.shape)} (replicas, images, pixels) "
                 f"of {dataset.name}: {error}"
             ) from error
-    expected = ((*x.shape[:-1], *model.prior.shape[2:]), (3, *x.shape[:-1]))
+    expected = ((*x.shape[:-1], *model.event_shape), (3, *x.shape[:-1]))
     if (tuple(logits.shape), tuple(weights.shape)) != expected:
         raise ValueError(
             f"the model {name_of(model)!r} must return logits {list(expected[0])} and log-weights {list(expected[1])} "
@@ -270,7 +270,8 @@ def _blank_like(run: Run, config: TrainConfig, dataset: Dataset, model: BinaryVA
             "load_model(run, model=...) or --model my_module:make_model"
         )
     if model is None:
-        return blank_vae(config.network, config.latents, dataset.pixel_mean(), config.replicas, config.categories)
+        widths = config.layers or config.latents
+        return blank_vae(config.network, widths, dataset.pixel_mean(), config.replicas, config.categories)
     same, own = own_model(config, model, dataset)
     if config.structure and same.structure != config.structure:
         raise ValueError(

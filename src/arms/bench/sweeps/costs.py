@@ -28,7 +28,7 @@ def step_microseconds(config: TrainConfig, replicas: int) -> float | None:
         config: One of the ensemble's runs.
         replicas: Replicas of the whole ensemble.
     """
-    if (config.latents, config.batch_size) != (200, 50) or config.dataset == "digits":
+    if (config.latents, config.batch_size, config.layers) != (200, 50, ()) or config.dataset == "digits":
         return None
     at = [_at_replicas(config.network, replicas, column) for column in range(2)]
     if config.estimator in DIFFERENTIATED_TWICE:

@@ -4,14 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import GRADIENT_VARIANCE, TRAIN_ELBO, Record
-from arms.bench.models import BinaryVAE, ReplicaLinear, build_vae, seeded_generator
+from arms.bench.models import BinaryVAE, HierarchicalVAE, ReplicaLinear, build_vae, seeded_generator
 from arms.bench.progress import Bars
+from arms.bench.training.layers import UNCHECKED, estimate_chains, estimate_separately
 from arms.bench.training.noise import Noise
 from arms.bench.training.optimizer import SECOND_DECAY, Optimizer, build_optimizer, descend
 from arms.bench.training.schedules import LearningRates
@@ -27,15 +28,13 @@ from arms.bench.training.state import (
     check_fits,
 )
 from arms.bench.training.torch_private import lerp_all_
-from arms.estimators import Estimator, ExtraSample, Options, as_estimator, estimate, variance_loss
+from arms.estimators import Estimator, ExtraSample, as_estimator, estimate, variance_loss
 
-__all__ = ["UNCHECKED", "Estimated", "Trainer", "check_replicas", "prepared_estimator"]
+__all__ = ["Estimated", "Trainer", "check_replicas", "prepared_estimator"]
 
 Estimated: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """What autograd starts from, and the gradients to start with: logits, the value, and the loss of the estimator's own
 parameters where it has any."""
-UNCHECKED = Options(checks="none")
-"""Shapes are the model's, and what is not finite shows in the parameters."""
 
 
 class Trainer:
@@ -68,14 +67,15 @@ class Trainer:
         self.device = self.data.images.device
         if model is None:
             pixel_mean = datasets[0].pixel_mean()
+            widths = config.layers or config.latents
             model = build_vae(
-                config.network, config.latents, pixel_mean, config.replicas, config.seed, device, config.categories
+                config.network, widths, pixel_mean, config.replicas, config.seed, device, config.categories
             )
         check_replicas(model, config.replicas)
         self.model = model.to(device)
         self.noise = Noise.of(config.seed, self.device)
         self._noise = self.noise.generator  # None on a GPU: the device's default, which alone can be compiled
-        self.estimator = prepared_estimator(config, model.prior.shape[2:], self.data.images.shape[1], device, estimator)
+        self.estimator = prepared_estimator(config, model.event_shape, self.data.images.shape[1], device, estimator)
         for layer in model.modules():
             if isinstance(layer, ReplicaLinear):  # a rough gradient can be taken only once
                 layer.rough_gradients = config.precision == "medium" and self.estimator.slopes != "twice"
@@ -95,7 +95,7 @@ class Trainer:
     def _sort_parameters(self) -> None:
         """Tell apart what is trained: the encoder's weights, the others', the estimator's own parameters, the prior."""
         model = self.model
-        encoder = list(model.encoder.parameters()) if isinstance(model.encoder, nn.Module) else []
+        encoder = [parameter for module in model.encoder_modules() for parameter in module.parameters()]
         known = {id(p) for p in (*encoder, model.prior)}
         self.encoder_weights = [p for p in encoder if p.requires_grad]
         self.prior = [model.prior] if model.prior.requires_grad else []
@@ -138,6 +138,8 @@ class Trainer:
     def estimate(self) -> Estimated:
         """Draw a batch and estimate: return what is to be differentiated, and with which weights."""
         x = self._batch()
+        if isinstance(self.model, HierarchicalVAE):
+            return self._estimate_layers(self.model, x)
         logits = self.model.encode(x)
         # The bound's own gradient through log q belongs to it; the ELBO's is zero on average, and only noise.
         seen = logits if self.estimator.target.direct else logits.detach()
@@ -164,6 +166,14 @@ class Trainer:
             loss = self.config.replicas * variance_loss(found)
             return (*outputs, loss), (*starts, torch.ones_like(loss))
         return outputs, starts
+
+    def _estimate_layers(self, model: HierarchicalVAE, x: Tensor) -> Estimated:
+        """Estimate every layer's gradient: the logits of each are where autograd starts, and the value."""
+        scheme = estimate_chains if self.config.layer_samples == "chains" else estimate_separately
+        found = scheme(model, self.estimator, x, self._noise)
+        self.elbo_sum.add_(found.values.detach().mean((0, 2)))
+        starts = [self._scale * grad for grad in found.grads]
+        return (*found.logits, found.value), (*starts, self._weight)
 
     def apply(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against their gradients, and note the encoder's."""
@@ -269,7 +279,7 @@ def prepared_estimator(
     """Return the estimator of a run, by default the one its configuration names, with fresh parameters of its own."""
     generator = seeded_generator(config.seed, "estimator", device=device)
     batch = (config.replicas, config.batch_size)
-    chosen = estimator or as_estimator(config.estimator, config.num_samples)
+    chosen = estimator or as_estimator(config.estimator, config.samples_of_a_draw)
     prepared = chosen.prepare(torch.Size([*batch, *event]), torch.Size([*batch, pixels]), generator)
     for parameter in prepared.parameters():
         if parameter.ndim == 0 or len(parameter) != config.replicas:

@@ -1,0 +1,59 @@
+r"""The layers after the first: one independent draw for each of n chains, at logits of its own, and the other chains as
+its baseline.
+
+$$ g_i = \frac{1}{n-1} \Big(f_i - \frac1n \sum_j f_j\Big)\,(b_i - \sigma(\phi_i)), \qquad i = 1, \dots, n $$
+
+for the logits phi_i of chain i, made of what the chain has drawn before. Unbiased because, given all earlier layers of
+all chains, b_i is independent of f_j, j != i, so that their mean is a baseline: f_i minus it, over n, is the formula.
+Earlier layers may be coupled, since the law of each chain alone is right; b_i and b_j may not: the baseline would know.
+Where the first layer's estimator asks for points that are not samples (midpoints), each is followed by the *mean* of
+this layer: what the first layer's control variate then is made of depends on that point alone.
+Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019, chain by chain.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import at_least_float32
+from arms.estimators.base import Draw, Estimator
+from arms.latents import Latent
+
+
+@dataclass(frozen=True)
+class Chained(Estimator):
+    """Leave-one-out REINFORCE across n chains, one sample each; a single chain has no baseline.
+
+    Args:
+        num_samples: n, the samples of the first layer.
+        extra: How many points the first layer has beside them.
+
+    >>> from arms import Bernoulli
+    >>> drawn = Chained(4).draw(Bernoulli(torch.zeros(4, 5, 3)))
+    >>> Chained(4).combine(drawn, torch.zeros(4, 5)).shape
+    torch.Size([4, 5, 3])
+    """
+
+    extra: int = 0
+
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
+    formula: ClassVar[str] = "(f_i - mean f) (b_i - p_i) / (n - 1) for every chain i"
+    reference: ClassVar[str] = "Kool, van Hoof & Welling 2019"
+
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        """Draw one sample for every chain; logits `[n + extra, *batch, *event]`, attached where points are extra."""
+        samples = latent.sample(1, generator)[0]
+        if self.extra:
+            means = latent.mean().to(samples.dtype)
+            samples = torch.cat([samples[: self.num_samples], means[self.num_samples :]])
+        return Draw(self, latent, samples, self.extra)
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        n = self.num_samples
+        values = at_least_float32(values)[:n]
+        signal = values if n == 1 else (values - values.mean(0)) / (n - 1)
+        grad = draw.latent.score(draw.points.detach())[:n] * draw.latent.with_event_axes(signal)
+        # Points that are not samples have no part in the value: their logits learn nothing.
+        return torch.cat([grad, torch.zeros_like(grad[:1]).expand(self.extra, *grad.shape[1:])]) if self.extra else grad
