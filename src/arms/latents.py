@@ -173,8 +173,10 @@ class OneHot(Latent):
 
     def one_hot(self, indices: Tensor) -> Tensor:
         """Return categories `[..., d]` as samples `[..., d, K]`, in the dtype of the logits."""
-        zeros = self.logits.new_zeros(*indices.shape, self.logits.shape[-1])
-        return zeros.scatter_(-1, indices.unsqueeze(-1), 1.0)
+        count = self.logits.shape[-1]
+        # Of logits that are NaN no category is right, but an index beyond the last would stop all others on a GPU.
+        indices = indices.clamp(max=count - 1)
+        return self.logits.new_zeros(*indices.shape, count).scatter_(-1, indices.unsqueeze(-1), 1.0)
 
     def as_bits(self) -> Bernoulli:
         """Return two categories as bits, 1 for the second of them."""

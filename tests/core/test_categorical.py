@@ -332,6 +332,17 @@ def test_a_hundred_thousand_categories(name: str) -> None:
     assert logits.grad.abs().max() > 0
 
 
+@pytest.mark.parametrize("name", [*UNBIASED, *BIASED])
+def test_logits_that_are_nan_leave_the_other_rows_alone(name: str) -> None:
+    """As a replica that has diverged beside others that have not."""
+    logits = torch.randn(4, 2, 3, generator=seeded())
+    logits[1, 0, 2] = torch.nan
+    found = arms.as_estimator(name, 4)(lambda z: z.cumsum(-1).sum((-1, -2)), OneHot(logits), seeded(1), validate=False)
+    assert found.grad[[0, 2, 3]].isfinite().all()
+    assert found.grad[1].isnan().any()
+    assert found.value[1].isnan()
+
+
 def test_single_precision_keeps_its_digits() -> None:
     logits = 60 * torch.rand(500, 1, 9, generator=seeded(), dtype=torch.float64)
     r = torch.randn(500, 1, 9, generator=seeded(1), dtype=torch.float64) * logits.softmax(-1)

@@ -29,7 +29,7 @@ def order_samples(latent: OneHot, n: int, generator: Generator | None) -> Tensor
     ends = torch.where(ends >= ends[..., -1:], torch.inf, ends)
     exponential = -torch.log1p(-uniform(n, probs[..., 0], generator))
     u = (1 - exponential / exponential.sum(0)) ** (n - 1)
-    place = torch.searchsorted(ends, u.movedim(0, -1).contiguous(), right=True)
+    place = torch.searchsorted(ends, u.movedim(0, -1).contiguous(), right=True).clamp(max=order.shape[-1] - 1)
     return latent.one_hot(order.gather(-1, place).movedim(-1, 0))
 
 

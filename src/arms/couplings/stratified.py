@@ -46,12 +46,12 @@ class Stratified(Systematic):
         if not isinstance(latent, OneHot):
             return super().undo(latent, n, r)
         ends = _ends(latent)
-        probs, shares = latent.detach().mean().to(ends.dtype), _shares(ends, as_count(n, 2, "n"))
-        weighted = n * probs.unsqueeze(-2) * shares
-        matrix = (n - 1) * torch.eye(n, dtype=ends.dtype, device=ends.device) + weighted @ shares.mT
+        shares, n_probs = _shares(ends, as_count(n, 2, "n")), n * latent.detach().mean().to(ends.dtype)
+        matrix = (shares * n_probs.unsqueeze(-2)) @ shares.mT
+        matrix = matrix + (n - 1) * torch.eye(n, dtype=ends.dtype, device=ends.device)
         right = shares @ r.to(ends.dtype).unsqueeze(-1)
-        taken: Tensor = weighted.mT @ torch.linalg.solve(matrix, right)
-        return (r - taken.squeeze(-1)).to(r.dtype)
+        taken: Tensor = shares.mT @ torch.linalg.solve(matrix, right)
+        return (r - n_probs * taken.squeeze(-1)).to(r.dtype)
 
 
 def _ends(latent: Latent) -> Tensor:
@@ -60,12 +60,14 @@ def _ends(latent: Latent) -> Tensor:
 
 
 def _shares(ends: Tensor, n: int) -> Tensor:
-    """Return which part of each category lies in which stratum `[*batch, d, n, K]`; the parts of each add up to 1."""
+    """Return which part of each category lies in which stratum `[*batch, d, n, K]`; the parts of each add up to 1.
+
+    Of a category below the rounding of the distribution function, which is never drawn, they are 0.
+    """
     right = ends.unsqueeze(-2)
     left = torch.nn.functional.pad(right, (1, -1))
-    stratum = torch.arange(n, dtype=ends.dtype, device=ends.device).unsqueeze(-1)
-    overlaps = (torch.minimum(right, (stratum + 1) / n) - torch.maximum(left, stratum / n)).clamp(min=0)
-    total = overlaps.sum(-2, keepdim=True)
-    # A category below the rounding of the distribution function lies where it begins.
-    home = (left * n).floor().clamp(max=n - 1) == stratum
-    return torch.where(total > 0, overlaps / total, home.to(ends.dtype))
+    edges = torch.arange(n + 1, dtype=ends.dtype, device=ends.device).unsqueeze(-1) / n
+    # What lies left of each edge, no more than all of the category; its steps are the overlaps.
+    within = torch.minimum(torch.maximum(edges, left), right)
+    overlaps = within[..., 1:, :] - within[..., :-1, :]
+    return overlaps / overlaps.sum(-2, keepdim=True).clamp(min=torch.finfo(ends.dtype).tiny)
