@@ -88,6 +88,8 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
     if logits.ndim < axes:
         got = "a scalar: unsqueeze it" if logits.ndim == 0 else f"shape {list(logits.shape)}"
         raise ValueError(f"logits must have shape [*batch, {event_axes}] with the latent axis last, got {got}")
+    if axes == 2 and not logits.shape[-1]:
+        raise ValueError(f"logits [*batch, {event_axes}] must have at least one category, got {list(logits.shape)}")
     return logits
 
 

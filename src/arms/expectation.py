@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import is_readable, true_or_unreadable, version_of
+from arms.arguments import at_least_float32, is_readable, true_or_unreadable, version_of
 from arms.couplings import Coupling, as_coupling
 from arms.estimators import ARMS, Draw, Estimator, Objective, as_estimator
 from arms.estimators.attachment import attach_gradient, has_tangent
@@ -28,7 +28,7 @@ from arms.estimators.pipeline import (
     slopes_of,
     through_nan,
 )
-from arms.latents import Latent, Logits, as_latent
+from arms.latents import Latent, Logits, OneHot, as_latent
 from arms.targets import Target, log_mean_exp
 
 __all__ = ["attach", "coupled_bound", "draw", "expectation", "multi_sample_bound"]
@@ -175,8 +175,8 @@ def draw(
         validate: Look for NaN in the logits.
 
     Returns:
-        A draw: evaluate the objective at its `points` `[m, *batch, d]`, which are its `samples` for all estimators that
-        need nothing but values.
+        A draw: evaluate the objective at its `samples`; for estimators that differentiate it, at its `points`
+        `[m, *batch, *event]`, which are the samples and what else is to be evaluated.
 
     >>> first = draw(torch.zeros(3), "disarm", num_samples=2)
     >>> first.samples.sum(0)  # at p = 1/2 the two are each other's complement
@@ -332,6 +332,10 @@ def _check_layers(draws: list[Draw]) -> list[Latent]:
         raise ValueError("attach needs at least one draw, got an empty list")
     latents = [_check_draw(one) for one in draws]
     for position, one in enumerate(draws):
+        if any(one is earlier for earlier in draws[:position]):
+            raise ValueError(
+                f"each draw must be in the list once, got number {position + 1} twice: its layer would count twice"
+            )
         if position == 0 and one.parent is not None:
             raise ValueError("the first draw in the list must be the first layer, made without given")
         if position and one.parent is None:
@@ -411,8 +415,22 @@ def _check_direct_term(draw: Draw, latent: Latent, value: Tensor, values: Tensor
     (shares,) = torch.autograd.grad(draw.estimator.value(draw, weights).sum(), weights)
     expected = direct_term(draw.latent, draw.points.detach(), shares)
     coarsest = max(torch.finfo(one.dtype).eps for one in (values, latent.logits))
+    if isinstance(latent, OneHot):
+        found = _felt(latent, found)
     if ((found - expected).abs() > 10 * math.sqrt(coarsest) * expected.abs().clamp(min=1)).any():
         _refuse_log_q(target, "log-weights that depend on these logits otherwise")
+
+
+def _felt(latent: OneHot, grad: Tensor) -> Tensor:
+    """Return a gradient for logits that torch has normalised as what was normalised feels of it.
+
+    Its distributions take log q from the normalised logits, whose gradient lacks the part - p; behind the normalisation
+    it is there. Logits of other makes, which do not add up to one, must have it themselves.
+    """
+    logits = at_least_float32(latent.logits.detach())
+    if not (logits.logsumexp(-1).abs() < 1e-4).all():
+        return grad
+    return grad - (logits.softmax(-1) * grad.sum(-1, keepdim=True)).to(grad.dtype)
 
 
 def _refuse_log_q(target: Target, found: str) -> NoReturn:

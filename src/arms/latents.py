@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 from arms.arguments import at_least_float32, check_logits, logits_of, true_or_unreadable
 from arms.noise import indicator, uniform
 
-__all__ = ["Bernoulli", "Latent", "Logits", "OneHot", "as_latent"]
+__all__ = ["Bernoulli", "Categorical", "Latent", "Logits", "OneHot", "as_latent"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,11 +172,24 @@ class OneHot(Latent):
         return self.one_hot((log_probs - clocks.clamp(min=torch.finfo(clocks.dtype).tiny).log()).argmax(-1))
 
     def one_hot(self, indices: Tensor) -> Tensor:
-        """Return categories `[..., d]` as samples `[..., d, K]`, in the dtype of the logits."""
-        count = self.logits.shape[-1]
-        # Of logits that are NaN no category is right, but an index beyond the last would stop all others on a GPU.
-        indices = indices.clamp(max=count - 1)
-        return self.logits.new_zeros(*indices.shape, count).scatter_(-1, indices.unsqueeze(-1), 1.0)
+        """Return categories `[..., d]` as samples `[..., d, K]`, in the dtype of the logits.
+
+        By comparison: an index beyond the last, as logits that are NaN make it, is no category, and stops no others.
+        """
+        every = torch.arange(self.logits.shape[-1], device=indices.device)
+        return (indices.unsqueeze(-1) == every).to(self.logits.dtype)
+
+    def _as_one_hot(self, samples: Tensor) -> Tensor:
+        """Return samples `[..., d, K]`, of which indices `[..., d]` are another form."""
+        event = self.logits.shape[-2:]
+        if not samples.is_floating_point() and samples.shape[-1:] == event[:1]:
+            return self.one_hot(samples)
+        if samples.shape[-2:] != event:
+            raise ValueError(
+                f"samples must be one-hot [..., {event[0]}, {event[1]}], or indices [..., {event[0]}] of an integer "
+                f"type, got {list(samples.shape)} of {samples.dtype}"
+            )
+        return samples
 
     def as_bits(self) -> Bernoulli:
         """Return two categories as bits, 1 for the second of them."""
@@ -207,13 +220,13 @@ class OneHot(Latent):
         >>> OneHot(torch.tensor([[20.0, 0.0]])).score(torch.tensor([[[1.0, 0.0]]])).flatten()
         tensor([ 2.0612e-09, -2.0612e-09])
         """
-        probs = self.mean()
+        samples, probs = self._as_one_hot(samples), self.mean()
         likeliest = probs.argmax(-1, keepdim=True)
         others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
         return torch.where(samples > 0, (1 - probs).scatter(-1, likeliest, others), -probs)
 
     def log_prob(self, samples: Tensor) -> Tensor:
-        log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
+        samples, log_probs = self._as_one_hot(samples), torch.log_softmax(at_least_float32(self.logits), -1)
         of_chosen = torch.where(samples > 0, log_probs, 0.0)  # an impossible category not chosen costs nothing
         return (samples * of_chosen).sum((-1, -2))
 

@@ -64,6 +64,19 @@ def test_recorded_elbo_is_that_of_the_law(name: str, digits: Dataset) -> None:
     assert abs(found[name] - found["loorf"]) < 0.3
 
 
+def test_a_model_and_a_configuration_that_differ(digits: Dataset) -> None:
+    bits = build_vae("linear", 20, digits.pixel_mean())
+    with pytest.raises(ValueError, match="the configuration says 10 categories, and the model has 2"):
+        Trainer(TrainConfig(latents=20, categories=10), digits, model=bits)
+    layered = build_vae("linear", [20, 10], digits.pixel_mean())
+    with pytest.raises(ValueError, match="needs a configuration that names them"):
+        Trainer(TrainConfig(estimator="vimco"), digits, model=layered)
+    with pytest.raises(ValueError, match="log-weights of whole chains"):
+        layered(torch.zeros(1, 1, 5, 20), torch.zeros(1, 5, 64), torch.zeros(1, 5, 20))
+    with pytest.raises(ValueError, match="several layers are of bits, got 10 categories"):
+        build_vae("linear", [20, 10], digits.pixel_mean(), categories=10)
+
+
 def test_bits_keep_their_identity() -> None:
     assert "categories" not in identity(TrainConfig(latents=20))
     assert identity(TrainConfig(latents=20, categories=10))["categories"] == 10
@@ -98,8 +111,16 @@ def test_every_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "unord" in capsys.readouterr().out
     arms(monkeypatch, "sample", "runs/codes-arms-s", "-o", "samples.png")
     assert Path("samples.png").stat().st_size > 0
-    arms(monkeypatch, "report", "runs", "-o", "report.html")
-    assert "digits, linear, 3x4 categories, n = 4, 40 steps" in Path("report.html").read_text()
+    arms(monkeypatch, *train[:1], "--latents", "5", *train[3:7], "--evaluate", "50", "--name", "bits")
+    arms(monkeypatch, *train[:1], "--layers", "6", "5", *train[3:7], "--evaluate", "50", "--name", "layers")
+    arms(monkeypatch, "report", "runs", "-o", "report.html")  # with runs of all three kinds
+    page = Path("report.html").read_text()
+    for title in (
+        "3x4 categories, n = 4, 40 steps",
+        "2 layers of 6, 5 bits, n = 4, 40 steps",
+        "digits, linear, n = 4, 40 s",
+    ):
+        assert title in page
 
 
 @pytest.mark.parametrize(
@@ -114,6 +135,11 @@ def test_every_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
             "arm takes bits only, got 20x10: choose an estimator of categor",
         ),
         (["--latents", "20x10", "--estimator", "exact"], "exact trains at most 16 latents (65536 states), got 20x10"),
+        (["--latents", "20x10", "--layers", "20", "20"], "layers are of bits in a built-in network, got categories"),
+        (
+            ["--latents", "20x10", "--estimator", "disarm-ms"],
+            "choose an estimator of categories, such as vimco or arms-ms-s",
+        ),
         (["--latents", "20x1"], "categories must be an integer >= 2, got 1"),
         (
             ["--latents", "1x3", "--estimator", "unord"],

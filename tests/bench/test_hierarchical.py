@@ -283,3 +283,9 @@ def test_a_run_of_another_version_has_no_layers(tmp_path: Path) -> None:
 def test_misuse_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainConfig(**changes)  # type: ignore[arg-type]
+
+
+def test_bounds_of_three_layers_do_not_depend_on_which_others_are_evaluated(digits: Dataset) -> None:
+    model = build_vae("linear", [12, 8, 6], digits.pixel_mean())
+    alone = evaluate(model, digits, "test", [1], 0, images=40)[1]
+    assert evaluate(model, digits, "test", [1, 2, 10], 0, images=40)[1] == alone

@@ -69,7 +69,7 @@ def test_toy_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
 def test_systematic_lies_on_the_bound_and_nothing_below_it(n: int) -> None:
     curves = correlation_curves(n, points=301)
-    assert set(curves.of_coupling) == set(COUPLINGS)
+    assert set(curves.of_coupling) == set(COUPLINGS) - {"stratified"}  # which is the systematic one of bits
     assert (curves.of_coupling["systematic"] - curves.bound).abs().max() < 1e-12
     for name, values in curves.of_coupling.items():
         assert (values >= curves.bound - 1e-12).all(), name

@@ -35,6 +35,7 @@ from arms import (
     Unordered,
 )
 from arms.checks import exact_gradient, random_table, table_objective
+from arms.checks.oracle import exact_target_gradient
 from arms.couplings.base import undo_pairs
 from arms.couplings.orders import order_pair_law
 
@@ -419,3 +420,67 @@ def test_probabilities_of_zero_stay_zero(kind: type[Categorical | OneHotCategori
 
 def test_the_tree_of_the_tests_is_a_law() -> None:
     assert abs(sum(tree_chances([0.4, 0.3, 0.2, 0.1], 3)) - 1) < 1e-14
+
+
+@pytest.mark.parametrize("estimator", ["vimco", "loorf-ms", "arms-ms-s"])
+@pytest.mark.parametrize("kind", [Categorical, OneHotCategorical, arms.Categorical, OneHot])
+def test_bound_with_log_q_of_the_same_object(
+    estimator: str, kind: Callable[[Tensor], Distribution | arms.Latent]
+) -> None:
+    """torch normalises logits, and its log q then has another gradient there, and the same behind it."""
+    phi = torch.randn(4000, 1, 3, generator=seeded(), dtype=torch.float64)[:1].expand(4000, 1, 3).clone()
+    phi.requires_grad_()
+    q = kind(logits=phi) if kind in (Categorical, OneHotCategorical) else kind(phi)
+    table = torch.tensor([0.3, -1.0, 0.5], dtype=torch.float64)
+
+    def log_weight(z: Tensor) -> Tensor:
+        log_q = q.log_prob(z)
+        chosen = z if not z.is_floating_point() else z.argmax(-1)
+        return table[chosen[..., 0]] - (log_q if isinstance(q, arms.Latent) else log_q.sum(-1))
+
+    arms.multi_sample_bound(log_weight, q, estimator, 4, seeded(1)).sum().backward()
+    assert phi.grad is not None
+    one = OneHot(phi.detach()[0])
+    bound = arms.as_estimator(estimator, 4).target
+    expected = exact_target_gradient(lambda z: z[..., 0, :] @ table, one, bound)
+    spread = phi.grad.std(0) / math.sqrt(4000)
+    assert ((phi.grad.mean(0) - expected).abs() < 5 * spread + 1e-12).all()
+
+
+def test_log_prob_of_indices() -> None:
+    latent = arms.Categorical(torch.randn(8, 1, 5, generator=seeded()))
+    z = latent.shown(latent.sample(8, seeded(1)))
+    expected = Categorical(logits=latent.logits).log_prob(z).sum(-1)
+    torch.testing.assert_close(latent.log_prob(z), expected)
+    torch.testing.assert_close(latent.score(z), latent.score(latent.one_hot(z)))
+    with pytest.raises(ValueError, match=r"one-hot \[..., 1, 5\], or indices \[..., 1\] .*, got \[8, 8\]"):
+        latent.log_prob(z[..., 0])
+
+
+@pytest.mark.parametrize("row", [[torch.inf, 0.0, 0.0], [-torch.inf] * 3])
+@pytest.mark.parametrize("name", [*UNBIASED, *BIASED])
+def test_logits_without_a_law_show(name: str, row: list[float]) -> None:
+    latent = OneHot(torch.tensor([[row], [[0.0, 1.0, 2.0]]]))
+    found = arms.as_estimator(name, 2)(lambda z: z.cumsum(-1).sum((-1, -2)), latent, seeded(), validate=False)
+    assert found.value.isnan().tolist() == [True, False]
+    assert found.grad.isnan().any(-1).any(-1).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("name", ["loorf", "arms-s", "arms-strat", "arms-d", "unord", "disarm-tree"])
+def test_vmap(name: str) -> None:
+    logits = torch.randn(5, 2, 3, generator=seeded())
+
+    def value(phi: Tensor) -> Tensor:
+        return arms.expectation(lambda z: z.cumsum(-1).sum((-1, -2)), OneHot(phi), name, 4)
+
+    grads = torch.func.vmap(torch.func.grad(value), randomness="different")(logits)
+    assert grads.shape == logits.shape
+    assert grads.isfinite().all()
+    assert grads.abs().max() > 0
+    closed = torch.func.vmap(lambda scale: scale * value(logits[0]), randomness="different")(torch.ones(4))
+    assert closed.shape == (4,)
+
+
+def test_no_categories_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"must have at least one category, got \[2, 0\]"):
+        arms.expectation(lambda z: z.sum((-1, -2)), OneHot(torch.zeros(2, 0)), "loorf", 2)

@@ -441,6 +441,7 @@ def two(n: int = 4) -> tuple[arms.Draw, arms.Draw]:
         (lambda q, r, f: arms.attach(r, f), r"one layer of several: attach all.*\[first, second\]"),
         (lambda q, r, f: arms.attach([r], f), "first draw in the list must be the first layer"),
         (lambda q, r, f: arms.attach([q, two()[0]], f), "number 2 was made without given"),
+        (lambda q, r, f: arms.attach([q, r, r], f), "each draw must be in the list once, got number 3 twice"),
         (lambda q, r, f: arms.attach([q, two()[1]], f), "number 2 was made given a draw that is not before it"),
         (
             lambda q, r, f: arms.attach([q, arms.draw(r.samples, given=r)], f),

@@ -153,7 +153,7 @@ class TrainConfig:
         if self.categories > 2 and not issubclass(OneHot, chosen.latents):
             raise ValueError(
                 f"{self.estimator} takes bits only, got {latents_in_words(self)}: choose an estimator of categories, "
-                "such as arms-s, loorf or midpoint"
+                f"such as {'vimco or arms-ms-s' if chosen.target.direct else 'arms-s, loorf or midpoint'}"
             )
 
     def _check_names(self) -> None:
@@ -187,12 +187,12 @@ class TrainConfig:
             return
         if len(widths) == 1:
             raise ValueError(f"layers must name at least two layers, got {widths[0]}: for one, give latents")
-        if self.latents not in (TrainConfig.latents, widths[0]):
-            raise ValueError(f"latents is the first of layers, {widths[0]}, got {self.latents}: leave it out")
-        object.__setattr__(self, "latents", widths[0])
         if self.categories > 2 or self.structure:
             kind = "categories" if self.categories > 2 else "a model of your own"
             raise ValueError(f"layers are of bits in a built-in network, got {kind}: leave one of them out")
+        if self.latents not in (TrainConfig.latents, widths[0]):
+            raise ValueError(f"latents is the first of layers, {widths[0]}, got {self.latents}: leave it out")
+        object.__setattr__(self, "latents", widths[0])
         one = as_estimator(self.estimator, self.num_samples)
         if one.target.direct or not one.equal_weights or one.has_parameters:
             raise ValueError(

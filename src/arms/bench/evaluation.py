@@ -149,7 +149,7 @@ def gradient_variances(
     if isinstance(model, HierarchicalVAE):
         raise ValueError(
             "gradient variances are compared at models of one stochastic layer, and this one has several: "
-            "benchmarks/layer_training.py measures those, layer by layer"
+            "benchmarks/layer_variance.py measures those, layer by layer"
         )
     with evaluating(model):
         with torch.no_grad():
@@ -185,5 +185,7 @@ def _log_weights(
         drawn = coupling.sample(model.latent(logits), count, noise).split(SAMPLES_AT_ONCE)
     else:  # always whole blocks, of which the last is cut: how many are drawn must not change the first ones
         starts = range(0, count, SAMPLES_AT_ONCE)
-        drawn = (model.latent(logits).sample(SAMPLES_AT_ONCE, noise)[: count - start] for start in starts)
-    return torch.cat([model.chain_log_weights(b, x, logits, noise) for b in drawn])
+        drawn = (model.latent(logits).sample(SAMPLES_AT_ONCE, noise) for _ in starts)
+        if not isinstance(model, HierarchicalVAE):  # whose deeper layers are drawn in whole blocks too
+            drawn = (block[: count - start] for block, start in zip(drawn, starts, strict=True))
+    return torch.cat([model.chain_log_weights(b, x, logits, noise) for b in drawn])[:count]

@@ -43,7 +43,7 @@ def order_pair_law(latent: OneHot, n: int) -> Tensor:
         start = torch.nn.functional.pad(size, (1, -1)).cumsum(-1)
         place = torch.tensor(order, device=probs.device)
         back = place.argsort()
-        total += _rectangles(start, size, n - 1)[..., back, :][..., back]
+        total = total + _rectangles(start, size, n - 1)[..., back, :][..., back]
     return total / len(orders)
 
 

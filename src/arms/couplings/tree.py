@@ -29,7 +29,7 @@ def tree_samples(latent: OneHot, n: int, generator: Generator | None) -> Tensor:
     """Draw n one-hot samples `[n, *batch, d, K]`, in every latent with the counts of the tree, in random order."""
     probs = latent.detach().mean()
     ends = _counts(probs, n, generator).cumsum(-1)
-    place = torch.arange(n, dtype=ends.dtype, device=ends.device).expand(*ends.shape[:-1], n).contiguous()
+    place = torch.arange(n, dtype=ends.dtype, device=ends.device) + torch.zeros_like(ends[..., :1])
     in_order = torch.searchsorted(ends, place, right=True)
     # An order for every latent: a common one would make the latents of a sample dependent.
     order = uniform(n, probs[..., 0], generator).argsort(0)

@@ -70,7 +70,7 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
         kinds = ", ".join(kind.__name__ for kind in estimator.latents)
         raise ValueError(
             f"{type(estimator).__name__} takes {kinds} latents, got {type(latent).__name__}: "
-            "use an estimator that takes both, such as loorf"
+            f"use an estimator that takes both, such as {'vimco or arms-ms-s' if estimator.target.direct else 'loorf'}"
         )
     if estimator.slopes != "none" and not latent.has_slopes:
         raise ValueError(
@@ -244,7 +244,7 @@ def through_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
     seen = options.checks == "none" or (options.checks == "all" and is_readable(latent.logits))
     if seen:
         return result
-    nan = torch.where(latent.logits.detach().isnan(), torch.nan, 0.0).to(result.dtype)
+    nan = torch.where(latent.detach().undefined(), torch.nan, 0.0).to(result.dtype)
     return result + (nan if result.shape == latent.logits.shape else latent.sum_event(nan))
 
 

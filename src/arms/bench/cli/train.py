@@ -119,7 +119,8 @@ def train(
     make = find_model(model)
     sizes = read_latents(config.latents)
     given = {flag: value for flag, value in asdict(config).items() if value is not None} | sizes
-    start = TrainConfig(network=config.network or TrainConfig.network)  # on which a preset may depend
+    # A preset may depend on the network; a model of one's own is taken for one with hidden layers.
+    start = TrainConfig(network=config.network or (TrainConfig.network if model is None else "nonlinear"))
     chosen = replace(PRESETS[preset](start) if preset in PRESETS else start, **given)
     own = None if chosen.dataset in DATASETS else load(chosen.dataset, data_dir)
     chosen = _named_as(chosen, own, make, sizes, data_dir)

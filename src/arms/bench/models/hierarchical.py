@@ -6,12 +6,15 @@ log p(x|b1) - log q(b1|x), then log p(b(l-1)|bl) - log q(bl|b(l-1)), with log p(
 """
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 from torch import Generator, Tensor, nn
 
 from arms.bench.models.vae import BinaryVAE, signs
 from arms.latents import Bernoulli
+
+__all__ = ["HierarchicalVAE", "log_prob"]
 
 
 class HierarchicalVAE(BinaryVAE):
@@ -42,6 +45,15 @@ class HierarchicalVAE(BinaryVAE):
 
     def encoder_modules(self) -> list[nn.Module]:
         return [*super().encoder_modules(), *self.deeper_encoders]
+
+    def log_weights(self, *args: object, **options: object) -> NoReturn:
+        """Raise: one layer's bits have no weight here; `chain_log_weights` draws the deeper ones, `terms` takes all."""
+        raise ValueError(
+            "a model of several layers has log-weights of whole chains: use chain_log_weights, or terms with the bits "
+            "of every layer"
+        )
+
+    forward = log_weights
 
     def encode_layer(self, layer: int, below: Tensor) -> Tensor:
         """Return the logits of layer 1, 2, ... (0 is `encode`) given the bits of the layer before."""

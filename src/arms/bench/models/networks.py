@@ -65,6 +65,8 @@ def blank_vae(
     as_count(replicas, 1, "replicas")
     hidden = HIDDEN_WIDTHS[network]
     given = latents if isinstance(latents, Sequence) else [latents]
+    if len(given) > 1 and categories > 2:
+        raise ValueError(f"several layers are of bits, got {categories} categories: leave one of them out")
     units = 1 if categories == 2 else as_count(categories, 2, "categories")
     widths = [pixel_mean.shape[-1], *(as_count(width, 1, "latents") * units for width in given)]
     encoders = [_perceptron(replicas, (below, *hidden, above)) for below, above in pairwise(widths)]

@@ -137,6 +137,12 @@ def _one_replica(model: object) -> BinaryVAE:
 def _side_by_side(models: Sequence[BinaryVAE]) -> BinaryVAE:
     """Return models of one replica each as one."""
     wide = copy.deepcopy(models[0])
+    known = ("encoder.", "decoder.", "prior", "pixel_mean")
+    if others := [name for name in wide.state_dict() if not name.startswith(known)]:
+        raise ValueError(
+            f"replicas of a model are put side by side by its encoder, decoder and prior, and it has {others[0]} "
+            "besides: train it with one replica, or move that into the encoder or the decoder"
+        )
     for part in ("encoder", "decoder"):
         own = [getattr(model, part) for model in models]
         if isinstance(own[0], nn.Module):

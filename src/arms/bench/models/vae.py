@@ -211,7 +211,7 @@ def _check_width(logits: Tensor, width: int, part: str) -> None:
     if logits.shape[-1] != width:
         raise ValueError(
             f"the {part} must return logits [..., {width}], got {list(logits.shape)}: change its last layer, or "
-            f"{'latents' if part == 'encoder' else 'pixel_mean'}"
+            f"{'latents (times categories)' if part == 'encoder' else 'pixel_mean'}"
         )
 
 

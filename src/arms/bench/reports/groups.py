@@ -29,18 +29,18 @@ class Setting(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """Each field in words."""
+        """Each field in words, nothing where it does not apply: settings of any kind have as many."""
         decoder = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
         rule = decoder.get(self.decoder_samples, self.decoder_samples)
         network = f"{self.network} (structure {self.structure})" if self.structure else self.network
-        latents = [f"{self.latents}x{self.categories} categories"] if self.categories > 2 else []
-        layers = [f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} bits"] if self.layers else []
-        return [self.dataset, network, *latents, *layers, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
+        latents = f"{self.latents}x{self.categories} categories" if self.categories > 2 else ""
+        layers = f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} bits" if self.layers else ""
+        return [self.dataset, network, latents, layers, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
 
     @property
     def title(self) -> str:
         """All fields in words."""
-        return ", ".join(self.parts)
+        return ", ".join(filter(None, self.parts))
 
 
 POOLED_FIELDS = {"seed", "replicas"}

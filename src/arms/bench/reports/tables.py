@@ -202,8 +202,8 @@ def _beside_paper(group: Group, rows: Sequence[Row], count: int, name: str) -> T
 def _differing_and_shared(lists: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
     """Return the parts in which each list differs from the others, joined, and the parts that all lists share."""
     common = [len(set(place)) == 1 for place in zip(*lists, strict=True)]
-    own = [", ".join(part for part, same in zip(parts, common, strict=True) if not same) for parts in lists]
-    return own, [part for part, same in zip(lists[0], common, strict=True) if same] if lists else []
+    own = [", ".join(part for part, same in zip(parts, common, strict=True) if part and not same) for parts in lists]
+    return own, [part for part, same in zip(lists[0], common, strict=True) if part and same] if lists else []
 
 
 def _signed(value: float) -> str:

@@ -20,7 +20,16 @@ from arms.bench.ensemble import (
 )
 from arms.bench.evaluation import evaluating
 from arms.bench.metrics import Record
-from arms.bench.models import HIDDEN_WIDTHS, BinaryVAE, blank_vae, keep_replicas, name_of, replicated, structure_of
+from arms.bench.models import (
+    HIDDEN_WIDTHS,
+    BinaryVAE,
+    HierarchicalVAE,
+    blank_vae,
+    keep_replicas,
+    name_of,
+    replicated,
+    structure_of,
+)
 from arms.bench.progress import Bars
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run
@@ -223,6 +232,8 @@ def own_model(config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Datase
         own.name = name_of(own, model)
     else:
         raise ValueError(f"model must be a BinaryVAE, or a function that makes one, got {type(model).__name__}")
+    if isinstance(own, HierarchicalVAE):
+        raise ValueError("several layers are trained by TrainConfig(layers=...), --layers; got a model that has them")
     check_replicas(own, config.replicas)
     _check_on_images(own, dataset)
     name, structure = name_of(own), structure_of(own)

@@ -13,6 +13,8 @@ from arms.estimators.chained import Chained
 from arms.estimators.pipeline import Evaluation, draw_points, gradient, slopes_of
 from arms.latents import Bernoulli
 
+__all__ = ["UNCHECKED", "LayeredEstimate", "estimate_chains", "estimate_separately"]
+
 UNCHECKED = Options(checks="none")
 """Shapes are the model's, and what is not finite shows in the parameters."""
 

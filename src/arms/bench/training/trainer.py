@@ -72,6 +72,7 @@ class Trainer:
                 config.network, widths, pixel_mean, config.replicas, config.seed, device, config.categories
             )
         check_replicas(model, config.replicas)
+        _check_kind(model, config)
         self.model = model.to(device)
         self.noise = Noise.of(config.seed, self.device)
         self._noise = self.noise.generator  # None on a GPU: the device's default, which alone can be compiled
@@ -271,6 +272,17 @@ class Trainer:
 
     def _batch(self) -> Tensor:
         return self.data.batch(self.config.replicas, self.config.batch_size, self._noise, bits=self.model.sees_bits)
+
+
+def _check_kind(model: BinaryVAE, config: TrainConfig) -> None:
+    """Raise if a model that was given is not what the configuration says of it."""
+    if config.categories not in (2, model.categories):
+        raise ValueError(
+            f"the configuration says {config.categories} categories, and the model has {model.categories}: give one of "
+            "them only"
+        )
+    if isinstance(model, HierarchicalVAE) and not config.layers:
+        raise ValueError("a model of several layers needs a configuration that names them: TrainConfig(layers=...)")
 
 
 def prepared_estimator(
