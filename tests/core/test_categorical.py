@@ -484,3 +484,26 @@ def test_vmap(name: str) -> None:
 def test_no_categories_are_refused() -> None:
     with pytest.raises(ValueError, match=r"must have at least one category, got \[2, 0\]"):
         arms.expectation(lambda z: z.sum((-1, -2)), OneHot(torch.zeros(2, 0)), "loorf", 2)
+
+
+class DoubledUndo(Systematic):
+    """Right of bits, wrong of categories."""
+
+    def undo(self, latent: arms.Latent, n: int, r: Tensor) -> Tensor:
+        return 2 * r if isinstance(latent, OneHot) else super().undo(latent, n, r)
+
+
+def test_the_check_of_couplings_looks_at_categories() -> None:
+    from arms.checks import check_coupling
+
+    verdict = check_coupling(DoubledUndo(), counts=(3,), draws=20_000)
+    assert {finding.name for finding in verdict.findings if not finding.passed} == {"undone, n = 3"}
+    assert check_coupling(Systematic(), counts=(3,), draws=20_000).passed
+
+
+def test_the_check_of_estimators_looks_at_categories() -> None:
+    from arms.checks import check_estimator
+
+    verdict = check_estimator(TreeDisARM, draws=2000)
+    assert verdict.passed
+    assert "extreme logits of categories, float32" in {finding.name for finding in verdict.findings}

@@ -1,4 +1,7 @@
-"""The coupling test: marginals, the claimed common correlation, exchangeability, independence between latents."""
+"""The coupling test: marginals, the claimed common correlation, exchangeability, independence between latents.
+
+Of categories: marginals, and whether `undo` makes the leave-one-out sum unbiased.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +11,12 @@ from itertools import combinations
 import torch
 from torch import Generator, Tensor
 
+from arms.checks.bias import CATEGORICAL_LOGITS, bias_scores
+from arms.checks.oracle import random_table, table_objective
 from arms.checks.verdicts import FAILURE_RATE, Finding, Report, attempt, judge_score
-from arms.couplings import BinaryCoupling
-from arms.latents import Bernoulli
+from arms.couplings import BinaryCoupling, Coupling
+from arms.estimators import ARMS
+from arms.latents import Bernoulli, OneHot
 
 __all__ = ["LOGITS", "check_coupling"]
 
@@ -18,7 +24,7 @@ LOGITS = (0.0, 0.6, -1.5, 2.5)
 
 
 def check_coupling(
-    coupling: BinaryCoupling,
+    coupling: Coupling,
     counts: Sequence[int] = (2, 3, 5),
     draws: int = 100_000,
     failure_rate: float = FAILURE_RATE,
@@ -34,9 +40,13 @@ def check_coupling(
     logits = torch.tensor(LOGITS, dtype=torch.float64)
     findings: list[Finding] = []
     taken = [n for n in counts if not (coupling.even_samples and n % 2)]
+    kinds = isinstance(coupling, BinaryCoupling) + issubclass(OneHot, coupling.latents)
+    rate = failure_rate / max(1, kinds * len(taken))
     for n in taken:
-        look = partial(_findings, coupling, logits, n, draws, failure_rate / len(taken), generator)
-        findings += attempt(f"samples, n = {n}", look)
+        if isinstance(coupling, BinaryCoupling):
+            findings += attempt(f"samples, n = {n}", partial(_findings, coupling, logits, n, draws, rate, generator))
+        if issubclass(OneHot, coupling.latents):
+            findings += attempt(f"categories, n = {n}", partial(_of_categories, coupling, n, draws, rate, generator))
     return Report(repr(coupling), tuple(findings))
 
 
@@ -61,6 +71,25 @@ def _findings(
         for name, score in scores.items()
     ]
     return [*judged, _extremes(coupling, n, generator)]
+
+
+def _of_categories(coupling: Coupling, n: int, draws: int, failure_rate: float, generator: Generator) -> list[Finding]:
+    """Return what there is to say of n samples of categories."""
+    latent = OneHot(torch.tensor(CATEGORICAL_LOGITS[0], dtype=torch.float64))
+    samples = coupling.sample(OneHot(latent.logits.expand(draws, *latent.logits.shape)), n, generator)
+    shape = (n, draws, *latent.logits.shape)
+    if samples.shape != shape or not bool((((samples == 0) | (samples == 1)).all(-1) & (samples.sum(-1) == 1)).all()):
+        figure = f"expected one-hot samples of shape {list(shape)}, got {samples.dtype} {list(samples.shape)}"
+        return [Finding(f"categories, n = {n}", False, figure)]
+    objective = table_objective(random_table(latent.count_states(), generator), latent)
+    scores = {
+        "marginals of categories": _scores(samples.sum(1), latent.mean(), draws),
+        "undone": bias_scores(ARMS(n, coupling), objective, latent, draws, generator),
+    }
+    return [
+        judge_score(f"{name}, n = {n}", score.abs().max().item(), score.numel(), failure_rate / len(scores))
+        for name, score in scores.items()
+    ]
 
 
 def _scores(hits: Tensor, probability: Tensor, draws: Tensor | int) -> Tensor:
