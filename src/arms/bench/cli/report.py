@@ -13,6 +13,7 @@ from rich.table import Table
 from arms.bench import toy as toy_problem
 from arms.bench.cli.console import explaining_missing_packages, print_markup, print_paths
 from arms.bench.cli.parsing import Output
+from arms.bench.runs.packs import read_pack, run_sources
 
 __all__ = ["correlations", "report", "toy"]
 
@@ -26,7 +27,7 @@ def report(
     """Compare runs on one self-contained page, with the paper's numbers beside them.
 
     Args:
-        runs: Run directories, or folders of them.
+        runs: Run directories, files of `arms pack`, or folders of them.
         output: The page to write.
         files: Write every table (.md, .tex, .csv) and figure (.pdf, .svg) too, into `<page>_files`.
     """
@@ -36,12 +37,13 @@ def report(
         raise ValueError(f"there is no {' and no '.join(map(str, runs))}: give run directories, or a folder of them")
     with explaining_missing_packages():
         from arms.bench.reports import build_report, summary
-        from arms.bench.reports.collect import run_directories
 
-        if not any(True for path in runs for _ in run_directories(path)):
+        if not any(True for path in runs for _ in run_sources(path)):
             raise ValueError(
                 f"there is no run in {' or '.join(map(str, runs))}: train one first, or give another folder"
             )
+        for path in filter(Path.is_file, runs):
+            read_pack(path)  # a file that was named and is no pack is a mistake, not a problem for the page
         collection = build_report(runs, output, files=files)
     for problem in collection.problems:
         print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")

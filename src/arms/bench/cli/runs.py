@@ -1,4 +1,4 @@
-"""Verbs for runs: what there are, and for the newest checkpoint of one, evaluate, variance, sample."""
+"""Verbs for runs: what there is, many as one file, and of the newest checkpoint: evaluate, variance, sample."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from arms.arguments import as_count
 from arms.bench import evaluation
 from arms.bench.cli.console import print_markup, print_plain
 from arms.bench.cli.own import ModelName, OwnData, find_model
-from arms.bench.cli.parsing import RunPath
+from arms.bench.cli.parsing import Output, RunPath
 from arms.bench.config import TrainConfig, identity
 from arms.bench.data import observe
 from arms.bench.formatting import format_mean_std
@@ -20,18 +20,19 @@ from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import BinaryVAE, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.runs import pipeline
-from arms.bench.runs.directory import Run, find_runs
+from arms.bench.runs.directory import Run
+from arms.bench.runs.packs import find_runs, write_pack
 
-__all__ = ["evaluate", "runs", "sample", "variance"]
+__all__ = ["evaluate", "pack", "runs", "sample", "variance"]
 
 
 def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> None:
     """List the runs in a folder: what each is, how far it has come, and its bounds on the test set, in nats.
 
     Args:
-        folder: Folder of runs.
+        folder: Folder of runs, or a file of `arms pack`.
     """
-    if not folder.is_dir():
+    if not folder.exists():
         raise ValueError(f"there is no folder {folder}: train a run first, or give another folder")
     found = list(find_runs(folder))
     if not found:
@@ -40,6 +41,20 @@ def runs(folder: Annotated[Path, tyro.conf.Positional] = Path("runs")) -> None:
         print_markup(f"[bold]{escape(str(run.path))}")
         print_plain(f"    {_described(run.config())}")
         print_plain(f"    {_progress(run)}")
+
+
+def pack(runs: Annotated[tuple[Path, ...], tyro.conf.Positional], /, output: Output = Path("runs.json")) -> None:
+    """Write finished runs into one small file that `arms report` reads: all bounds, thinned curves, provenance.
+
+    Args:
+        runs: Run directories, files of `arms pack`, or folders of them.
+        output: The .json file to write; it may be one of those that are read.
+    """
+    found = list({run.path.resolve(): run for path in runs for run in find_runs(path)}.values())
+    if not found:
+        raise ValueError(f"there is no run in {' or '.join(map(str, runs)) or 'nothing'}: give run directories")
+    write_pack(output, found)
+    print_plain(f"wrote {output}: {len(found)} runs, {output.stat().st_size / 1000:.0f} kB")
 
 
 def _described(config: TrainConfig) -> str:

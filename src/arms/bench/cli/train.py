@@ -33,8 +33,9 @@ from arms.bench.pictures import write_samples
 from arms.bench.progress import Bars
 from arms.bench.reports import build_report
 from arms.bench.runs import pipeline
-from arms.bench.runs.directory import Run, find_runs
+from arms.bench.runs.directory import Run
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
+from arms.bench.runs.packs import find_runs
 from arms.estimators import as_estimator
 
 __all__ = ["DEMO_CONFIG", "DEMO_ESTIMATORS", "Flags", "demo", "train"]
@@ -188,7 +189,8 @@ def _place(runs: Path, config: TrainConfig) -> Path:
     place = runs / run_name(config)
     if Run(place).exists():
         return place
-    there = [(run.path, run.config()) for run in find_runs(runs) if run.path.parent == runs]
+    found = find_runs(runs) if runs.is_dir() else []
+    there = [(run.path, run.config()) for run in found if run.path.parent == runs]
     shorter = [(one.steps, path) for path, one in there if is_longer(config, one) or not difference(config, one)]
     if shorter:
         return max(shorter)[1]

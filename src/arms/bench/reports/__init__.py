@@ -22,7 +22,7 @@ def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: 
     A run that is missing, unfinished or broken is listed on the page, and never an error.
 
     Args:
-        run_paths: Run directories, or folders of them.
+        run_paths: Run directories, packs (`arms pack`), or folders of them.
         output: The page, an .html file; its folder is made.
         files: Whether to write every table (Markdown, LaTeX, CSV) and figure (PDF, SVG) too, into `<page>_files`.
     """

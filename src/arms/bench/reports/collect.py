@@ -1,7 +1,6 @@
-"""Reading of run directories for a report: runs that can be read, and a list of problems; nothing is fatal."""
+"""Reading of runs, in directories and packs, for a report: those that can be read, and problems; nothing is fatal."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -9,17 +8,16 @@ from typing import TypeAlias
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.metrics import Record, stopped_replicas, stopping_values, surviving
 from arms.bench.runs.directory import Run, shown
+from arms.bench.runs.packs import open_runs, run_sources
 
 __all__ = [
     "MAX_PICTURE_BYTES",
     "PNG_MAGIC",
-    "RUN_FILES",
     "Bounds",
     "Collection",
     "Problem",
     "RunData",
     "collect",
-    "run_directories",
 ]
 
 Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
@@ -27,7 +25,6 @@ Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 MAX_PICTURE_BYTES = 4 * 2**20
-RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class RunData:
-    """One run directory, read and checked."""
+    """One run, read and checked."""
 
     path: Path
     config: TrainConfig
@@ -70,33 +67,33 @@ class Collection:
 
 
 def collect(paths: Sequence[Path | str]) -> Collection:
-    """Read run directories, or folders of them, each once and in alphabetical order."""
+    """Read run directories, packs, or folders of them, each run once and in alphabetical order."""
     runs: dict[Path, RunData] = {}
     problems: list[Problem] = []
     for path in map(Path, paths):
-        directories = sorted(run_directories(path))
-        if not directories:
-            what = "holds no run directory" if path.is_dir() else "missing: there is no such directory"
+        sources = sorted(run_sources(path))
+        if not sources:
+            what = "holds no run" if path.is_dir() else "missing: there is no such directory or file"
             problems.append(Problem(shown(path), what))
-        for directory in directories:
+        for run in (run for source in sources for run in _opened(source, problems)):
             try:
-                if directory.resolve() in runs:
-                    continue
-                runs[directory.resolve()] = _read(directory, problems)
+                if run.path.resolve() not in runs:
+                    runs[run.path.resolve()] = _read(run, problems)
             except (ValueError, OSError, RuntimeError) as error:
-                problems.append(Problem(shown(directory), f"broken: {error}"))
+                problems.append(Problem(shown(run.path), f"broken: {error}"))
     return Collection(_without_repeats(list(runs.values()), problems), problems)
 
 
-def run_directories(path: Path) -> Iterator[Path]:
-    """Yield every run directory at or under a path."""
-    for folder, _, files in os.walk(path):
-        if RUN_FILES & set(files):
-            yield Path(folder)
+def _opened(source: Path, problems: list[Problem]) -> list[Run]:
+    try:
+        return open_runs(source)
+    except ValueError as error:
+        problems.append(Problem(shown(source), f"broken: {error}"))
+        return []
 
 
-def _read(path: Path, problems: list[Problem]) -> RunData:
-    run = Run(path)
+def _read(run: Run, problems: list[Problem]) -> RunData:
+    path = run.path
     config = run.config()
     metrics = _metrics(run, config, problems)
     result = run.result()

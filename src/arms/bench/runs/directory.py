@@ -44,7 +44,7 @@ __all__ = [
     "Run",
     "TensorBoardEvents",
     "check_utf8",
-    "find_runs",
+    "is_record",
     "locked",
     "replace_file",
     "shown",
@@ -115,14 +115,14 @@ class Run:
             where = {"data_path": data_path} if data_path else {}
             replace_file(run.path / "config.json", _to_json({"schema": schema_of(config), **_fields(config), **where}))
         elif is_longer(config, run.config()):
-            written = run._read("config.json")
+            written = run.read("config.json")
             ends = [*run._lengthened(), written.get("steps", TrainConfig.steps)]
             replace_file(run.path / "config.json", _to_json({**written, "steps": config.steps, "lengthened": ends}))
         return run
 
     def exists(self) -> bool:
         """Whether a run was begun here."""
-        return (self.path / "config.json").exists()
+        return self.has("config.json")
 
     def check_same_run(self, config: TrainConfig) -> None:
         """Raise if the directory cannot be that of this run, as it was begun or with fewer steps."""
@@ -151,7 +151,7 @@ class Run:
 
     def config(self) -> TrainConfig:
         """Return the configuration."""
-        found = {name: value for name, value in self._read("config.json").items() if name not in NO_FIELDS}
+        found = {name: value for name, value in self.read("config.json").items() if name not in NO_FIELDS}
         if self.schema() == FIRST_SCHEMA and (meant := RENAMED.get(str(found.get("estimator")))):
             found["estimator"] = meant
         known = {field.name for field in fields(TrainConfig)}
@@ -167,12 +167,12 @@ class Run:
 
     def data_path(self) -> str | None:
         """Return the file or folder that a data set of the user's own was read from, None where that is not known."""
-        found = self._read("config.json").get("data_path")
+        found = self.read("config.json").get("data_path")
         return found if isinstance(found, str) and found else None
 
     def schema(self) -> object:
         """Return the version of the identity that the configuration was written under."""
-        return self._read("config.json").get("schema", FIRST_SCHEMA)
+        return self.read("config.json").get("schema", FIRST_SCHEMA)
 
     def identity(self) -> dict[str, object]:
         """Return what tells the run from others, under the schema that it was written with."""
@@ -180,9 +180,9 @@ class Run:
 
     def result(self) -> Record | None:
         """Return the final bounds, or None while the run is not finished."""
-        if not (self.path / "result.json").exists():
+        if not self.has("result.json"):
             return None
-        result = {"note": "", **self._read("result.json")}
+        result = {"note": "", **self.read("result.json")}
         bounds = result.get("bounds")
         if not (isinstance(bounds, dict) and bounds and all(isinstance(of, dict) for of in bounds.values())):
             raise ValueError(
@@ -192,9 +192,26 @@ class Run:
         # A run that was given more steps has the bounds of its earlier end until it comes to the new one.
         return result if not self._lengthened() or result.get("steps") == self.config().steps else None
 
+    def has(self, name: str) -> bool:
+        """Whether one of its files is there."""
+        return (self.path / name).exists()
+
+    def read(self, name: str) -> Record:
+        """Return what one of its JSON files holds."""
+        try:
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            what = "is no run directory, or an unfinished one" if self.path.is_dir() else "is not there"
+            raise ValueError(f"{self.path} {what}: it has no {name}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(f"{self.path / name} cannot be read: {error}") from None
+        if not isinstance(content, dict):
+            raise ValueError(f"{self.path / name} must hold a JSON object, got {type(content).__name__}")
+        return content
+
     def provenance(self) -> Record:
         """Return where the numbers come from."""
-        return self._read("provenance.json")
+        return self.read("provenance.json")
 
     def metrics(self) -> list[Record]:
         """Return all records that were written whole."""
@@ -328,7 +345,7 @@ class Run:
 
     def _lengthened(self) -> list[int]:
         """Return the steps at which the run was to end before it was given more."""
-        found = self._read("config.json").get("lengthened", [])
+        found = self.read("config.json").get("lengthened", [])
         return [end for end in found if isinstance(end, int)] if isinstance(found, list) else []
 
     def _digests(self) -> set[str]:
@@ -344,20 +361,8 @@ class Run:
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError, RecursionError):
                 record = json.loads(line)
-                if _is_record(record):
+                if is_record(record):
                     yield record
-
-    def _read(self, name: str) -> Record:
-        try:
-            content = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            what = "is no run directory, or an unfinished one" if self.path.is_dir() else "is not there"
-            raise ValueError(f"{self.path} {what}: it has no {name}") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise ValueError(f"{self.path / name} cannot be read: {error}") from None
-        if not isinstance(content, dict):
-            raise ValueError(f"{self.path / name} must hold a JSON object, got {type(content).__name__}")
-        return content
 
 
 class TensorBoardEvents:
@@ -427,7 +432,7 @@ def shown(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _is_record(content: object) -> bool:
+def is_record(content: object) -> bool:
     """Whether a line of metrics is one of ours: a step, and lists of numbers, null for a replica that has stopped."""
     if not isinstance(content, dict) or type(content.get("step")) is not int:
         return False
@@ -455,17 +460,6 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None]:
     if _digest(tensors) != metadata.get("sha256"):
         raise _DamagedError
     return tensors, metadata.get("run")
-
-
-def find_runs(folder: Path | str) -> Iterator[Run]:
-    """Yield the runs in a folder, at any depth, whose configuration can be read."""
-    for path, folders, files in os.walk(folder):
-        folders.sort()
-        if "config.json" in files:
-            with suppress(ValueError):
-                run = Run(path)
-                run.config()
-                yield run
 
 
 def _fields(config: TrainConfig) -> dict[str, object]:

@@ -37,7 +37,7 @@ def run_experiment(
         name: The figure or table, see `arms.bench.experiments.EXPERIMENTS`.
         scale: How long to train: `smoke`, `laptop` or `paper`.
         output: Folder for new runs and the page; finished and unfinished runs in it are recognised.
-        results: Further folders whose finished runs count.
+        results: Further folders, or packs, whose finished runs count.
         precision: Of what is still to be trained, see `TrainConfig`.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
@@ -74,7 +74,7 @@ def preview(
         names: The figures and tables; a run that several of them need is counted once.
         scale: How long to train: `smoke`, `laptop` or `paper`.
         output: Folder for new runs.
-        results: Further folders whose finished runs count.
+        results: Further folders, or packs, whose finished runs count.
         precision: Of what is still to be trained.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
     """
@@ -120,9 +120,9 @@ def run_jobs(
 
 
 def check_folders(results: Sequence[Path | str]) -> None:
-    """Raise if a folder of results is not there."""
+    """Raise if a folder of results, or a pack, is not there."""
     for folder in results:
-        if not Path(folder).is_dir():
+        if not Path(folder).exists():
             raise ValueError(f"there is no folder {folder} to look for finished runs in: name one that is there")
 
 

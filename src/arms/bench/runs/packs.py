@@ -1,0 +1,220 @@
+"""Packs: many finished runs in one JSON file, small enough to be committed; and runs wherever they are.
+
+A pack holds what a run directory holds of config.json, result.json and provenance.json, word for word, and every metric
+as a curve of at most CURVE_POINTS points, without checkpoints and pictures. A packed run is read as a directory is.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
+
+from arms.bench.metrics import Record
+from arms.bench.runs.directory import Run, check_utf8, is_record, replace_file
+
+__all__ = [
+    "CURVE_POINTS",
+    "PACK_VERSION",
+    "RUN_FILES",
+    "PackedRun",
+    "find_runs",
+    "is_pack",
+    "open_runs",
+    "read_pack",
+    "run_sources",
+    "write_pack",
+]
+
+PACK_VERSION = 1
+CURVE_POINTS = 50
+RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
+_PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "provenance"}
+"""The part of a packed run that each file of a directory has become."""
+
+
+class PackedRun(Run):
+    """A run in a pack: it can be read, but not trained. Its path is that of the pack, then its name."""
+
+    def __init__(self, path: Path | str, parts: Mapping[str, Record], records: Sequence[Record]) -> None:
+        super().__init__(path)
+        self._parts = parts
+        self._records = records
+
+    def has(self, name: str) -> bool:
+        """Whether the pack has kept one of its files."""
+        return _PARTS.get(name) in self._parts
+
+    def read(self, name: str) -> Record:
+        """Return what one of its JSON files held."""
+        if not self.has(name):
+            raise ValueError(f"{self.path} is a packed run without {_PARTS.get(name, name)}: pack the run again")
+        return self._parts[_PARTS[name]]
+
+    def _whole_lines(self) -> Iterator[Record]:
+        return iter(self._records)
+
+
+# ---- writing
+
+
+def write_pack(path: Path | str, runs: Sequence[Run]) -> None:
+    """Write runs that have come to their end into one file, a line each, in the order of their names.
+
+    Args:
+        path: The file, which ends in .json; its folder is made.
+        runs: Run directories, or runs of other packs.
+    """
+    file = Path(path)
+    check_utf8(file)
+    if file.suffix != ".json":
+        raise ValueError(f"a pack must be a .json file, got {file}: try {file.with_suffix('.json')}")
+    names = [run.path.name for run in runs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"runs in a pack must have names of their own, got {twice[0]} twice: leave one out")
+    entries = [json.dumps(_packed(run), allow_nan=False) for run in sorted(runs, key=lambda run: run.path.name)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # The marker comes first: by it a pack is told from other JSON files without reading them.
+    replace_file(file, f'{{"packed_runs": {PACK_VERSION}, "runs": [\n' + ",\n".join(entries) + "\n]}\n")
+
+
+def _packed(run: Run) -> Record:
+    config, result = run.config(), run.result()
+    if result is None and len(run.stopped()) < config.replicas:
+        raise ValueError(f"{run.path} is unfinished, and only finished runs are packed: train it to its end first")
+    entry: Record = {"name": run.path.name}
+    # Word for word as they were written: a later version may read them in another way than this one.
+    entry |= {part: run.read(name) for name, part in _PARTS.items() if run.has(name)}
+    return entry | {"curves": _curves(run.metrics())}
+
+
+def _curves(records: Sequence[Record]) -> Record:
+    keys = dict.fromkeys(key for record in records for key in record if key != "step")
+    return {key: _thinned([record for record in records if key in record], key) for key in keys}
+
+
+def _thinned(records: Sequence[Record], key: str) -> Record:
+    """Average consecutive records, under the last of their steps, so that at most CURVE_POINTS are left."""
+    width = -(-len(records) // CURVE_POINTS)
+    parts = [records[start : start + width] for start in range(0, len(records), width)]
+    values = [[_mean(of_replica) for of_replica in zip(*(r[key] for r in part), strict=True)] for part in parts]
+    return {"step": [part[-1]["step"] for part in parts], "values": values}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return a mean with six digits, more than a figure shows; None from where a replica has stopped."""
+    numbers = [value for value in values if value is not None]
+    return float(f"{fmean(numbers):.6g}") if len(numbers) == len(values) else None
+
+
+# ---- reading
+
+
+def is_pack(path: Path | str) -> bool:
+    """Whether a file says that it is a pack."""
+    try:
+        with Path(path).open("rb") as file:
+            return re.match(rb'\s*\{\s*"packed_runs"', file.read(100)) is not None
+    except OSError:
+        return False
+
+
+def read_pack(path: Path | str) -> list[Run]:
+    """Return the runs of a pack.
+
+    Raises:
+        ValueError: The file is no pack, or a damaged one, or of another version.
+    """
+    file = Path(path)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file} must be a file of `arms pack`, but cannot be read: {error}") from None
+    if not isinstance(content, dict) or "packed_runs" not in content:
+        raise ValueError(f"{file} must be a file of `arms pack`, got other JSON: give that, or run directories")
+    if content["packed_runs"] != PACK_VERSION:
+        raise ValueError(
+            f"{file} must be a pack of version {PACK_VERSION}, got {content['packed_runs']!r}: read it with the "
+            "version of this library that wrote it"
+        )
+    runs = content.get("runs")
+    if not isinstance(runs, list):
+        raise ValueError(f"{file} must hold a list of runs, got {type(runs).__name__}: pack the runs again")
+    return [_unpacked(file, index, entry) for index, entry in enumerate(runs, 1)]
+
+
+def _unpacked(file: Path, index: int, entry: object) -> Run:
+    wrong = f"{file}: run {index} is damaged"
+    if not isinstance(entry, dict) or not isinstance(name := entry.get("name"), str) or Path(name).name != name:
+        raise ValueError(f"{wrong}, as it has no name: pack the runs again")
+    parts = {part: entry[part] for part in _PARTS.values() if part in entry}
+    if "config" not in parts or not all(isinstance(part, dict) for part in parts.values()):
+        raise ValueError(f"{wrong}, as config, result and provenance must be JSON objects: pack the runs again")
+    records = _records(entry.get("curves"))
+    if records is None:
+        raise ValueError(f"{wrong}, as each of its curves must hold a step and values for each: pack the runs again")
+    return PackedRun(file / name, parts, records)
+
+
+def _records(curves: object) -> list[Record] | None:
+    """Return the records that curves were made from, as far as they are left, or None if they are not curves."""
+    by_step: dict[int, Record] = {}
+    try:
+        for key, curve in dict(curves).items():  # type: ignore[call-overload]
+            for step, values in zip(curve["step"], curve["values"], strict=True):
+                by_step.setdefault(step, {"step": step})[key] = values
+        records = [by_step[step] for step in sorted(by_step)]
+    except (TypeError, ValueError, KeyError):
+        return None
+    return records if all(map(is_record, records)) else None
+
+
+# ---- runs wherever they are
+
+
+def run_sources(path: Path | str) -> Iterator[Path]:
+    """Yield every run directory and every pack at or under a path, which may also be that of a run in a pack."""
+    top = Path(path)
+    if top.is_file() or top.parent.is_file():
+        yield top
+        return
+    for folder, folders, files in os.walk(top):
+        folders.sort()
+        if RUN_FILES & set(files):
+            yield Path(folder)
+        others = sorted(name for name in files if name.endswith(".json") and name not in RUN_FILES)
+        yield from (file for name in others if is_pack(file := Path(folder, name)))
+
+
+def open_runs(source: Path) -> list[Run]:
+    """Return the runs of what `run_sources` has found: one of a directory, or those of a pack.
+
+    Raises:
+        ValueError: There is a file that is no pack, or a damaged one.
+    """
+    if source.is_file():
+        return read_pack(source)
+    if source.parent.is_file():
+        return [run for run in read_pack(source.parent) if run.path == source]
+    return [Run(source)]
+
+
+def find_runs(folder: Path | str) -> Iterator[Run]:
+    """Yield the runs in a folder, at any depth, or in a pack, whose configuration can be read.
+
+    Raises:
+        ValueError: A pack is damaged. Its runs would otherwise be trained again.
+    """
+    for source in run_sources(folder):
+        for run in open_runs(source) if source.is_file() else _directory(source):
+            with suppress(ValueError):
+                run.config()
+                yield run
+
+
+def _directory(source: Path) -> list[Run]:
+    with suppress(ValueError):  # a path that is not UTF-8
+        return open_runs(source)
+    return []
