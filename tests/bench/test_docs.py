@@ -5,11 +5,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from arms.bench.cli import main
+from arms.bench.formatting import format_mean_std
 from arms.bench.runs.directory import Run
+from arms.bench.runs.packs import find_runs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -112,3 +115,44 @@ def test_the_table_of_the_layers_page_is_that_of_the_results() -> None:
     assert len(lines) > 5
     page = (ROOT / "docs" / "layers.md").read_text()
     assert [line for line in lines if line not in page] == []
+
+
+# ---- full runs
+
+MNIST_RUNS = [one for one in find_runs(ROOT / "results") if one.config().dataset == "dynamic-mnist"]
+
+
+def bound(one: Run, split: str, count: int) -> str:
+    result = one.result()
+    assert result is not None
+    return format_mean_std(result["bounds"][split][str(count)]).replace("-", "\u2212").replace("±", "± ")
+
+
+def test_the_tables_of_full_runs_are_those_of_the_results() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(MNIST_RUNS) == 20
+    for one in MNIST_RUNS:
+        config = one.config()
+        start = f"| {config.network} `{config.estimator}` | "
+        ours = [bound(one, split, k) for split, k in (("train", 1), ("train", config.num_samples))]
+        ends = [bound(one, split, k) for split, k in (("test", config.num_samples), ("test", 100))]
+        (row,) = [line for line in lines if line.startswith(start + " | ".join(ours) + " | ")]
+        assert row.endswith(f" | {' | '.join(ends)} |")
+
+
+def last_variance(network: str, n: int, estimator: str) -> float:
+    """Return the mean of the last ten records, which are five points in a pack."""
+    wanted = (network, n, estimator)
+    (found,) = [
+        one for one in MNIST_RUNS if (one.config().network, one.config().num_samples, one.config().estimator) == wanted
+    ]
+    return fmean(value for record in found.metrics()[-5:] for value in record["gradient_variance"])
+
+
+@pytest.mark.parametrize("network", ["linear", "nonlinear"])
+@pytest.mark.parametrize("n", [4, 10])
+def test_the_ratios_of_gradient_variances_are_those_of_the_results(network: str, n: int) -> None:
+    loorf = last_variance(network, n, "loorf")
+    names = ("disarm", "arms-d", "arms-n", "arms-s")
+    ratios = [f"{last_variance(network, n, name) / loorf:.2f}" for name in names]
+    assert f"\n| {network}, n = {n} | {' | '.join(ratios)} |\n" in (ROOT / "README.md").read_text()

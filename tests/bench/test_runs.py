@@ -22,6 +22,7 @@ from arms.bench.config import TrainConfig, identity, run_name
 from arms.bench.runs import directory, provenance
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import CHECKPOINTS, Run
+from arms.bench.runs.packs import find_runs
 from arms.bench.runs.pipeline import load_model, train
 from arms.bench.training.engine import block_of
 
@@ -271,11 +272,12 @@ def test_a_damaged_provenance_does_not_end_a_training(note: str, tmp_path: Path)
 
 
 def test_no_committed_provenance_is_unknown() -> None:
-    files = sorted((ROOT / "results").rglob("provenance.json"))
-    assert len(files) >= 20
-    for file in files:
-        assert "unknown" not in file.read_text(), file
-        assert len(json.loads(file.read_text())["together"]) == 5
+    notes = [run.provenance() for run in find_runs(ROOT / "results")]
+    assert len(notes) >= 50
+    for note in notes:
+        assert "unknown" not in json.dumps(note)
+        assert note.keys() >= {"version", "commit", "device", "command", "wall_seconds"}
+        assert len(note["together"]) >= 5
 
 
 # ---- the identity of a run
