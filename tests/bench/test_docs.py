@@ -122,6 +122,16 @@ def test_the_table_of_the_layers_page_is_that_of_the_results() -> None:
 MNIST_RUNS = [one for one in find_runs(ROOT / "results") if one.config().dataset == "dynamic-mnist"]
 
 
+def test_the_page_of_reproduced_numbers_is_what_its_script_prints() -> None:
+    assert run("benchmarks/reproduced.py") == (DOCS / "reproduced.md").read_text()
+    (covered,) = re.findall(r"\| all \| (\d+ \| \*\*\d+)\*\*", (DOCS / "reproduced.md").read_text())
+    total, ours = covered.split(" | **")
+    assert f"that they cover, {ours} of {total}, beside ours" in (ROOT / "README.md").read_text()
+    # By hand: -0.25 / sqrt((0.30**2 + 0.05**2) / 5) = -1.8.
+    by_hand = "| 4 | `disarm` | 2 | -113.26 ± 0.05 | -113.51 ± 0.30 | -0.25 (-1.8) |".replace("-", "\u2212")
+    assert by_hand in (DOCS / "reproduced.md").read_text()
+
+
 def bound(one: Run, split: str, count: int) -> str:
     result = one.result()
     assert result is not None

@@ -1,6 +1,7 @@
 """The numbers printed in the ARMS paper (Dimitriev & Zhou, ICML 2021), and their caveats."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -16,6 +17,7 @@ __all__ = [
     "REPEATED_ROW",
     "UNCERTAIN_K",
     "Printed",
+    "all_printed",
     "caveats",
     "printed",
     "released_count",
@@ -54,7 +56,7 @@ def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
     if setting.layers:
         return None
     key = (PRINTED_DATASETS.get(setting.dataset), setting.network, setting.num_samples, split)
-    return _numbers().get((*key, PRINTED_ESTIMATORS.get(estimator, estimator)))
+    return all_printed().get((*key, PRINTED_ESTIMATORS.get(estimator, estimator)))
 
 
 def released_count(estimator: str, num_samples: int) -> int:
@@ -99,7 +101,8 @@ def _departures(group: Group) -> list[str]:
 
 
 @cache
-def _numbers() -> dict[tuple[str | None, str, int, str, str], Printed]:
+def all_printed() -> Mapping[tuple[str | None, str, int, str, str], Printed]:
+    """Return every number by data set, network, n, split and estimator, as the paper names them."""
     rows = json.loads(files("arms.bench.reports").joinpath("paper_tables.json").read_text(encoding="utf-8"))
     return {
         (row["dataset"], row["network"], row["num_samples"], row["split"], row["estimator"]): Printed(
