@@ -179,8 +179,9 @@ def test_a_bad_file_is_one_line(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["pack", "nowhere"], "there is no run in nowhere: give run directories"),
-        (["pack"], "there is no run in nothing: give run directories"),
+        (["pack", "run", "nowhere"], "there is no run in nowhere: give run directories, or folders of them"),
+        (["pack"], "give at least one run directory, or a folder of them: arms pack runs -o runs.json"),
+        (["pack", "run", "broken"], "broken is no run directory, or an unfinished one: it has no config.json"),
         (["pack", "run", "-o", "page.html"], "a pack must be a .json file, got page.html: try page.json"),
     ],
 )
@@ -193,8 +194,11 @@ def test_mistakes_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(Path("run"), CONFIG)
+    Path("broken").mkdir()
+    Path("broken", "result.json").write_text("{}")
     with pytest.raises(SystemExit):
         say(monkeypatch, *words)
+    assert not list(tmp_path.glob("*.json"))
     assert capsys.readouterr().err == f"arms: {message}\n"
 
 

@@ -21,7 +21,7 @@ from arms.bench.models import BinaryVAE, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.runs import pipeline
 from arms.bench.runs.directory import Run
-from arms.bench.runs.packs import find_runs, write_pack
+from arms.bench.runs.packs import find_runs, open_runs, run_sources, write_pack
 
 __all__ = ["evaluate", "pack", "runs", "sample", "variance"]
 
@@ -50,11 +50,15 @@ def pack(runs: Annotated[tuple[Path, ...], tyro.conf.Positional], /, output: Out
         runs: Run directories, files of `arms pack`, or folders of them.
         output: The .json file to write; it may be one of those that are read.
     """
-    found = list({run.path.resolve(): run for path in runs for run in find_runs(path)}.values())
-    if not found:
-        raise ValueError(f"there is no run in {' or '.join(map(str, runs)) or 'nothing'}: give run directories")
-    write_pack(output, found)
-    print_plain(f"wrote {output}: {len(found)} runs, {output.stat().st_size / 1000:.0f} kB")
+    sources = [(path, list(run_sources(path))) for path in runs]
+    if empty := [str(path) for path, found in sources if not found]:
+        raise ValueError(f"there is no run in {empty[0]}: give run directories, or folders of them")
+    opened = [run for _, found in sources for source in found for run in open_runs(source)]
+    once = list({run.path.resolve(): run for run in opened}.values())
+    if not once:
+        raise ValueError("give at least one run directory, or a folder of them: arms pack runs -o runs.json")
+    write_pack(output, once)
+    print_plain(f"wrote {output}: {len(once)} runs, {output.stat().st_size / 1000:.0f} kB")
 
 
 def _described(config: TrainConfig) -> str:
