@@ -9,7 +9,7 @@ __all__ = ["main", "verbs"]
 
 def verbs() -> dict[str, Callable[..., None]]:
     """Return every verb, as it is typed, with its function; one line here makes a new one known."""
-    from arms.bench.cli import check, data, experiments, report, runs, train
+    from arms.bench.cli import check, data, experiments, report, runs, sweep, train
 
     return {
         "train": train.train,
@@ -28,6 +28,7 @@ def verbs() -> dict[str, Callable[..., None]]:
         "correlations": report.correlations,
         "experiments list": experiments.experiments_list,
         "experiments run": experiments.experiments_run,
+        "sweep": sweep.sweep,
     }
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "FILES_OF_A_RUN",
     "FIRST_SCHEMA",
     "NO_FIELDS",
+    "BusyError",
     "Run",
     "TensorBoardEvents",
     "check_utf8",
@@ -58,6 +59,10 @@ NO_FIELDS = ("schema", "data_path", "lengthened")
 """What config.json holds beside the configuration."""
 
 
+class BusyError(ValueError):
+    """A run is being trained by another process."""
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keep other processes from training in a directory; the lock of a process that dies is released."""
@@ -72,7 +77,7 @@ def locked(path: Path) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ValueError(
+                raise BusyError(
                     f"{path} is being trained by another process: wait until it has ended, or name another directory"
                 ) from None
         yield

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from arms.bench.config import TrainConfig, is_longer
 from arms.bench.metrics import METRICS, Record, stopping_values
-from arms.bench.runs.directory import Run, TensorBoardEvents, locked
+from arms.bench.runs.directory import Run, TensorBoardEvents
 
 __all__ = ["DivergedError", "LiveRun", "Notify", "OnRecord", "check_survivors"]
 
@@ -65,16 +65,15 @@ class LiveRun:
     @contextmanager
     def session(self, step: int, device: str, together: Sequence[str]) -> Iterator["LiveRun"]:
         """Start or resume at that step; whatever happens then, the provenance is written down."""
-        with locked(self.run.path):
-            self.run.truncate_after(step)
-            self.stopped = self.run.stopped()
-            events, start = TensorBoardEvents(self.run.path, step), perf_counter()
-            self._listeners = [events, *([self.on_record] if self.on_record else [])]
-            try:
-                yield self
-            finally:
-                events.close()
-                self.run.write_provenance(device, perf_counter() - start, together)
+        self.run.truncate_after(step)
+        self.stopped = self.run.stopped()
+        events, start = TensorBoardEvents(self.run.path, step), perf_counter()
+        self._listeners = [events, *([self.on_record] if self.on_record else [])]
+        try:
+            yield self
+        finally:
+            events.close()
+            self.run.write_provenance(device, perf_counter() - start, together)
 
     def append(self, record: Record, finite: Sequence[bool]) -> Record:
         """Write a record and return it, None for every replica that has stopped; `finite` is of its parameters."""

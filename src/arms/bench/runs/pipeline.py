@@ -5,6 +5,7 @@ One loop serves a list of runs that share the replica axis; a run alone is the l
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -32,7 +33,7 @@ from arms.bench.models import (
 )
 from arms.bench.progress import Bars
 from arms.bench.runs.devices import choose_device
-from arms.bench.runs.directory import Run
+from arms.bench.runs.directory import Run, locked
 from arms.bench.runs.live_run import LiveRun, Notify, OnRecord, check_survivors
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TrainOptions, train_ensemble
 from arms.bench.runs.memory import free_memory, is_out_of_memory
@@ -386,8 +387,22 @@ def _train(
     check_same_shape_and_levels([*data.values()])
     for live in rest:
         _check_goes_on(live, options)
-    for live in rest:  # only now: a wrong device, data set or model leaves nothing behind
-        Run.create(live.run.path, live.config, data[live.config.dataset].path)
+    with ExitStack() as locks:
+        for live in rest:  # only now: a wrong device, data set or model leaves nothing behind
+            live.run.path.mkdir(parents=True, exist_ok=True)
+            locks.enter_context(locked(live.run.path))
+            Run.create(live.run.path, live.config, data[live.config.dataset].path)
+        _train_locked(live_runs, rest, options, data)
+    check_survivors(rest)
+
+
+def _train_locked(
+    live_runs: Sequence[LiveRun], open_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]
+) -> None:
+    # Another process may have trained some of them since we looked: what counts is what is there under the lock.
+    rest = [live for live in open_runs if not live.is_finished()]
+    for live in rest:
+        live.stopped = live.run.stopped()
     groups = group_by_step([set(live.run.resumable()) for live in rest])
     if len(rest) < len(live_runs) or len(groups) > 1:
         options.notify(_who_resumes(live_runs, rest, groups))
@@ -395,7 +410,6 @@ def _train(
         together = [rest[index] for index in indices]
         if any(live.surviving for live in together):
             _train_what_fits(together, options, data)
-    check_survivors(rest)
 
 
 def _check_goes_on(live: LiveRun, options: TrainOptions) -> None:

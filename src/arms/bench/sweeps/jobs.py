@@ -77,7 +77,7 @@ def plan(
     output: Path | str,
     *,
     results: Iterable[Path | str] = (),
-    precision: Precision = "highest",
+    precision: Precision | None = "highest",
     on_gpu: bool = False,
 ) -> list[Job]:
     """Return the jobs behind some runs, those that are done included.
@@ -86,13 +86,14 @@ def plan(
         wanted: What is asked for, at any precision.
         output: Folder of runs that are trained here: finished ones count, unfinished ones will be resumed.
         results: Further folders, or packs, in which finished runs count.
-        precision: Of what is still missing; a run that was begun at another keeps its own.
+        precision: Of what is still missing, None for what each asks for; a run that was begun at another keeps its own.
         on_gpu: Whether runs are trained together where they can be.
     """
     here, elsewhere = _by_experiment([output]), _by_experiment(results)
     tasks = {}
     for config in wanted:
-        asked, key = replace(config, precision=precision), _experiment(identity(config))
+        asked = replace(config, precision=precision) if precision else config
+        key = _experiment(identity(config))
         tasks[asked] = _task(asked, Path(output), here.get(key, []), elsewhere.get(key, []))
     groups = group_for_ensembles(list(tasks)) if on_gpu else [[config] for config in tasks]
     return [Job([tasks[config] for config in together], on_gpu) for together in groups]
