@@ -1,0 +1,74 @@
+"""What a sweep costs beside the training: seconds per run, and memory of the driver, on either engine.
+
+python benchmarks/sweep_overhead.py --runs 1000 --engine local --output benchmarks/results/sweep_overhead_local.json
+"""
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from arms.bench.config import TrainConfig
+from arms.bench.sweeps.driver import Tally, run_sweep, work_of
+from arms.bench.sweeps.jobs import plan
+from arms.bench.sweeps.on_ray import RayCluster
+from arms.bench.sweeps.processes import Processes, local_devices
+from arms.bench.sweeps.worker import Settings
+
+
+def megabytes() -> float:
+    """Return the memory that this process has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def main() -> None:
+    """Train tiny runs, and write down times and memory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--engine", choices=["local", "ray"], default="local")
+    parser.add_argument("--output", type=Path)
+    chosen = parser.parse_args()
+    wanted = [TrainConfig(latents=2, batch_size=2, steps=1, seed=seed) for seed in range(chosen.runs)]
+    settings = Settings(tuple(sys.argv))
+    memory: list[float] = []
+    ends: list[float] = []
+    tally = Tally(chosen.runs)
+
+    def note(line: str) -> None:
+        ends.append(perf_counter())
+        memory.append(megabytes())
+
+    with tempfile.TemporaryDirectory() as folder:
+        works = work_of(plan(wanted, folder))
+        engine = Processes(local_devices(1, 0), settings) if chosen.engine == "local" else RayCluster(settings)
+        with engine:
+            run_sweep(works, engine, tally, note)
+        inside = sum(json.loads(path.read_text())["wall_seconds"] for path in Path(folder).glob("*/provenance.json"))
+    # From the end of a tenth on: before that workers start.
+    first = len(ends) // 10
+    found = {
+        "engine": chosen.engine,
+        "runs": chosen.runs,
+        "done": tally.counts["done"],
+        "cores": len(os.sched_getaffinity(0)),
+        "torch": torch.__version__,
+        "seconds per run": round((ends[-1] - ends[first]) / (len(ends) - 1 - first), 4),
+        "of which a worker trains, evaluates and writes": round(inside / chosen.runs, 4),
+        "driver MB after a tenth": round(memory[first], 1),
+        "driver MB at the end": round(memory[-1], 1),
+    }
+    text = json.dumps(found, indent=1) + "\n"
+    if chosen.output:
+        chosen.output.write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
