@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from arms.bench.runs.directory import Run, find_runs, locked
 from arms.bench.sweeps.driver import Engine, Tally, run_sweep, share_out, work_of
 from arms.bench.sweeps.files import read_sweep
 from arms.bench.sweeps.jobs import plan
+from arms.bench.sweeps.on_ray import RayCluster
 from arms.bench.sweeps.processes import Processes
 from arms.bench.sweeps.worker import Outcome, Settings, Work, carry_out
 
@@ -280,3 +283,78 @@ def is_free(path: Path) -> bool:
             return True
     except ValueError:
         return False
+
+
+# ---- Ray
+
+
+def trained_by(folder: Path) -> dict[Path, int]:
+    """The process that holds the lock of each run that has been saved, and has half of its steps before it."""
+    found = {}
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            path = link.readlink()
+            if path.parent == folder and 0 < Run(path).step() <= LONG.steps // 2:
+                found[path] = int(link.parts[2])
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_killed_worker_and_a_lost_node_lose_nothing(
+    tmp_path: Path, uninterrupted: dict[str, tuple[object, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arms-grad[ray]'")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    told: list[str] = []
+    errors: list[BaseException] = []
+
+    def havoc() -> None:
+        try:
+            wait_until(lambda: trained_by(tmp_path), 120)
+            os.kill(next(iter(trained_by(tmp_path).values())), signal.SIGKILL)
+            wait_until(lambda: len(trained_by(tmp_path)) == 2, 120)
+            told.append("the node goes")
+            cluster.remove_node(node, allow_graceful=False)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    try:
+        node = cluster.add_node(num_cpus=1)
+        with RayCluster(SETTINGS, address=cluster.address) as engine:
+            assert engine.slots() == 2
+            thread = Thread(target=havoc)
+            thread.start()
+            sweep(engine, tmp_path, told.append)
+            thread.join()
+    finally:
+        cluster.shutdown()
+    assert not errors
+    lost = [line for line in told if "Error: " in line]
+    assert len(lost) >= 2, told
+    assert told.index("the node goes") < len(told) - 1
+    assert table(tmp_path) == uninterrupted
+    assert {run.provenance()["command"] for run in find_runs(tmp_path)} == {"arms sweep typed"}
+
+
+def test_without_ray_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(sys, "argv", ["arms", "sweep", str(written(tmp_path, FILE)), "--engine", "ray"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == (
+        "arms: the engine ray needs Ray: pip install 'arms-grad[ray]' ('.[ray]' in its folder)\n"
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_cluster_is_one_line() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arms-grad[ray]'")
+    with pytest.raises(ValueError, match=r"no Ray cluster at '127.0.0.1:1': .*refused"):
+        RayCluster(SETTINGS, address="127.0.0.1:1")
