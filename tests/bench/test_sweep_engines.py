@@ -264,7 +264,7 @@ def test_two_sweeps_on_one_folder_and_a_third_after_them(tmp_path: Path) -> None
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_killed_driver_takes_its_processes_along_and_the_next_one_resumes(tmp_path: Path) -> None:
+def test_a_killed_driver_takes_its_processes_along_and_the_run_is_saved(tmp_path: Path) -> None:
     written(tmp_path, FILE.replace("400", "20000").replace("50", "500").replace("[0, 1, 2, 3]", "0"))
     first = command(tmp_path, "--checkpoint-seconds", "0")
     path = tmp_path / "sweep" / run_name(read_sweep(tmp_path / "sweep.toml")[0])
