@@ -14,10 +14,12 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from marks import slow
 
 from arms.bench.cli import main
 from arms.bench.config import TrainConfig, run_name
-from arms.bench.runs.directory import Run, find_runs, locked
+from arms.bench.runs.directory import Run, locked
+from arms.bench.runs.packs import find_runs
 from arms.bench.sweeps.driver import Engine, Tally, run_sweep, share_out, work_of
 from arms.bench.sweeps.files import read_sweep
 from arms.bench.sweeps.jobs import plan
@@ -300,6 +302,7 @@ def trained_by(folder: Path) -> dict[Path, int]:
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
+@slow  # starts a cluster; where Ray is installed
 def test_a_killed_worker_and_a_lost_node_lose_nothing(
     tmp_path: Path, uninterrupted: dict[str, tuple[object, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
