@@ -171,7 +171,8 @@ def disarm(numbers: Sequence[Beside]) -> str:
     """Return what becomes of DisARM at either K."""
     found = [one for one in numbers if one.estimator == "disarm"]
     nearer = [one for one in found if abs(one.difference(one.at_its_count)) < abs(one.difference(one.at_n))]
-    others = dict.fromkeys(", ".join(one.setting.parts[:3]) for one in found if one not in nearer)
+    settings = [one.setting for one in found if one not in nearer]
+    others = dict.fromkeys(f"{one.dataset}, {one.network}, n = {one.num_samples}" for one in settings)
     exception = f" (the others: {'; '.join(others)})" if others else ""
     half = mean(one.difference(one.at_its_count) for one in found)
     full = mean(one.difference(one.at_n) for one in found)

@@ -63,8 +63,9 @@ class Bars:
                 bars.start()
             self._figures[tasks[0]] = figures(record)
             # The last record comes before the final bounds, which may take longer than the training.
-            shown = "evaluating" if record["step"] == steps else self._figures[tasks[0]]
-            bars.update(tasks[0], completed=record["step"], figures=shown)
+            last = record["step"] == steps
+            shown = "evaluating" if last else self._figures[tasks[0]]
+            bars.update(tasks[0], completed=record["step"], figures=shown, refresh=last)
 
         return watch
 
