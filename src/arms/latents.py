@@ -195,11 +195,6 @@ class OneHot(Latent):
             )
         return samples
 
-    def as_bits(self) -> Bernoulli:
-        """Return two categories as bits, 1 for the second of them."""
-        first, second = at_least_float32(self.logits).unbind(-1)
-        return Bernoulli((second - first).to(self.logits.dtype), self.context)
-
     def mean(self) -> Tensor:
         return torch.softmax(at_least_float32(self.logits), -1)
 
