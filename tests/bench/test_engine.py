@@ -12,7 +12,6 @@ from functools import partial
 
 import pytest
 import torch
-from instances import EVERY
 from marks import needs_gpu, slow
 from torch import Tensor
 from torch.fx import GraphModule
@@ -24,6 +23,7 @@ from arms.bench.ensemble import ensemble_trainer
 from arms.bench.models import Network
 from arms.bench.training.engine import Engine, compiled_update
 from arms.bench.training.trainer import Trainer
+from arms.estimators import ALL_ESTIMATORS
 
 SMALL = TrainConfig(num_samples=4, latents=20, learning_rate=2e-3, replicas=2, steps=40, report_every=20)
 
@@ -46,7 +46,7 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
     ("name", "rule", "network"),
     [
         pytest.param(name, "all", "linear", marks=[] if name in (*UNLIKE, "reinmax") else slow)
-        for name in EVERY
+        for name in ALL_ESTIMATORS
         if name != "exact"
     ]
     + [("arms-d", "extra", "linear"), ("arms-d", "all", "nonlinear"), ("arms-ms-d", "all", "nonlinear")]
@@ -165,7 +165,7 @@ def test_graphs_are_refused_on_a_cpu(digits: Dataset) -> None:
 @pytest.mark.parametrize("network", ["linear", "nonlinear"])
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [(name, "highest") for name in EVERY if name != "exact"] + [("arms-d", "medium"), ("relax", "medium")],
+    [(name, "highest") for name in ALL_ESTIMATORS if name != "exact"] + [("arms-d", "medium"), ("relax", "medium")],
 )
 def test_engine_and_eager_agree(name: str, precision: Precision, network: Network) -> None:
     """On the same noise, drawn in the same order, and so to rounding.

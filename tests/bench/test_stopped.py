@@ -8,7 +8,6 @@ from typing import NoReturn
 
 import pytest
 import torch
-from instances import EVERY
 from safetensors.torch import save_file
 
 from arms.bench import formatting
@@ -29,6 +28,7 @@ from arms.bench.runs.pipeline import load_model, train, train_together
 from arms.bench.sweeps.local import run_experiment
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
+from arms.estimators import ALL_ESTIMATORS
 
 CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=3, steps=40, report_every=10, evaluate_every=20)
 NAMES = ["loorf", "arms-s"]
@@ -75,7 +75,7 @@ def lost_one(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple
     return run, told
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name != "exact"])
+@pytest.mark.parametrize("name", [name for name in ALL_ESTIMATORS if name != "exact"])
 def test_replicas_never_mix(name: str, digits: Dataset) -> None:
     config = replace(CONFIG, estimator=name)
     sound, sick = Trainer(config, digits, model=fresh(digits)), Trainer(config, digits, model=poisoned(digits))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from instances import EVERY
 from marks import slow
 from torch import Tensor, nn
 
@@ -21,12 +20,13 @@ from arms.bench.evaluation import bounds, evaluate, gradient_variances
 from arms.bench.models import BinaryVAE, build_vae, seeded_generator
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
+from arms.estimators import ALL_ESTIMATORS
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from handwritten import Handwritten
 
 SMALL = TrainConfig(num_samples=4, latents=40, learning_rate=2e-3, replicas=2, seed=1)
-TRAINABLE = [name for name in EVERY if name != "exact"]
+TRAINABLE = [name for name in ALL_ESTIMATORS if name != "exact"]
 NOISY = {"reinforce", "reinforce-ms"}  # without a baseline: they learn, slowly
 
 
