@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from numbers import Real
 from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from arms.arguments import as_count, unknown_name
+from arms.arguments import as_count, as_positive, unknown_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.estimators import ALIASES, Exact, Unordered, as_estimator
 from arms.estimators.exact import MOST_LATENTS
@@ -128,10 +126,7 @@ class TrainConfig:
             if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
         for name in ("learning_rate", "prior_learning_rate", "decay_factor"):
-            rate = getattr(self, name)
-            if not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
-                raise ValueError(f"{name} must be a positive number, got {rate!r}")
-            object.__setattr__(self, name, float(rate))
+            object.__setattr__(self, name, as_positive(getattr(self, name), name))
         self._check_schedule()
         object.__setattr__(self, "categories", as_count(self.categories, 2, "categories"))
         self._check_layers()
