@@ -3,7 +3,6 @@
 import itertools
 import math
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch.distributions import OneHotCategorical
 
 import arms
 from arms.checks import score_limit
+from arms.estimators import chained
 from arms.estimators.chained import Chained
 
 BITS, K = 2, 3
@@ -371,7 +371,7 @@ class SelfBaseline(Chained):
 @pytest.mark.parametrize("wrong", [CoupledDeeper, SharedNoise, SelfBaseline])
 def test_draws_catch_sabotage_of_deeper_layers(wrong: type[Chained], monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem()
-    monkeypatch.setattr(sys.modules["arms.expectation"], "Chained", wrong)  # `arms.expectation` is the function
+    monkeypatch.setattr(chained, "Chained", wrong)
     rows = 100_000
     bias = problem.bias.detach().expand(rows, -1).clone().requires_grad_()
     q1 = arms.draw(problem.first.detach().expand(rows, -1), "arms-s", 4, seeded())

@@ -4,7 +4,7 @@
 go through `estimate` or its parts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, NoReturn
 
 import torch
@@ -88,6 +88,14 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
         )
     _check_facts(draw)
     return draw
+
+
+def draw_ahead(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
+    """Draw points whose values come later, and from whose graph the slopes will be taken, where they are asked for."""
+    draw = draw_points(estimator, latent, generator)
+    if estimator.slopes == "none" or draw.points.requires_grad:
+        return draw
+    return replace(draw, points=draw.points.detach().requires_grad_())
 
 
 def _check_facts(draw: Draw) -> None:
