@@ -10,7 +10,7 @@ from arms.arguments import version_of
 from arms.estimators import Draw, Estimator, as_estimator
 from arms.estimators.attachment import attach_gradient
 from arms.estimators.base import Values
-from arms.estimators.chained import costs_to_go, draw_next, layer_gradient
+from arms.estimators.chained import costs_to_go, draw_next, layer_gradient, why_no_root
 from arms.estimators.pipeline import (
     Evaluation,
     Options,
@@ -85,7 +85,7 @@ def _draw_deeper(
         )
     expected = root.points.shape[: root.points.ndim - root.latent.event_dims]
     if latent.batch_shape != expected:
-        kind = "points" if root.extra else "samples"
+        kind = "samples" if root.estimator.slopes == "none" else "points"
         raise ValueError(
             f"logits of a draw given another must be [{', '.join(map(str, expected))}, {latent.event_axes}], "
             f"each of its {len(root.points)} {kind} with logits of its own, got {list(latent.logits.shape)}: make "
@@ -102,22 +102,10 @@ def _check_parent(parent: Draw) -> Draw:
     root = parent
     while root.parent is not None:
         root = root.parent
-    one = root.estimator
-    why = (
-        f"estimates the {one.target}"
-        if one.target.direct
-        else "enumerates all states"
-        if one.evaluations is None
-        else "draws without replacement"
-        if not one.equal_weights
-        else "has parameters of its own"
-        if one.has_parameters
-        else ""
-    )
-    if why:
+    if why := why_no_root(root.estimator):
         raise ValueError(
-            f"{type(one).__name__} {why} and cannot be the first of several layers: use arms-s or loorf, or midpoint "
-            "where the objective can be differentiated"
+            f"{type(root.estimator).__name__} {why} and cannot be the first of several layers: use arms-s or loorf, or "
+            "midpoint where the objective can be differentiated"
         )
     return root
 

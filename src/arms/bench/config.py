@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 from arms.arguments import as_count, as_positive, unknown_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.estimators import ALIASES, Exact, Unordered, as_estimator
+from arms.estimators.chained import why_no_root
 from arms.estimators.exact import MOST_LATENTS
 from arms.latents import OneHot
 
@@ -189,11 +190,8 @@ class TrainConfig:
             raise ValueError(f"latents is the first of layers, {widths[0]}, got {self.latents}: leave it out")
         object.__setattr__(self, "latents", widths[0])
         one = as_estimator(self.estimator, self.num_samples)
-        if one.target.direct or not one.equal_weights or one.has_parameters:
-            raise ValueError(
-                f"{self.estimator} does not train several layers (bounds, enumeration, sets and estimators with "
-                "parameters do not): try arms-s, loorf or midpoint"
-            )
+        if why := why_no_root(one):
+            raise ValueError(f"{self.estimator} {why} and does not train several layers: try arms-s, loorf or midpoint")
         if self.layer_samples == "separate":
             if self.num_samples % len(widths) or one.slopes != "none":
                 raise ValueError(

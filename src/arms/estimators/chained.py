@@ -25,6 +25,19 @@ from arms.estimators.pipeline import Evaluation, Options, gradient, slopes_of
 from arms.latents import Latent
 
 
+def why_no_root(estimator: Estimator) -> str:
+    """Return why an estimator cannot be that of the first of several layers, in words; nothing if it can."""
+    reasons = {
+        f"estimates the {estimator.target}": estimator.target.direct,
+        "enumerates all states": estimator.evaluations is None,
+        "draws without replacement": not estimator.equal_weights,
+        "has parameters of its own": estimator.has_parameters,
+        # Its gradient is slopes alone, and none of them leads through the samples of a deeper layer.
+        "is biased, its slopes blind to what the first layer does to deeper ones,": not estimator.unbiased,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
 def draw_next(root: Draw, latent: Latent, generator: Generator | None = None) -> Draw:
     """Draw the next layer of the chains that begin with a root, at logits made of the layer before."""
     chained = Chained(len(root.points) - root.extra, root.extra)

@@ -261,6 +261,11 @@ def as_values(draw: Draw, values: Values, points: Tensor, options: Options) -> T
     expected = points.shape[: points.ndim - draw.latent.event_dims]
     tensor = _as_tensor(values, expected)
     if tensor.shape != expected:
+        if tensor.shape == (len(points) - draw.extra, *expected[1:]):
+            raise ValueError(
+                f"{type(draw.estimator).__name__} needs values at all {len(points)} of draw.points, shape "
+                f"{list(expected)}, got {list(tensor.shape)}: evaluate the objective there, not at draw.samples"
+            )
         raise ValueError(
             f"the objective must return one value per sample, shape {list(expected)}, got {list(tensor.shape)}: "
             "reduce the latent axis and nothing else"
@@ -347,6 +352,6 @@ def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
 def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> NoReturn:
     raise ValueError(
         f"{type(estimator).__name__} differentiates the objective with respect to its points, and this one passes no "
-        "gradient to them: write it in differentiable torch operations, or use an estimator for black boxes such as "
-        "arms-s"
+        "gradient to them: write it in differentiable torch operations (for arms.attach, of draw.points: draw.samples "
+        "are a copy without a graph), or use an estimator for black boxes such as arms-s"
     ) from cause
