@@ -10,7 +10,8 @@ from torch import Generator, Tensor
 from arms.bench.config import TrainConfig, run_name
 from arms.bench.data import binarize
 from arms.bench.models import BinaryVAE
-from arms.bench.runs.pipeline import load_model, train
+from arms.bench.runs.loading import load_model
+from arms.bench.runs.pipeline import train
 
 IMAGES = 16
 

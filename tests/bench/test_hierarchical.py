@@ -20,7 +20,8 @@ from arms.bench.pictures import sample_grid
 from arms.bench.reports import groups
 from arms.bench.reports.paper import printed
 from arms.bench.runs.directory import Run
-from arms.bench.runs.pipeline import load_model, train, train_together
+from arms.bench.runs.loading import load_model
+from arms.bench.runs.pipeline import train, train_together
 from arms.bench.training.layers import estimate_chains, estimate_separately
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit

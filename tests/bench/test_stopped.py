@@ -22,9 +22,11 @@ from arms.bench.reports import build_report, collect, summary
 from arms.bench.reports.curves import plots
 from arms.bench.reports.groups import group_runs
 from arms.bench.reports.tables import comparison
-from arms.bench.runs.directory import CHECKPOINTS, Run, _digest
+from arms.bench.runs.checkpoints import CHECKPOINTS, digest_of_tensors
+from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import DivergedError, LiveRun
-from arms.bench.runs.pipeline import load_model, train, train_together
+from arms.bench.runs.loading import load_model
+from arms.bench.runs.pipeline import train, train_together
 from arms.bench.sweeps.local import run_experiment
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
@@ -111,7 +113,7 @@ def damage(run: Run, replicas: list[int]) -> None:
     state = run.checkpoint()
     assert state is not None
     state["model.prior"][replicas] = math.inf
-    save_file(state, run.path / CHECKPOINTS[0], metadata={"sha256": _digest(state)})
+    save_file(state, run.path / CHECKPOINTS[0], metadata={"sha256": digest_of_tensors(state)})
 
 
 def interrupted(path: Path, digits: Dataset, step: int, told: list[str]) -> None:
