@@ -13,22 +13,19 @@ K = n/2. --markdown reads the file of results.
 
 import argparse
 import json
-import math
 import sys
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
+from trained_models import IMAGES, Known, LogWeights, configured, quotient, rounded, trained, variance, write
 
 import arms
-from arms.bench.config import TrainConfig, run_name
-from arms.bench.data import binarize
-from arms.bench.models import BinaryVAE
+from arms.bench.config import run_name
 from arms.bench.models.networks import Network
 from arms.bench.runs.memory import keep_freed_memory
-from arms.bench.runs.pipeline import load_model, train
 from arms.checks.variance import largest_within
 from arms.estimators.multi_sample import MultiSample, SlotEstimator, direct_term
 from arms.estimators.pipeline import Options, draw_points, evaluate, gradient
@@ -40,7 +37,6 @@ NAMES = [
 ]  # fmt: skip
 BUDGETS = [4, 10]
 STEPS = [2_000, 20_000]
-IMAGES = 16
 AT_ONCE = 20
 """Draws in one call, so that it fits into the cache."""
 RESULTS = Path(__file__).parent / "results" / "bound_variance.json"
@@ -48,46 +44,22 @@ RESULTS = Path(__file__).parent / "results" / "bound_variance.json"
 Row = dict[str, Any]
 
 
-class Known(NamedTuple):
-    """A number and its standard error."""
-
-    value: float
-    error: float
-
-
-class Problem:
+class Problem(LogWeights):
     """Log-weights of fixed images as a function of the latents, and draws of the bound's gradient."""
-
-    def __init__(self, model: BinaryVAE, images: Tensor, seed: int) -> None:
-        self.model, self.images = model.requires_grad_(False), images
-        self.logits = model.encode(images)
-        self.latent = arms.Bernoulli(self.logits.expand(AT_ONCE, -1, -1))
-        self.generator = Generator().manual_seed(seed)
-
-    def log_weight(self, points: Tensor) -> Tensor:
-        """Return log w `[m, draws, images]` at points `[m, draws, images, latents]`."""
-        flat = points.flatten(0, 1).unsqueeze(1)  # the model's replica axis has length one
-        return self.model.log_weights(flat, self.images, self.logits).view(points.shape[:-1])
 
     def draw(self, estimator: MultiSample, draws: int) -> tuple[Tensor, Tensor]:
         """Return the whole estimates and their score parts, `[draws, images, latents]` each."""
         whole, score = [], []
+        latent = arms.Bernoulli(self.logits.expand(AT_ONCE, -1, -1))
         with torch.no_grad():
             for _ in range(draws // AT_ONCE):
-                drawn = draw_points(estimator, self.latent, self.generator)
-                found = evaluate(self.log_weight, drawn, Options(checks="cheap"))
+                drawn = draw_points(estimator, latent, self.generator)
+                found = evaluate(self.objective, drawn, Options(checks="cheap"))
                 bound = estimator.bound_samples
-                direct = direct_term(self.latent, drawn.points[:bound], found.values[:bound].softmax(0))
+                direct = direct_term(latent, drawn.points[:bound], found.values[:bound].softmax(0))
                 score.append(gradient(drawn, found))
                 whole.append(score[-1] + direct)
         return torch.cat(whole), torch.cat(score)
-
-
-def variance(estimates: Tensor) -> Known:
-    """Return the variance of one estimate, summed over latents and averaged over images."""
-    draws = len(estimates)
-    squares = (estimates - estimates.mean(0)).double().square().sum(-1).mean(-1) * draws / (draws - 1)
-    return Known(squares.mean().item(), squares.std().item() / math.sqrt(draws))
 
 
 def contender(name: str, budget: int) -> MultiSample:
@@ -109,27 +81,17 @@ def measure(problem: Problem, draws: int) -> list[Row]:
                 Known(share * one.value, share * one.error) for one in map(variance, problem.draw(estimator, draws))
             )
             unit = unit or (whole, score)
+            ratio = Known(1.0, 0.0) if whole is unit[0] else quotient(whole, unit[0])
             has_score = not (isinstance(estimator, SlotEstimator) and estimator.folded)
             rows.append(
                 {
                     "n": budget, "estimator": name, "evaluations": int((estimator.evaluations or 0) / share),
                     "derivatives": estimator.derivatives, "bound_samples": estimator.bound_samples,
-                    "ratio": rounded(whole.value / unit[0].value), "ratio_error": rounded(error(whole, unit[0])),
+                    "ratio": rounded(ratio.value), "ratio_error": rounded(ratio.error),
                     "score": rounded(score.value / unit[1].value) if has_score else None,
                 }
             )  # fmt: skip
     return rows
-
-
-def error(one: Known, unit: Known) -> float:
-    """Return the standard error of a ratio to first order."""
-    if one is unit:
-        return 0.0
-    return one.value / unit.value * math.hypot(one.error / one.value, unit.error / unit.value)
-
-
-def rounded(value: float) -> float:
-    return float(f"{value:.4g}")
 
 
 def shown(ratio: float) -> str:
@@ -178,20 +140,14 @@ def main() -> None:
         "draws": options.draws, "models": [], "rows": [],
     }  # fmt: skip
     for network, steps in product(get_args(Network), STEPS):
-        config = TrainConfig(
-            "dynamic-mnist", network=network, estimator="vimco", num_samples=4, steps=steps, learning_rate=1e-3
-        )
-        run = train(config, options.runs / run_name(config), device="cpu")
-        model, dataset = load_model(run, "cpu")
-        images = binarize(dataset.train[:IMAGES], dataset.levels, Generator().manual_seed(config.seed)).unsqueeze(0)
+        config = configured(network, steps, "vimco")
+        model, images = trained(config, options.runs)
         result["models"].append({"network": network, "steps": steps, "run": run_name(config)})
         print(network, steps, flush=True)
         for row in measure(Problem(model, images, seed=steps), options.draws):
             result["rows"].append({"network": network, "steps": steps} | row)
             print(f"  {row['n']:>2} {row['estimator']:<18}{row['ratio']:8.3f} ± {row['ratio_error']:.3f}", flush=True)
-        rows = ",\n  ".join(json.dumps(row) for row in result["rows"])  # a row a line
-        head = json.dumps({name: value for name, value in result.items() if name != "rows"}, indent=1)
-        options.output.write_text(f'{head[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n')
+        write(result, options.output)
 
 
 if __name__ == "__main__":

@@ -10,21 +10,15 @@ the best validation bound (both K = 100). What is finished is in the output file
 
 import argparse
 import json
-import math
-import os
-import sys
 from itertools import product
-from pathlib import Path
 from statistics import mean, stdev
-from time import perf_counter
 from typing import Any
 
-import torch
 from time_to_bound import run_pack
+from training_packs import Results, parser_of
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import load
-from arms.bench.ensemble import group_for_ensembles
 from arms.estimators import BIASED_ESTIMATORS
 
 BUDGETS = {
@@ -62,23 +56,11 @@ def configs(args: argparse.Namespace, network: str) -> list[TrainConfig]:
 
 
 def train(args: argparse.Namespace) -> None:
-    start, data = perf_counter(), {args.dataset: load(args.dataset)}
-    result: dict[str, Any] = json.loads(args.output.read_text()) if args.output.exists() else {"rows": []}
-    result |= {"command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "precision": args.precision}
-    result["commit"] = os.environ.get("ARMS_COMMIT", "")
-    if args.device.startswith("cuda"):
-        result["device"] = torch.cuda.get_device_name()
-    done = {tuple(row[name] for name in KEY) for row in result["rows"]}
+    data, results = {args.dataset: load(args.dataset)}, Results(args, KEY)
     for network in args.networks:
-        missing = [one for one in configs(args, network) if tuple(getattr(one, name) for name in KEY) not in done]
-        for together in group_for_ensembles(missing):
-            names = ", ".join(dict.fromkeys(one.estimator for one in together))
-            if perf_counter() - start > args.seconds:
-                print(f"left: {network}: {names}")
-                continue
-            print(f"{network}: {names}", flush=True)
-            result["rows"] += run_pack(together, data, args.device, LOOKS, [args.steps])
-            args.output.write_text(json.dumps(result))
+        missing = results.missing(configs(args, network))
+        for together in results.packs(missing, network, lambda one: one.estimator):
+            results.add(run_pack(together, data, args.device, LOOKS, [args.steps]))
 
 
 def show(args: argparse.Namespace) -> None:
@@ -111,17 +93,11 @@ def bound(row: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["train", "show"])
-    parser.add_argument("--output", type=Path, required=True)
+    parser = parser_of(__doc__, ["train", "show"])
     parser.add_argument("--dataset", default="dynamic-mnist")
-    parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
     parser.add_argument("--estimators", nargs="+", default=list(BUDGETS))
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--replicas", type=int, default=5)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--precision", default="medium")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no pack after this long")
     args = parser.parse_args()
     (show if args.phase == "show" else train)(args)
 

@@ -30,10 +30,11 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
-from vae_variance import GROUPS, IMAGES, Known, Problem, quotient, rounded, shown, trained, variance
+from trained_models import IMAGES, Known, configured, quotient, rounded, trained, variance, write
+from vae_variance import GROUPS, Problem, shown
 
 import arms
-from arms.bench.config import TrainConfig, run_name
+from arms.bench.config import run_name
 from arms.bench.models.networks import Network
 from arms.bench.runs.memory import keep_freed_memory
 from arms.checks.variance import largest_within
@@ -307,14 +308,6 @@ class Table:
         print(" ", *facts.values(), f"{found['ratio'].value:.4f} ± {found['ratio'].error:.4f}", flush=True)
 
 
-def write(result: dict[str, Any], path: Path) -> None:
-    """Write results, a row a line."""
-    tables = ("vae", "latents")
-    head = json.dumps({name: value for name, value in result.items() if name not in tables}, indent=1)[:-2]
-    rows = [f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, result[name])) + "\n ]" for name in tables]
-    path.write_text(",\n".join([head, *rows]) + "\n}\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/variance"), help="folder of the trained models")
@@ -343,17 +336,14 @@ def main() -> None:
         for row in measure_latents(latents, size, options.smooth_draws):
             of_latents.add(row)
     for model in models:
-        config = TrainConfig(
-            "dynamic-mnist", network=model["network"], estimator="arms-s", num_samples=4, steps=model["steps"],
-            learning_rate=1e-3,
-        )  # fmt: skip
+        config = configured(model["network"], model["steps"], "arms-s")
         vae, images = trained(config, options.runs)
         model["run"] = run_name(config)
         print(title(model["network"], model["steps"]), flush=True)
         for row in measure(Problem(vae, images, seed=model["steps"]), options.draws, options.reference_draws):
             of_vaes.add(row)
     result |= {"vae": list(of_vaes.rows.values()), "latents": list(of_latents.rows.values())}
-    write(result, options.output)
+    write(result, options.output, ("vae", "latents"))
 
 
 if __name__ == "__main__":

@@ -17,25 +17,19 @@ steps that most runs have.
 import argparse
 import json
 import math
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
-from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any
 
-import torch
 from torch import Tensor
+from training_packs import Results, Row, parser_of, rounded, train_pack
 
 from arms.bench.config import Schedule, TrainConfig
 from arms.bench.data import Dataset, load
-from arms.bench.ensemble import ensemble_trainer, group_for_ensembles
 from arms.bench.evaluation import evaluate
 from arms.bench.models import blank_vae
-from arms.bench.runs.memory import free_memory
-from arms.bench.training.engine import Engine
 from arms.bench.training.state import model_of, of_run
 from arms.bench.training.trainer import Trainer
 from arms.estimators import BIASED_ESTIMATORS
@@ -69,7 +63,6 @@ PAPER = {  # test bound, K = 100, of the paper's recipe after 10^6 steps: arms-d
     ("omniglot", "linear"): -116.53,
     ("omniglot", "nonlinear"): -113.09,
 }
-Row: TypeAlias = dict[str, Any]
 CASE = ("dataset", "network", "estimator", "steps")
 KEY = ("dataset", "network", "estimator", "num_samples", "schedule", "learning_rate", "steps", "seed")
 
@@ -136,30 +129,11 @@ def run_pack(
 ) -> list[Row]:
     """Train runs as one ensemble, data set by data set on the replica axis, and look at their bounds on the way."""
     configs = sorted(configs, key=lambda config: list(data).index(config.dataset))
-    start, seconds, steps = perf_counter(), 0.0, configs[0].steps
-    trainer = ensemble_trainer(configs, [data[config.dataset] for config in configs], device)
-    engine, asked = Engine(trainer), trainer.estimator
-    rows: list[Row] = [
-        {name: getattr(config, name) for name in KEY}
-        | {"evaluations": asked.evaluations, "derivatives": asked.derivatives, "curve": []}
-        for config in configs
-    ]
-    for look in range(looks):
-        begin = perf_counter()
-        engine.advance(steps // looks)
-        elbo = trainer.recent_elbo()
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-        seconds += perf_counter() - begin if look else 0.0  # the first block compiles
+
+    def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
         note_bounds(trainer, configs, data, rows, elbo, trainer.steps_done in validate_at)
-    per_step = seconds / (steps - steps // looks)
-    for row in rows:
-        row["us per step of the pack"] = round(1e6 * per_step, 1)
-        row["replicas of the pack"] = len(configs) * configs[0].replicas
-    print(f"  {len(rows)} runs, {per_step * 1e6:.0f} us a step, all {perf_counter() - start:.0f} s", flush=True)
-    del engine, trainer
-    free_memory()
-    return rows
+
+    return train_pack(configs, [data[config.dataset] for config in configs], device, looks, KEY, look_at)
 
 
 def note_bounds(
@@ -173,7 +147,6 @@ def note_bounds(
     """Add the bounds of every run at this step to its curve."""
     state, names = trainer.state(), list(dict.fromkeys(config.dataset for config in configs))
     found: dict[str, list[float]] = {"train": elbo.tolist()}
-    torch.set_float32_matmul_precision("high")
     for split in ["test", "valid"][: 1 + validate]:
         found[split] = []
         for index, name in enumerate(names):  # every data set has as many runs as any other
@@ -184,41 +157,21 @@ def note_bounds(
             model.to(average.device)
             model.load_state_dict(weights)
             found[split] += evaluate(model, data[name], split, [BOUND], seed=0)[BOUND]
-    torch.set_float32_matmul_precision("highest")
     replicas = configs[0].replicas
     for index, row in enumerate(rows):
         part = slice(index * replicas, (index + 1) * replicas)
         row["curve"].append({"step": trainer.steps_done} | {key: rounded(every[part]) for key, every in found.items()})
 
 
-def rounded(values: Sequence[float]) -> list[float | None]:
-    return [round(value, 3) if math.isfinite(value) else None for value in values]
-
-
 def train(args: argparse.Namespace) -> None:
-    start, data = perf_counter(), {name: load(name) for name in args.datasets}
-    result = json.loads(args.output.read_text()) if args.output.exists() else {"rows": []}
-    result |= {"command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "precision": args.precision}
-    result["commit"] = os.environ.get("ARMS_COMMIT", "")
-    if args.device.startswith("cuda"):
-        result["device"] = torch.cuda.get_device_name()
-    done = {tuple(row[name] for name in KEY) for row in result["rows"]}
+    data, results = {name: load(name) for name in args.datasets}, Results(args, KEY)
     for steps, network in product(args.steps, args.networks):
         everything = grid(args, steps) if args.phase == "choose" else chosen(args, steps)
-        missing = [one for one in everything if one.network == network]
-        missing = [one for one in missing if tuple(getattr(one, name) for name in KEY) not in done]
-        for together in group_for_ensembles(missing):
-            names = ", ".join(dict.fromkeys(one.estimator for one in together))
-            if perf_counter() - start > args.seconds:
-                print(f"left: {network}, {steps:,} steps: {names}")
-                continue
-            print(f"{network}, {steps:,} steps: {names}", flush=True)
-            new = run_pack(together, data, args.device, LOOKS[args.phase], args.steps)
-            if args.phase == "final":  # another rate has become the best
-                replaced = {tuple(row[name] for name in CASE) for row in new}
-                result["rows"] = [row for row in result["rows"] if tuple(row[name] for name in CASE) not in replaced]
-            result["rows"] += new
-            args.output.write_text(json.dumps(result))
+        missing = results.missing([one for one in everything if one.network == network])
+        for together in results.packs(missing, f"{network}, {steps:,} steps", lambda one: one.estimator):
+            rows = run_pack(together, data, args.device, LOOKS[args.phase], args.steps)
+            # Of the final runs of a case one is kept: another rate may have become the best.
+            results.add(rows, replacing=CASE if args.phase == "final" else ())
 
 
 def show(args: argparse.Namespace) -> None:
@@ -309,17 +262,11 @@ def draw(rows: Sequence[Row], args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["choose", "final", "show"])
-    parser.add_argument("--output", type=Path, required=True)
+    parser = parser_of(__doc__, ["choose", "final", "show"])
     parser.add_argument("--choice", type=Path, help="what `choose` has written, for `final`")
     parser.add_argument("--datasets", nargs="+", default=["dynamic-mnist", "omniglot"])
-    parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
     parser.add_argument("--estimators", nargs="+", default=list(BUDGETS))
     parser.add_argument("--steps", nargs="+", type=int, default=[100_000, 30_000])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--precision", default="medium")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no pack after this long")
     parser.add_argument("--figure", type=Path, help="where `show` draws the curves")
     args = parser.parse_args()
     (show if args.phase == "show" else train)(args)

@@ -19,27 +19,21 @@ test bound.
 
 import argparse
 import json
-import math
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import mean, stdev
-from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any
 
-import torch
 from torch import Tensor
+from training_packs import Results, Row, parser_of, rounded, train_pack
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, binarize, load
-from arms.bench.ensemble import ensemble_trainer, group_for_ensembles, share_of_model
+from arms.bench.ensemble import share_of_model
 from arms.bench.evaluation import evaluate
 from arms.bench.models import HierarchicalVAE, Network, seeded_generator
-from arms.bench.runs.memory import free_memory
-from arms.bench.training.engine import Engine
 from arms.bench.training.layers import estimate_chains, estimate_separately
+from arms.bench.training.trainer import Trainer
 from arms.estimators import as_estimator
 
 LAYERED: list[tuple[str, int, Any]] = [
@@ -64,7 +58,6 @@ BOUND = 100
 IMAGES, DRAWS = 16, 400
 REPORT = "arms-s"
 """At whose models variances are measured."""
-Row: TypeAlias = dict[str, Any]
 KEY = ("network", "estimator", "num_samples", "layers", "layer_samples", "learning_rate", "steps", "replicas")
 
 
@@ -94,51 +87,24 @@ def configurations(args: argparse.Namespace, network: Network) -> Iterator[tuple
                     yield replace(usual, estimator=name, num_samples=count, learning_rate=rate), budget
 
 
-def _plain(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value  # as JSON brings a tuple back
-
-
 def run_pack(configs: Sequence[TrainConfig], dataset: Dataset, device: str) -> list[Row]:
     """Train runs as one ensemble, look at their test bounds on the way, and at all bounds at the end."""
-    start, seconds, steps = perf_counter(), 0.0, configs[0].steps
-    trainer = ensemble_trainer(configs, [dataset] * len(configs), device)
-    engine, asked = Engine(trainer), trainer.estimator
-    share = len(configs[0].layers) if configs[0].layer_samples == "separate" else 1
-    rows: list[Row] = [
-        {name: getattr(config, name) for name in KEY}
-        | {"evaluations": (asked.evaluations or 0) * share, "derivatives": asked.derivatives, "curve": []}
-        for config in configs
-    ]
-    for look in range(LOOKS):
-        begin = perf_counter()
-        engine.advance(steps // LOOKS)
-        elbo = trainer.recent_elbo().chunk(len(configs))
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-        seconds += perf_counter() - begin if look else 0.0  # the first block compiles
-        torch.set_float32_matmul_precision("high")
+
+    def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
+        last = trainer.steps_done == LOOKS * (configs[0].steps // LOOKS)
         for index, (config, row) in enumerate(zip(configs, rows, strict=True)):
             model = share_of_model(trainer, config, index, len(configs))
-            counts = [BOUND] if look < LOOKS - 1 else [1, 4, 5, 10, BOUND]
-            test = evaluate(model, dataset, "test", counts, seed=0, images=None if len(counts) > 1 else 2000)
-            row["curve"].append({"step": trainer.steps_done, "elbo": rounded(elbo[index].tolist())})
-            row["curve"][-1]["test"] = rounded(test[BOUND])
-            if look == LOOKS - 1:
+            counts = [1, 4, 5, 10, BOUND] if last else [BOUND]
+            test = evaluate(model, dataset, "test", counts, seed=0, images=None if last else 2000)
+            seen = rounded(elbo.chunk(len(configs))[index].tolist())
+            row["curve"].append({"step": trainer.steps_done, "elbo": seen, "test": rounded(test[BOUND])})
+            if last:
                 row["test"] = {count: rounded(bounds) for count, bounds in test.items()}
                 row["valid"] = rounded(evaluate(model, dataset, "valid", [BOUND], seed=0)[BOUND])
                 if isinstance(model, HierarchicalVAE) and config.estimator == REPORT:
                     row["variance"] = layer_variances(model, dataset, config)
-        torch.set_float32_matmul_precision("highest")
-    for row in rows:
-        row["us per step of the pack"] = round(1e6 * seconds / (steps - steps // LOOKS), 1)
-        row["replicas of the pack"] = len(configs) * configs[0].replicas
-    print(
-        f"  {len(rows)} runs, {rows[0]['us per step of the pack']} us a step, {perf_counter() - start:.0f} s",
-        flush=True,
-    )
-    del engine, trainer
-    free_memory()
-    return rows
+
+    return train_pack(configs, [dataset] * len(configs), device, LOOKS, KEY, look_at)
 
 
 def layer_variances(model: HierarchicalVAE, dataset: Dataset, config: TrainConfig) -> dict[str, list[float]]:
@@ -168,30 +134,17 @@ def layer_variances(model: HierarchicalVAE, dataset: Dataset, config: TrainConfi
     return found
 
 
-def rounded(values: Sequence[float]) -> list[float | None]:
-    return [round(value, 3) if math.isfinite(value) else None for value in values]
-
-
 def train(args: argparse.Namespace) -> None:
-    start, dataset = perf_counter(), load(args.dataset)
-    result = json.loads(args.output.read_text()) if args.output.exists() else {"rows": []}
-    result |= {"command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "precision": args.precision}
-    result["commit"] = os.environ.get("ARMS_COMMIT", "")
-    if args.device.startswith("cuda"):
-        result["device"] = torch.cuda.get_device_name()
-    done = {tuple(_plain(row[name]) for name in KEY) for row in result["rows"]}
+    dataset, results = load(args.dataset), Results(args, KEY)
     for network in args.networks:
         wanted = dict(configurations(args, network))
-        missing = [one for one in wanted if tuple(_plain(getattr(one, name)) for name in KEY) not in done]
-        for together in group_for_ensembles(missing):
-            names = ", ".join(f"{one.estimator} n = {one.num_samples} rate {one.learning_rate:g}" for one in together)
-            if perf_counter() - start > args.seconds:
-                print(f"left: {network}: {names}", flush=True)
-                continue
-            print(f"{network}: {names}", flush=True)
+        for together in results.packs(results.missing(list(wanted)), network, described):
             rows = run_pack(together, dataset, args.device)
-            result["rows"] += [row | {"budget": wanted[one]} for row, one in zip(rows, together, strict=True)]
-            args.output.write_text(json.dumps(result))
+            results.add([row | {"budget": wanted[one]} for row, one in zip(rows, together, strict=True)])
+
+
+def described(config: TrainConfig) -> str:
+    return f"{config.estimator} n = {config.num_samples} rate {config.learning_rate:g}"
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:
@@ -228,18 +181,12 @@ def show(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=["layers", "bound", "show"])
-    parser.add_argument("--output", type=Path, required=True)
+    parser = parser_of(__doc__, ["layers", "bound", "show"])
     parser.add_argument("--dataset", default="dynamic-mnist")
-    parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
     parser.add_argument("--layers", nargs="+", type=int, default=[200, 200])
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 3e-3])
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--replicas", type=int, default=5)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--precision", default="medium")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no pack after this long")
     args = parser.parse_args()
     (show if args.phase == "show" else train)(args)
 

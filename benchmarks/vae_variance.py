@@ -18,19 +18,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
+from trained_models import IMAGES, Known, LogWeights, configured, quotient, rounded, trained, variance, write
 
 import arms
-from arms.bench.config import TrainConfig, run_name
-from arms.bench.data import binarize
-from arms.bench.models import BinaryVAE
+from arms.bench.config import run_name
 from arms.bench.models.networks import Network
-from arms.bench.reports.style import MARKERS, style_of
 from arms.bench.runs.memory import keep_freed_memory
-from arms.bench.runs.pipeline import load_model, train
 from arms.checks.variance import largest_within
 
 UNBIASED = [
@@ -46,7 +43,6 @@ NOTES = {
 }
 BUDGETS = [3, 6, 15]
 STEPS = [1, 2_000, 20_000]
-IMAGES = 16
 REFERENCE = "midpoint"
 """What the gradient is known from, unbiased and of low variance, with the largest budget."""
 GROUPS = 20
@@ -57,25 +53,8 @@ FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "midpoint_variance.png
 Row = dict[str, Any]
 
 
-class Known(NamedTuple):
-    """A number and its standard error."""
-
-    value: float
-    error: float
-
-
-class Problem:
+class Problem(LogWeights):
     """The ELBO of fixed images as a function of the latents, and draws of its gradient."""
-
-    def __init__(self, model: BinaryVAE, images: Tensor, seed: int) -> None:
-        self.model, self.images = model.requires_grad_(False), images
-        self.logits = model.encode(images)
-        self.generator = Generator().manual_seed(seed)
-
-    def objective(self, points: Tensor) -> Tensor:
-        """Return log w `[m, draws, images]` at points `[m, draws, images, latents]`."""
-        flat = points.flatten(0, 1).unsqueeze(1)  # the model's replica axis has length one
-        return self.model.log_weights(flat, self.images, self.logits).view(points.shape[:-1])
 
     def draw(self, estimator: arms.Estimator, draws: int) -> Tensor:
         """Return estimates `[draws, images, latents]`.
@@ -89,19 +68,6 @@ class Problem:
                 estimator(self.objective, at_once, self.generator, validate=False).grad for _ in range(draws // GROUPS)
             ]
         return torch.cat(calls)
-
-
-def variance(estimates: Tensor) -> Known:
-    """Return the variance of one estimate, summed over latents and averaged over images."""
-    draws = len(estimates)
-    squares = (estimates - estimates.mean(0)).double().square().sum(-1).mean(-1) * draws / (draws - 1)
-    return Known(squares.mean().item(), squares.std().item() / math.sqrt(draws))
-
-
-def quotient(one: Known, other: Known) -> Known:
-    """Return the ratio of two independent numbers, its error to first order."""
-    ratio = one.value / other.value
-    return Known(ratio, ratio * math.hypot(one.error / one.value, other.error / other.value))
 
 
 def relative_bias(estimates: Tensor, references: Tensor) -> Known:
@@ -170,20 +136,8 @@ def measure(problem: Problem, draws: int, reference_draws: int) -> list[Row]:
     return sorted(rows, key=lambda row: (row["budget"], order.index(row["estimator"])))
 
 
-def rounded(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
 def shown(ratio: float) -> str:
     return f"{ratio:.3f}" if ratio >= 0.1 else f"{ratio:.4f}"
-
-
-def trained(config: TrainConfig, runs: Path) -> tuple[BinaryVAE, Tensor]:
-    """Return a model, trained unless it was before, and the images that it is looked at with."""
-    run = train(config, runs / run_name(config), device="cpu")
-    model, dataset = load_model(run, "cpu")
-    images = binarize(dataset.train[:IMAGES], dataset.levels, Generator().manual_seed(config.seed))
-    return model, images.unsqueeze(0)
 
 
 def table(rows: Sequence[Row], names: Sequence[str], cell: Callable[[Row], str]) -> list[str]:
@@ -229,6 +183,8 @@ def plot(result: dict[str, Any]) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    from arms.bench.reports.style import MARKERS, style_of
 
     figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.4), sharex=True, layout="constrained")
     for axis, network in zip(axes, ("nonlinear", "linear"), strict=True):
@@ -288,9 +244,7 @@ def main() -> None:
         "draws": options.draws, "reference_draws": options.reference_draws, "notes": NOTES, "models": [], "rows": [],
     }  # fmt: skip
     for network, steps in product(get_args(Network), STEPS):
-        config = TrainConfig(
-            "dynamic-mnist", network=network, estimator="arms-s", num_samples=4, steps=steps, learning_rate=1e-3
-        )
+        config = configured(network, steps, "arms-s")
         model, images = trained(config, options.runs)
         result["models"].append({"network": network, "steps": steps, "run": run_name(config)})
         print(network, steps, flush=True)
@@ -301,9 +255,7 @@ def main() -> None:
                 f"  {row['budget']:>2} {row['estimator']:<16}{row['ratio']:8.4f} ± {row['ratio_error']:.4f}{bias}",
                 flush=True,
             )
-        rows = ",\n  ".join(json.dumps(row) for row in result["rows"])  # a row a line
-        head = json.dumps({name: value for name, value in result.items() if name != "rows"}, indent=1)
-        options.output.write_text(f'{head[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n')
+        write(result, options.output)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from arms import (
     ARM,
     ARMS,
     ARTS,
-    BIASED_ESTIMATORS,
-    ESTIMATORS,
     LOORF,
     REBAR,
     RELAX,
@@ -107,9 +105,6 @@ def fitted(estimator: Estimator, width: int) -> Estimator:
         case _:
             return estimator
 
-
-EVERY = {**ESTIMATORS, **BIASED_ESTIMATORS}
-"""Every name, unbiased or not, with what makes the estimator."""
 
 EXPECTATION = [
     *(Reinforce(n) for n in (1, 3)),

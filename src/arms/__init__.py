@@ -13,6 +13,7 @@ from arms.couplings import (
     Systematic,
     as_coupling,
 )
+from arms.draws import attach, draw
 from arms.estimators import (
     ARM,
     ARMS,
@@ -55,7 +56,7 @@ from arms.estimators import (
     relax_control,
     variance_loss,
 )
-from arms.expectation import attach, coupled_bound, draw, expectation, multi_sample_bound
+from arms.expectation import coupled_bound, expectation, multi_sample_bound
 from arms.latents import Bernoulli, Categorical, Latent, OneHot, as_latent
 from arms.targets import Expectation, MultiSampleBound, Target
 

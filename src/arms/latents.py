@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 from arms.arguments import at_least_float32, check_logits, logits_of, true_or_unreadable
 from arms.noise import indicator, uniform
 
-__all__ = ["Bernoulli", "Categorical", "Latent", "Logits", "OneHot", "as_latent"]
+__all__ = ["Bernoulli", "Categorical", "Latent", "Logits", "OneHot", "as_latent", "softmax_slope"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,10 +166,14 @@ class OneHot(Latent):
     event_axes: ClassVar[str] = "d, K"
 
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        return self.one_hot(self.perturbed(n, generator).argmax(-1))
+
+    def perturbed(self, n: int, generator: Generator | None = None) -> Tensor:
+        """Return log p + Gumbel noise `[n, *batch, d, K]`, at least in float32, detached: the largest is a sample."""
         log_probs = torch.log_softmax(at_least_float32(self.logits.detach()), -1)
         # The first of K exponential clocks of rates p rings: the largest of log p - log(exponential).
         clocks = -torch.log1p(-uniform(n, log_probs, generator))
-        return self.one_hot((log_probs - clocks.clamp(min=torch.finfo(clocks.dtype).tiny).log()).argmax(-1))
+        return log_probs - clocks.clamp(min=torch.finfo(clocks.dtype).tiny).log()
 
     def one_hot(self, indices: Tensor) -> Tensor:
         """Return categories `[..., d]` as samples `[..., d, K]`, in the dtype of the logits.
@@ -191,11 +195,6 @@ class OneHot(Latent):
             )
         return samples
 
-    def as_bits(self) -> Bernoulli:
-        """Return two categories as bits, 1 for the second of them."""
-        first, second = at_least_float32(self.logits).unbind(-1)
-        return Bernoulli((second - first).to(self.logits.dtype), self.context)
-
     def mean(self) -> Tensor:
         return torch.softmax(at_least_float32(self.logits), -1)
 
@@ -208,8 +207,7 @@ class OneHot(Latent):
         >>> OneHot(torch.zeros(1, 2)).covary(torch.tensor([[1.0, -1.0]]))
         tensor([[ 0.5000, -0.5000]])
         """
-        probs = self.mean()
-        return probs * (vector - (probs * vector).sum(-1, keepdim=True))
+        return softmax_slope(self.mean(), vector)
 
     def undefined(self) -> Tensor:
         return self.mean().isnan()  # a category of logit inf, or a choice among none but -inf, has no law either
@@ -254,6 +252,11 @@ class Categorical(OneHot):
 
     def shown(self, points: Tensor) -> Tensor:
         return points.argmax(-1)
+
+
+def softmax_slope(probs: Tensor, vector: Tensor) -> Tensor:
+    """Return (diag p - p p') times a vector `[..., K]`: the derivative of a softmax, and a choice's covariance."""
+    return probs * (vector - (probs * vector).sum(-1, keepdim=True))
 
 
 KINDS: dict[str, type[Latent]] = {"bits": Bernoulli, "one-hot": OneHot, "indices": Categorical}

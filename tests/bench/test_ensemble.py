@@ -23,7 +23,8 @@ from arms.bench.ensemble import (
 from arms.bench.evaluation import evaluate
 from arms.bench.metrics import Record
 from arms.bench.models import build_vae
-from arms.bench.runs.directory import CHECKPOINTS, Run
+from arms.bench.runs.checkpoints import CHECKPOINTS
+from arms.bench.runs.directory import Run
 from arms.bench.runs.memory import free_memory
 from arms.bench.runs.pipeline import train, train_together
 from arms.bench.training.engine import Engine

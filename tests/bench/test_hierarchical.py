@@ -20,7 +20,8 @@ from arms.bench.pictures import sample_grid
 from arms.bench.reports import groups
 from arms.bench.reports.paper import printed
 from arms.bench.runs.directory import Run
-from arms.bench.runs.pipeline import load_model, train, train_together
+from arms.bench.runs.loading import load_model
+from arms.bench.runs.pipeline import train, train_together
 from arms.bench.training.layers import estimate_chains, estimate_separately
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
@@ -268,9 +269,16 @@ def test_a_run_of_another_version_has_no_layers(tmp_path: Path) -> None:
         ({"layers": (200,)}, "at least two layers, got 200: for one, give latents"),
         ({"layers": (200, 0)}, "layers must be an integer >= 1"),
         ({"layers": (200, 100), "latents": 50}, "latents is the first of layers, 200, got 50"),
-        ({"layers": (20, 10), "estimator": "vimco"}, "vimco does not train several layers"),
-        ({"layers": (8, 4), "estimator": "exact"}, "exact does not train several layers"),
-        ({"layers": (20, 10), "estimator": "relax"}, "relax does not train several layers.*try arms-s"),
+        (
+            {"layers": (20, 10), "estimator": "vimco"},
+            "vimco estimates the 4-sample bound and does not train several",
+        ),
+        ({"layers": (8, 4), "estimator": "exact"}, "exact enumerates all states and does not train several layers"),
+        (
+            {"layers": (20, 10), "estimator": "relax"},
+            "relax has parameters of its own and .*: try arms-s",
+        ),
+        ({"layers": (20, 10), "estimator": "reinmax"}, "reinmax is biased, .* and does not train several layers"),
         ({"layer_samples": "separate"}, "for several layers only, got 'separate'"),
         ({"layers": (20, 10), "layer_samples": "separate", "num_samples": 5}, "among 2 layers.*a multiple of 4"),
         (

@@ -19,11 +19,13 @@ from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE
 from arms.bench.runs.devices import choose_device
-from arms.bench.runs.directory import Run, locked
+from arms.bench.runs.directory import Run
+from arms.bench.runs.files import locked
+from arms.bench.runs.loading import load_model
+from arms.bench.runs.loading import own_model as adopted
 from arms.bench.runs.loop import _interruptible
 from arms.bench.runs.memory import free_memory, is_out_of_memory
-from arms.bench.runs.pipeline import load_model, train, train_together
-from arms.bench.runs.pipeline import own_model as adopted
+from arms.bench.runs.pipeline import train, train_together
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 

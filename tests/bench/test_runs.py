@@ -19,11 +19,13 @@ from safetensors.torch import save_file
 
 import arms
 from arms.bench.config import TrainConfig, identity, run_name
-from arms.bench.runs import directory, provenance
+from arms.bench.runs import checkpoints, provenance
+from arms.bench.runs.checkpoints import CHECKPOINTS
 from arms.bench.runs.devices import choose_device
-from arms.bench.runs.directory import CHECKPOINTS, Run
+from arms.bench.runs.directory import Run
+from arms.bench.runs.loading import load_model
 from arms.bench.runs.packs import find_runs
-from arms.bench.runs.pipeline import load_model, train
+from arms.bench.runs.pipeline import train
 from arms.bench.training.engine import block_of
 
 ROOT = Path(__file__).parents[2]
@@ -391,8 +393,8 @@ def test_a_checkpoint_that_names_no_run_is_accepted(tmp_path: Path, whole: Run) 
     """Those of earlier versions."""
     stopped_halfway(tmp_path)
     for name in CHECKPOINTS:
-        state, _ = directory._read_checkpoint(tmp_path / name)
-        save_file(state, tmp_path / name, metadata={"sha256": directory._digest(state)})
+        state, _ = checkpoints.read_checkpoint(tmp_path / name)
+        save_file(state, tmp_path / name, metadata={"sha256": checkpoints.digest_of_tensors(state)})
     train(CONFIG, tmp_path, device="cpu")
     assert_same(Run(tmp_path), whole)
 

@@ -85,7 +85,7 @@ def test_a_cosine_ends_near_zero_and_a_rate_that_never_changes_is_no_work() -> N
         ({"warmup_steps": 30}, r"warmup_steps must be less than steps \(30\), got 30"),
         ({"schedule": "step"}, "schedule 'step' needs decay_every, .* got 0: try a third of steps, 10"),
         ({"decay_every": 10}, "decay_every is for schedule 'step' only, got 10 with schedule 'constant'"),
-        ({"schedule": "step", "decay_every": 10, "decay_factor": 0}, "decay_factor must be a positive number, got 0"),
+        ({"schedule": "step", "decay_every": 10, "decay_factor": 0}, "decay_factor must be positive and finite, got 0"),
         ({"schedule": "step", "decay_every": 10, "decay_factor": 2}, "decay_factor must be at most 1, .* got 2"),
     ],
 )

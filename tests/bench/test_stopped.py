@@ -8,7 +8,6 @@ from typing import NoReturn
 
 import pytest
 import torch
-from instances import EVERY
 from safetensors.torch import save_file
 
 from arms.bench import formatting
@@ -23,12 +22,15 @@ from arms.bench.reports import build_report, collect, summary
 from arms.bench.reports.curves import plots
 from arms.bench.reports.groups import group_runs
 from arms.bench.reports.tables import comparison
-from arms.bench.runs.directory import CHECKPOINTS, Run, _digest
+from arms.bench.runs.checkpoints import CHECKPOINTS, digest_of_tensors
+from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import DivergedError, LiveRun
-from arms.bench.runs.pipeline import load_model, train, train_together
+from arms.bench.runs.loading import load_model
+from arms.bench.runs.pipeline import train, train_together
 from arms.bench.sweeps.local import run_experiment
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
+from arms.estimators import ALL_ESTIMATORS
 
 CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=3, steps=40, report_every=10, evaluate_every=20)
 NAMES = ["loorf", "arms-s"]
@@ -75,7 +77,7 @@ def lost_one(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple
     return run, told
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name != "exact"])
+@pytest.mark.parametrize("name", [name for name in ALL_ESTIMATORS if name != "exact"])
 def test_replicas_never_mix(name: str, digits: Dataset) -> None:
     config = replace(CONFIG, estimator=name)
     sound, sick = Trainer(config, digits, model=fresh(digits)), Trainer(config, digits, model=poisoned(digits))
@@ -111,7 +113,7 @@ def damage(run: Run, replicas: list[int]) -> None:
     state = run.checkpoint()
     assert state is not None
     state["model.prior"][replicas] = math.inf
-    save_file(state, run.path / CHECKPOINTS[0], metadata={"sha256": _digest(state)})
+    save_file(state, run.path / CHECKPOINTS[0], metadata={"sha256": digest_of_tensors(state)})
 
 
 def interrupted(path: Path, digits: Dataset, step: int, told: list[str]) -> None:

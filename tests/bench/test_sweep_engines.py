@@ -18,7 +18,8 @@ from marks import slow
 
 from arms.bench.cli import main
 from arms.bench.config import TrainConfig, run_name
-from arms.bench.runs.directory import Run, locked
+from arms.bench.runs.directory import Run
+from arms.bench.runs.files import locked
 from arms.bench.runs.packs import find_runs
 from arms.bench.sweeps.driver import Engine, Tally, run_sweep, share_out, work_of
 from arms.bench.sweeps.files import read_sweep

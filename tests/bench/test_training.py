@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from instances import EVERY
 from marks import slow
 from torch import Tensor, nn
 
@@ -21,12 +20,13 @@ from arms.bench.evaluation import bounds, evaluate, gradient_variances
 from arms.bench.models import BinaryVAE, build_vae, seeded_generator
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
+from arms.estimators import ALL_ESTIMATORS
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from handwritten import Handwritten
 
 SMALL = TrainConfig(num_samples=4, latents=40, learning_rate=2e-3, replicas=2, seed=1)
-TRAINABLE = [name for name in EVERY if name != "exact"]
+TRAINABLE = [name for name in ALL_ESTIMATORS if name != "exact"]
 NOISY = {"reinforce", "reinforce-ms"}  # without a baseline: they learn, slowly
 
 
@@ -238,9 +238,10 @@ def test_paper_preset() -> None:
         ({"steps": 0}, "steps must be an integer >= 1, got 0"),
         ({"replicas": 2.5}, "replicas must be an integer >= 1, got 2.5"),
         ({"seed": -1}, "seed must be an integer >= 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be a positive number, got 0.0"),
-        ({"learning_rate": float("inf")}, "learning_rate must be a positive number, got inf"),
-        ({"learning_rate": "x"}, "learning_rate must be a positive number, got 'x'"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
+        ({"learning_rate": float("inf")}, "learning_rate must be positive and finite, got inf"),
+        ({"learning_rate": True}, "learning_rate must be positive and finite, got True"),
+        ({"learning_rate": "x"}, "learning_rate must be positive and finite, got 'x'"),
         ({"network": "conv"}, "no network is called 'conv': choose one of linear, nonlinear, or give model="),
         ({"precision": "tf32"}, "precision must be one of highest, high, medium, got 'tf32'"),
         ({"decoder_samples": "some"}, "decoder_samples must be one of all, extra"),

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from arms.bench.cli import main
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
-from arms.bench.runs import directory
+from arms.bench.runs import checkpoints
 from arms.bench.runs.directory import Run
 from arms.bench.runs.pipeline import train
 
@@ -190,9 +190,9 @@ def test_a_checkpoint_without_its_step(
     state.pop("counts")
     odd = state if counts is None else {**state, "counts": counts}
     (run.path / "result.json").unlink()
-    newest, previous = (run.path / name for name in directory.CHECKPOINTS)
+    newest, previous = (run.path / name for name in checkpoints.CHECKPOINTS)
     previous.unlink(missing_ok=True)
-    save_file(odd, newest, metadata={"sha256": directory._digest(odd)})
+    save_file(odd, newest, metadata={"sha256": checkpoints.digest_of_tensors(odd)})
     message = "runs/run/checkpoint.safetensors does not say of which step it is"
     for verb in VERBS:
         is_one_line(say(*verb), message)
@@ -204,14 +204,14 @@ def test_a_checkpoint_without_its_noise(run: Run, say: Callable[..., tuple[int, 
     assert state is not None
     state.pop("generator")
     (run.path / "result.json").unlink()
-    (run.path / directory.CHECKPOINTS[1]).unlink(missing_ok=True)
-    save_file(state, run.path / directory.CHECKPOINTS[0], metadata={"sha256": directory._digest(state)})
+    (run.path / checkpoints.CHECKPOINTS[1]).unlink(missing_ok=True)
+    save_file(state, run.path / checkpoints.CHECKPOINTS[0], metadata={"sha256": checkpoints.digest_of_tensors(state)})
     is_one_line(say(*VERBS[0]), "the checkpoint lacks generator")
 
 
 def test_a_checkpoint_that_is_a_folder(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
-    (run.path / directory.CHECKPOINTS[0]).unlink()
-    (run.path / directory.CHECKPOINTS[0]).mkdir()
+    (run.path / checkpoints.CHECKPOINTS[0]).unlink()
+    (run.path / checkpoints.CHECKPOINTS[0]).mkdir()
     is_one_line(say("evaluate", "runs/run"), "runs/run/checkpoint.safetensors")
 
 

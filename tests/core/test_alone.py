@@ -63,7 +63,7 @@ def test_it_works_with_torch_and_numpy_alone(python: Path) -> None:
 import sys, torch, arms
 logits = torch.zeros(5, 3, requires_grad=True)
 f = lambda b: (b * torch.arange(3.0)).sum(-1).square()
-for name in (*arms.ESTIMATORS, *arms.BIASED_ESTIMATORS):
+for name in arms.estimators.ALL_ESTIMATORS:
     chosen = arms.as_estimator(name, 4)
     if chosen.target.direct:
         log_weight = lambda b: f(b) - arms.Bernoulli(logits).log_prob(b)

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from instances import EVERY, INSTANCES, Instance, Wave
+from instances import INSTANCES, Instance, Wave
 from torch import Generator, Tensor
 from torch.autograd import forward_ad
 from torch.distributions import Bernoulli as TorchBernoulli
 
 import arms
 from arms.checks import exact_gradient
+from arms.estimators import ALL_ESTIMATORS
 from arms.estimators.base import Slopes
 
 BLACK_BOX = [name for name in arms.ESTIMATORS if arms.as_estimator(name, 4).slopes == "none"]
@@ -297,7 +298,7 @@ def test_log_weights_without_a_graph_are_refused(name: str) -> None:
 SOME_NAN = torch.tensor([[0.3, torch.nan, -0.5], [0.1, 0.2, 0.3]])
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_ESTIMATORS)
 def test_nan_logits_without_validation(name: str) -> None:
     logits = SOME_NAN.clone().requires_grad_()
 

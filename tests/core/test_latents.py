@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from instances import EVERY
 from torch import Tensor
 from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import Categorical, Distribution, OneHotCategorical
@@ -13,6 +12,7 @@ from torch.distributions import Independent as IndependentDistribution
 import arms
 from arms import Bernoulli, Latent, OneHot, as_latent
 from arms.checks import score_limit
+from arms.estimators import ALL_ESTIMATORS
 
 LATENTS: list[Latent] = [
     Bernoulli(torch.tensor([0.7, -1.3, 3.0], dtype=torch.float64)),
@@ -112,7 +112,7 @@ def test_what_is_no_latent(given: Callable[[], Latent | Distribution], words: st
         as_latent(given())
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_ESTIMATORS)
 def test_categories_are_taken_or_refused(name: str) -> None:
     estimator = arms.as_estimator(name, 4)
     if issubclass(OneHot, estimator.latents):

@@ -3,11 +3,10 @@
 import itertools
 import math
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,7 +16,9 @@ from torch.distributions import OneHotCategorical
 
 import arms
 from arms.checks import score_limit
-from arms.estimators.chained import Chained
+from arms.estimators import Options, chained
+from arms.estimators.chained import Chained, draw_next, layer_gradient, why_no_root
+from arms.estimators.pipeline import draw_ahead
 
 BITS, K = 2, 3
 
@@ -75,7 +76,9 @@ def handed_out(drawn: arms.Draw, points: Tensor, latent: arms.Latent) -> arms.Dr
     return replace(drawn, latent=wide.detach(), points=points, given=wide, version=points._version)
 
 
-def every_chain(problem: Problem, root: arms.Estimator) -> tuple[list[arms.Draw], Tensor]:
+def every_chain(
+    problem: Problem, root: arms.Estimator, of: Literal["points", "samples"] = "points"
+) -> tuple[list[arms.Draw], Tensor]:
     """Draws of both layers whose batch runs over all that n chains can do, and the probability of each."""
     drawn, weights = every_draw(root, arms.Bernoulli(problem.first.detach()))
     n = len(drawn.points) - drawn.extra
@@ -83,7 +86,7 @@ def every_chain(problem: Problem, root: arms.Estimator) -> tuple[list[arms.Draw]
     chosen = torch.tensor(list(itertools.product(range(len(states)), repeat=n)))
     first = handed_out(drawn, drawn.points.repeat_interleave(len(chosen), 1), arms.Bernoulli(problem.first))
     b2 = states[chosen].transpose(0, 1).repeat(1, len(weights), *[1] * len(problem.event)).unsqueeze(2)
-    given = problem.second(first.points)
+    given = problem.second(getattr(first, of))
     kept = given.detach()
     if drawn.extra:
         b2 = torch.cat([b2, given.mean()[n:]])
@@ -93,10 +96,14 @@ def every_chain(problem: Problem, root: arms.Estimator) -> tuple[list[arms.Draw]
 
 
 def bias(
-    problem: Problem, root: arms.Estimator, joined: bool, combine: Callable[..., Tensor] = arms.attach
+    problem: Problem,
+    root: arms.Estimator,
+    joined: bool,
+    combine: Callable[..., Tensor] = arms.attach,
+    of: Literal["points", "samples"] = "points",
 ) -> list[float]:
     """The largest error of the expected gradient: of the first layer, of the second, and of the model."""
-    draws, weights = every_chain(problem, root)
+    draws, weights = every_chain(problem, root, of)
     assert abs(weights.sum() - 1) < 1e-13
     terms = list(problem.terms(draws[0].points, draws[1].points))
     value = combine(draws, sum(terms) if joined else terms)
@@ -116,6 +123,7 @@ ROOTS = [
     arms.Midpoint(4, pairs=1),
     arms.Repaired(4),
     arms.DoubleCV(2),
+    *(arms.ARMSTaylor(n) for n in (2, 3)),
 ]
 
 
@@ -124,6 +132,14 @@ ROOTS = [
 @pytest.mark.parametrize("root", ROOTS, ids=str)
 def test_expectation_over_chains_is_the_gradient(root: arms.Estimator, kind: type[arms.Latent], joined: bool) -> None:
     assert max(bias(Problem(kind), root, joined)) < 1e-12
+
+
+@pytest.mark.parametrize("kind", [arms.Bernoulli, arms.OneHot])
+@pytest.mark.parametrize("root", [arms.Repaired(4), arms.DoubleCV(2)], ids=str)
+def test_slopes_at_samples_alone_need_no_part_in_the_deeper_logits(
+    root: arms.Estimator, kind: type[arms.Latent]
+) -> None:
+    assert max(bias(Problem(kind), root, joined=True, of="samples")) < 1e-12
 
 
 # --- Nested expectations ----------------------------------------------------------------------------------------------
@@ -371,7 +387,7 @@ class SelfBaseline(Chained):
 @pytest.mark.parametrize("wrong", [CoupledDeeper, SharedNoise, SelfBaseline])
 def test_draws_catch_sabotage_of_deeper_layers(wrong: type[Chained], monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem()
-    monkeypatch.setattr(sys.modules["arms.expectation"], "Chained", wrong)  # `arms.expectation` is the function
+    monkeypatch.setattr(chained, "Chained", wrong)
     rows = 100_000
     bias = problem.bias.detach().expand(rows, -1).clone().requires_grad_()
     q1 = arms.draw(problem.first.detach().expand(rows, -1), "arms-s", 4, seeded())
@@ -469,12 +485,64 @@ def test_misuse_is_refused_with_a_sentence(call: Callable[..., object], message:
         ("exact", "enumerates all states and cannot"),
         ("unord", "draws without replacement and cannot"),
         ("relax", "has parameters of its own and cannot"),
+        ("rodeo", "has parameters of its own and cannot"),
+        *((name, "is biased, its slopes blind to .* and cannot") for name in arms.BIASED_ESTIMATORS),
     ],
 )
-def test_first_layers_that_cannot_have_deeper_ones_say_so(root: str, message: str) -> None:
+@pytest.mark.parametrize("of", ["samples", "points"])
+def test_first_layers_that_cannot_have_deeper_ones_say_so(root: str, message: str, of: str) -> None:
     first = arms.draw(torch.zeros(5, 3), root, 4)
     with pytest.raises(ValueError, match=message):
-        arms.draw(first.points, given=first)
+        arms.draw(getattr(first, of), given=first)
+
+
+def test_the_slopes_of_a_biased_first_layer_would_be_blind_to_a_deeper_one() -> None:
+    """Why they are refused: f depends on the first bit through the law of the second alone, and so has a gradient."""
+    logits = torch.zeros(1, 1, dtype=torch.float64)
+    root = draw_ahead(arms.ReinMax(4), arms.Bernoulli(logits), seeded())
+    second = draw_next(root, arms.Bernoulli(6 * root.points - 3), seeded(1))
+    values = second.points.sum(-1) + 0 * root.points.sum(-1)
+    assert not layer_gradient(root, values, Options()).any()
+    q1, q2 = arms.Bernoulli(logits), arms.Bernoulli(torch.tensor([[-3.0], [3.0]], dtype=torch.float64))
+    assert q1.covary(q2.mean()[1] - q2.mean()[0]).item() > 0.2
+
+
+SLOPED = [
+    name for name, factory in arms.ESTIMATORS.items() if factory(4).slopes != "none" and not why_no_root(factory(4))
+]
+
+
+def test_some_first_layers_take_slopes() -> None:
+    assert SLOPED == ["midpoint", "midpoint-single", "repaired", "arms-s-taylor", "double-cv"]
+
+
+@pytest.mark.parametrize("at", ["samples", "points"])
+@pytest.mark.parametrize("of", ["samples", "points"])
+@pytest.mark.parametrize("name", SLOPED)
+def test_a_first_layer_that_takes_slopes_says_where_it_needs_them(name: str, of: str, at: str) -> None:
+    """Logits and values of points serve every one of them; what does not is refused with a word about points."""
+    logits = random(5, 3).requires_grad_()
+    first = arms.draw(logits, name, 4, seeded())
+
+    def value() -> Tensor:
+        second = arms.draw(getattr(first, of) @ random(3, 2), given=first, generator=seeded(1))
+        b1, b2 = getattr(first, at), getattr(second, at)
+        return arms.attach([first, second], torch.sin(b1.sum(-1) + b2.sum(-1)))
+
+    if at == "points" and (of == "points" or not first.extra):
+        (grad,) = torch.autograd.grad(value().sum(), logits)
+        assert grad.isfinite().all()
+        assert grad.any()
+        return
+    with pytest.raises(ValueError, match=r"make them of given\.points|draw\.points"):
+        value()
+
+
+@pytest.mark.parametrize("name", ["repaired", "double-cv"])
+def test_the_hint_about_logits_goes_by_slopes(name: str) -> None:
+    first = arms.draw(torch.zeros(5, 3), name, 4)
+    with pytest.raises(ValueError, match=r"each of its 4 points with logits of its own.*make them of given\.points"):
+        arms.draw(first.points[:3], given=first)
 
 
 def test_a_midpoint_needs_the_deeper_layer_at_its_points() -> None:

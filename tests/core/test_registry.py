@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from instances import EVERY, INSTANCES, Instance, couplings, parts
+from instances import INSTANCES, Instance, couplings, parts
 from torch import Tensor
 
 import arms
 import arms.checks
 import arms.estimators
+from arms.estimators import ALL_ESTIMATORS
 from arms.targets import Target
 
 NO_ALGORITHM = {
@@ -31,7 +32,7 @@ FILES = [module.name for module in pkgutil.iter_modules(arms.estimators.__path__
 
 
 def test_every_file_contributes_an_entry() -> None:
-    contributed = {type(factory(4)).__module__ for factory in EVERY.values()}
+    contributed = {type(factory(4)).__module__ for factory in ALL_ESTIMATORS.values()}
     assert contributed == {f"arms.estimators.{name}" for name in FILES}
 
 
@@ -59,9 +60,9 @@ def test_every_file_states_its_formula_its_reason_and_its_reference(file: str) -
         assert ">>>" in (kind.__doc__ or "")
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_ESTIMATORS)
 def test_every_entry_has_a_line_for_tables(name: str) -> None:
-    estimator = EVERY[name](4)
+    estimator = ALL_ESTIMATORS[name](4)
     assert estimator.formula
     assert estimator.reference
 
@@ -77,7 +78,7 @@ def signature(estimator: arms.Estimator) -> tuple[object, ...]:
     return (type(estimator), *(type(coupling) for coupling in couplings(estimator)))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_ESTIMATORS)
 def test_generic_tests_run_on_every_entry_and_every_latent_it_takes(name: str) -> None:
     wanted = signature(arms.as_estimator(name, 4))
     tried = {one.kind for one in INSTANCES if signature(one.estimator) == wanted}
@@ -101,7 +102,7 @@ def subclasses(contract: type) -> set[type]:
 def test_every_public_estimator_has_an_entry_or_is_a_wrapper() -> None:
     public: set[type] = {thing for name in arms.__all__ if inspect.isclass(thing := getattr(arms, name))}
     estimators = {kind for kind in public if issubclass(kind, arms.Estimator) and not inspect.isabstract(kind)}
-    made = {type(factory(4)) for factory in EVERY.values()}
+    made = {type(factory(4)) for factory in ALL_ESTIMATORS.values()}
     assert estimators == made | {arms.ExtraSample, arms.Stacked}
     assert {type(part) for one in INSTANCES for part in parts(one.estimator)} == made
 
@@ -145,7 +146,7 @@ def test_budget_counts_evaluations_and_derivatives(instance: Instance) -> None:
     assert len(asked) <= 1
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_ESTIMATORS)
 def test_evaluations_of_the_registry(name: str) -> None:
     estimator = arms.as_estimator(name, 8)
     counts = (estimator.evaluations, estimator.derivatives, estimator.slopes)
@@ -177,5 +178,5 @@ def test_public_names_are_documented(module: object) -> None:
 
 def test_readme_names_every_estimator() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    for name in EVERY:
+    for name in ALL_ESTIMATORS:
         assert f"`{name}`" in readme

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from instances import EVERY, RELAXED, Wave
+from instances import RELAXED, Wave
 from torch import Generator, Tensor, nn
 
 import arms
 from arms.checks import exact_gradient, random_table, table_objective
-from arms.estimators import REBAR, RELAX, Estimator, Relaxation, relax_control, variance_loss
+from arms.estimators import ALL_ESTIMATORS, REBAR, RELAX, Estimator, Relaxation, relax_control, variance_loss
 from arms.estimators.rebar import combine_relaxed, latent_points
 from arms.estimators.relax import AdditiveControl
 from arms.latents import Bernoulli
@@ -188,7 +188,7 @@ def test_replicas_have_their_own_controls_and_share_the_context() -> None:
 
 def test_preparing_leaves_an_estimator_without_parameters_as_it_is() -> None:
     state = seeded().get_state()
-    for name in EVERY:
+    for name in ALL_ESTIMATORS:
         estimator, generator = arms.as_estimator(name, 4), seeded()
         prepared = estimator.prepare(torch.Size([5, 7, 3]), torch.Size([5, 7, 2]), generator)
         if not list(estimator.parameters()):
@@ -286,7 +286,7 @@ def test_errors_that_help(call: Callable[[], object], words: str) -> None:
 
 def test_making_an_estimator_draws_nothing() -> None:
     state = torch.get_rng_state()
-    made = [factory(8) for factory in EVERY.values()]
+    made = [factory(8) for factory in ALL_ESTIMATORS.values()]
     assert torch.equal(state, torch.get_rng_state())
     learning = {type(one) for one in made if list(one.parameters())}
     assert learning == {REBAR, RELAX, arms.RODEO}

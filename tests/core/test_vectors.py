@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from instances import EVERY
 from torch import Tensor, nn
 from vectors.make import FOLDER, Case, instances
 
 import arms
 from arms import COUPLINGS, Bernoulli, BinaryCoupling, Draw, Latent, OneHot, Relaxation
 from arms.couplings import CorrelatedPair
+from arms.estimators import ALL_ESTIMATORS
 from arms.estimators.rebar import latent_points
 
 KINDS: dict[str, type[Latent]] = {"Bernoulli": Bernoulli, "OneHot": OneHot}
@@ -116,7 +116,7 @@ def test_path(case: Case) -> None:
 def test_vectors_cover_every_estimator_and_coupling() -> None:
     assert [case["name"] for case in ESTIMATORS] != []
     assert {case["name"] for case in ESTIMATORS} == {str(instance) for instance in instances()}
-    made = {type(factory(4)).__name__ for factory in EVERY.values()}
+    made = {type(factory(4)).__name__ for factory in ALL_ESTIMATORS.values()}
     assert {case["estimator"] for case in ESTIMATORS} == made
     assert {case["coupling"] for case in cases("couplings")} == {*COUPLINGS, "pair"}
     assert {case["latent"] for case in ESTIMATORS} == set(KINDS)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from arms.bench.models import BinaryVAE, CategoricalPixels, GaussianPixels, Pixels, PlainNetwork, build_vae
     from arms.bench.reports import build_report
     from arms.bench.runs.directory import Run
-    from arms.bench.runs.pipeline import load_model, train, train_together
+    from arms.bench.runs.loading import load_model
+    from arms.bench.runs.pipeline import train, train_together
     from arms.bench.training.trainer import Trainer
 
 __all__ = [
@@ -52,7 +53,7 @@ _MODULES = {
     "build_vae": "arms.bench.models",
     "evaluate": "arms.bench.evaluation",
     "load": "arms.bench.data",
-    "load_model": "arms.bench.runs.pipeline",
+    "load_model": "arms.bench.runs.loading",
     "train": "arms.bench.runs.pipeline",
     "train_together": "arms.bench.runs.pipeline",
 }

@@ -2,16 +2,15 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from numbers import Real
 from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from arms.arguments import as_count, unknown_name
+from arms.arguments import as_count, as_positive, unknown_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.estimators import ALIASES, Exact, Unordered, as_estimator
+from arms.estimators.chained import why_no_root
 from arms.estimators.exact import MOST_LATENTS
 from arms.latents import OneHot
 
@@ -128,10 +127,7 @@ class TrainConfig:
             if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
         for name in ("learning_rate", "prior_learning_rate", "decay_factor"):
-            rate = getattr(self, name)
-            if not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
-                raise ValueError(f"{name} must be a positive number, got {rate!r}")
-            object.__setattr__(self, name, float(rate))
+            object.__setattr__(self, name, as_positive(getattr(self, name), name))
         self._check_schedule()
         object.__setattr__(self, "categories", as_count(self.categories, 2, "categories"))
         self._check_layers()
@@ -194,11 +190,8 @@ class TrainConfig:
             raise ValueError(f"latents is the first of layers, {widths[0]}, got {self.latents}: leave it out")
         object.__setattr__(self, "latents", widths[0])
         one = as_estimator(self.estimator, self.num_samples)
-        if one.target.direct or not one.equal_weights or one.has_parameters:
-            raise ValueError(
-                f"{self.estimator} does not train several layers (bounds, enumeration, sets and estimators with "
-                "parameters do not): try arms-s, loorf or midpoint"
-            )
+        if why := why_no_root(one):
+            raise ValueError(f"{self.estimator} {why} and does not train several layers: try arms-s, loorf or midpoint")
         if self.layer_samples == "separate":
             if self.num_samples % len(widths) or one.slopes != "none":
                 raise ValueError(

@@ -37,7 +37,7 @@ class Dirichlet(BinaryCoupling):
         if isinstance(latent, OneHot):
             if latent.logits.shape[-1] != 2:
                 return order_samples(latent, n, generator)
-            ones = self.sample(latent.as_bits(), n, generator)
+            ones = self.sample(_as_bits(latent), n, generator)
             return torch.stack([1 - ones, ones], -1)
         phi = at_least_float32(latent.logits.detach())
         threshold = -torch.expm1(_log_smaller(phi) / (n - 1))
@@ -50,7 +50,7 @@ class Dirichlet(BinaryCoupling):
             return super().undo(latent, n, r)
         if latent.logits.shape[-1] != 2:
             return undo_pairs(latent, order_pair_law(latent, n), r)
-        return r * self.debias(at_least_float32(latent.as_bits().logits), n).unsqueeze(-1)
+        return r * self.debias(at_least_float32(_as_bits(latent).logits), n).unsqueeze(-1)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")
@@ -67,6 +67,12 @@ class Dirichlet(BinaryCoupling):
         columns = [_dirichlet_counts(value, n) for value in q.flatten().tolist()]
         law = torch.tensor(columns, dtype=torch.float64, device=logits.device).T.reshape(n + 1, *logits.shape)
         return flip_counts(law, logits)
+
+
+def _as_bits(latent: OneHot) -> Bernoulli:
+    """Return two categories as bits, 1 for the second of them."""
+    first, second = at_least_float32(latent.logits).unbind(-1)
+    return Bernoulli((second - first).to(latent.logits.dtype))
 
 
 def _log_smaller(phi: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 Biased ones have a mapping of their own, so that nothing that runs over ESTIMATORS can pick one up.
 """
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -42,6 +43,7 @@ from arms.estimators.wrappers import ExtraSample, Stacked
 
 __all__ = [
     "ALIASES",
+    "ALL_ESTIMATORS",
     "ARM",
     "ARMS",
     "ARTS",
@@ -138,6 +140,8 @@ BIASED_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "reinmax": ReinMax,
 }
 
+ALL_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = ChainMap(BIASED_ESTIMATORS, ESTIMATORS)  # type: ignore[arg-type]
+"""Every name, the unbiased first; a view of both mappings, which sees what a user adds to them."""
 
 ALIASES: Mapping[str, str] = {"rloo": "loorf"}
 """Other names of estimators, as papers have them."""
@@ -162,7 +166,6 @@ def as_estimator(name: str | Estimator, num_samples: int | None = None) -> Estim
     if not isinstance(name, str):
         raise ValueError(f"estimator must be a name or an Estimator, got {name!r}")
     name = ALIASES.get(name, name)
-    factory = ESTIMATORS.get(name) or BIASED_ESTIMATORS.get(name)
-    if factory is None:
+    if name not in ALL_ESTIMATORS:
         raise unknown_name("estimator", name, ESTIMATORS, BIASED_ESTIMATORS)
-    return factory(DEFAULT_NUM_SAMPLES if num_samples is None else num_samples)
+    return ALL_ESTIMATORS[name](DEFAULT_NUM_SAMPLES if num_samples is None else num_samples)

@@ -1,13 +1,13 @@
 """What the biased baselines share: the objective's own derivative, taken back to the logits by some path, and noise."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import at_least_float32
+from arms.arguments import as_positive, at_least_float32
 from arms.estimators.base import Draw, Estimator, Slopes
 from arms.estimators.rebar import FURTHEST
 from arms.latents import Latent, OneHot
@@ -16,10 +16,7 @@ from arms.noise import uniform
 
 @dataclass(frozen=True)
 class SlopeEstimator(Estimator):
-    """mean_i df/db(b_i) c_i with some factor c_i: n evaluations, all differentiated. A subclass says what c_i is.
-
-    Of categories, c_i is the derivative of a softmax: see `softmax_slope`.
-    """
+    """The mean of df/db(b_i), each taken back to the logits by some path. A subclass says what path: `pull_back`."""
 
     unbiased: ClassVar[bool] = False
 
@@ -28,24 +25,52 @@ class SlopeEstimator(Estimator):
         return "all"
 
     @abstractmethod
-    def factor(self, draw: Draw) -> Tensor:
-        """Return what the slopes of bits are multiplied by, to broadcast to `[n, *batch, d]`, at least in float32."""
-
     def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
-        """Return what slopes `[n, *batch, d, K]` of categories make of the logits', sample by sample."""
-        raise NotImplementedError(f"{type(self).__name__} takes bits only")
+        """Return what slopes `[n, *batch, *event]` make of the logits', sample by sample, at least in float32."""
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
         return Draw(self, latent, latent.sample(self.num_samples, generator))
 
     def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
         assert slopes is not None
+        grad = self.pull_back(draw, at_least_float32(slopes)).mean(0)
         if isinstance(draw.latent, OneHot):
-            return self.pull_back(draw, at_least_float32(slopes)).mean(0)
-        phi = at_least_float32(draw.logits)
-        grad = (at_least_float32(slopes) * self.factor(draw)).mean(0)
-        # A latent that cannot change has no gradient, whatever the slope and the temperature are.
-        return torch.where(torch.sigmoid(-phi.abs()) > 0, grad, 0.0)
+            return grad
+        # A bit that cannot change has no gradient, whatever the slope and the temperature are.
+        return torch.where(torch.sigmoid(-at_least_float32(draw.logits).abs()) > 0, grad, 0.0)
+
+
+@dataclass(frozen=True)
+class RelaxedEstimator(SlopeEstimator):
+    """The path y = sigmoid(z / tau), of categories softmax(z / tau), where z is the logits and noise.
+
+    A subclass says at which points the objective is evaluated: `points_at`.
+    """
+
+    temperature: float = 0.5
+
+    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
+
+    @abstractmethod
+    def points_at(self, latent: Latent, z: Tensor) -> Tensor:
+        """Return the points `[n, *batch, *event]` for z of that shape."""
+
+    def relaxed(self, latent: Latent, z: Tensor) -> Latent:
+        """Return the latent whose mean is the relaxed point y."""
+        return replace(latent, logits=z / self.temperature)
+
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        n = self.num_samples
+        z = latent.perturbed(n, generator) if isinstance(latent, OneHot) else logistic_draw(latent, n, generator)
+        return Draw(self, latent, self.points_at(latent, z).to(latent.logits.dtype), memory=(z,))
+
+    def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
+        (z,) = draw.memory
+        return self.relaxed(draw.latent, z).covary(slopes) / self.temperature
 
 
 def logistic_draw(latent: Latent, n: int, generator: Generator | None) -> Tensor:
@@ -54,19 +79,6 @@ def logistic_draw(latent: Latent, n: int, generator: Generator | None) -> Tensor
     # A uniform may be 0, whose logit would outweigh any phi: a bit that is certain would be drawn wrong.
     noise = uniform(n, phi, generator).clamp(min=torch.finfo(phi.dtype).tiny).logit()
     return phi + noise
-
-
-def gumbel_draw(latent: OneHot, n: int, generator: Generator | None) -> Tensor:
-    """Return z = log p + Gumbel noise `[n, *batch, d, K]`, at least in float32: the largest is a category drawn."""
-    log_probs = torch.log_softmax(at_least_float32(latent.logits), -1)
-    tiny = torch.finfo(log_probs.dtype).tiny
-    clocks = -torch.log1p(-uniform(n, log_probs, generator))
-    return log_probs - clocks.clamp(min=tiny).log()
-
-
-def softmax_slope(probs: Tensor, slopes: Tensor) -> Tensor:
-    """Return the slopes with respect to y = softmax(z) taken back to z: (diag y - y y') times them."""
-    return probs * (slopes - (probs * slopes).sum(-1, keepdim=True))
 
 
 def sigmoid_slope(x: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ this layer: what the first layer's control variate then is made of depends on th
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019, chain by chain.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import ClassVar
 
 import torch
@@ -19,7 +21,42 @@ from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
 from arms.estimators.base import Draw, Estimator
+from arms.estimators.pipeline import Evaluation, Options, gradient, slopes_of
 from arms.latents import Latent
+
+
+def why_no_root(estimator: Estimator) -> str:
+    """Return why an estimator cannot be that of the first of several layers, in words; nothing if it can."""
+    reasons = {
+        f"estimates the {estimator.target}": estimator.target.direct,
+        "enumerates all states": estimator.evaluations is None,
+        "draws without replacement": not estimator.equal_weights,
+        "has parameters of its own": estimator.has_parameters,
+        # Its gradient is slopes alone, and none of them leads through the samples of a deeper layer.
+        "is biased, its slopes blind to what the first layer does to deeper ones,": not estimator.unbiased,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def draw_next(root: Draw, latent: Latent, generator: Generator | None = None) -> Draw:
+    """Draw the next layer of the chains that begin with a root, at logits made of the layer before."""
+    chained = Chained(len(root.points) - root.extra, root.extra)
+    # The mean behind a point that is no sample is to be differentiated with respect to that point.
+    drawn = chained.draw(latent if root.extra else latent.detach(), generator)
+    return replace(drawn, latent=latent.detach())
+
+
+def costs_to_go(terms: Sequence[Tensor]) -> list[Tensor]:
+    """Return for each layer the sum of its own term and those after it: what it learns from."""
+    return list(accumulate(reversed(terms)))[::-1]
+
+
+def layer_gradient(layer: Draw, to_go: Tensor, options: Options) -> Tensor:
+    """Return the estimate of one layer's gradient, detached; the slopes of a root are taken from the values' graph."""
+    slopes = None
+    if layer.estimator.slopes != "none":
+        slopes = slopes_of(layer, layer.points, to_go, options, learning=False)
+    return gradient(layer, Evaluation(to_go, slopes), options).detach()
 
 
 @dataclass(frozen=True)

@@ -15,50 +15,27 @@ Reference: Maddison, Mnih & Teh, "The concrete distribution: A continuous relaxa
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from arms.arguments import as_positive
-from arms.estimators.base import Draw
-from arms.estimators.biased import SlopeEstimator, gumbel_draw, logistic_draw, sigmoid_slope, softmax_slope
-from arms.latents import Latent, OneHot
+from arms.estimators.biased import RelaxedEstimator
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
-class Concrete(SlopeEstimator):
+class Concrete(RelaxedEstimator):
     """The Concrete (Gumbel-softmax) relaxation, n relaxed points in place of samples. Biased.
 
     Args:
         num_samples: n, how many relaxed points.
         temperature: tau, low for a small bias, high for a small variance.
 
+    >>> import torch
     >>> Concrete(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """
 
-    temperature: float = 0.5
-
-    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
     formula: ClassVar[str] = "mean of df/db(y) y (1 - y) / tau, y = sigmoid((phi + logistic) / tau)"
     reference: ClassVar[str] = "Maddison et al. 2017, Jang et al. 2017"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
-
-    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
-        if isinstance(latent, OneHot):
-            z = gumbel_draw(latent, self.num_samples, generator)
-            points = torch.softmax(z / self.temperature, -1).to(latent.logits.dtype)
-        else:
-            z = logistic_draw(latent, self.num_samples, generator)
-            points = torch.sigmoid(z / self.temperature).to(latent.logits.dtype)
-        return Draw(self, latent, points, memory=(z,))
-
-    def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
-        (z,) = draw.memory
-        return softmax_slope(torch.softmax(z / self.temperature, -1), slopes) / self.temperature
-
-    def factor(self, draw: Draw) -> Tensor:
-        (z,) = draw.memory
-        return sigmoid_slope(z / self.temperature) / self.temperature
+    def points_at(self, latent: Latent, z: Tensor) -> Tensor:
+        return self.relaxed(latent, z).mean()

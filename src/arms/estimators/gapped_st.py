@@ -51,7 +51,7 @@ class GappedStraightThrough(SlopeEstimator):
         for name in ("temperature", "gap"):
             object.__setattr__(self, name, as_positive(getattr(self, name), name))
 
-    def factor(self, draw: Draw) -> Tensor:
+    def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
         phi = at_least_float32(draw.logits)
         margin = ((2 * draw.points.to(phi.dtype) - 1) * phi).clamp(min=self.gap)
-        return sigmoid_slope(margin / self.temperature) / self.temperature
+        return slopes * (sigmoid_slope(margin / self.temperature) / self.temperature)

@@ -4,7 +4,7 @@
 go through `estimate` or its parts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, NoReturn
 
 import torch
@@ -88,6 +88,14 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
         )
     _check_facts(draw)
     return draw
+
+
+def draw_ahead(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
+    """Draw points whose values come later, and from whose graph the slopes will be taken, where they are asked for."""
+    draw = draw_points(estimator, latent, generator)
+    if estimator.slopes == "none" or draw.points.requires_grad:
+        return draw
+    return replace(draw, points=draw.points.detach().requires_grad_())
 
 
 def _check_facts(draw: Draw) -> None:
@@ -253,6 +261,11 @@ def as_values(draw: Draw, values: Values, points: Tensor, options: Options) -> T
     expected = points.shape[: points.ndim - draw.latent.event_dims]
     tensor = _as_tensor(values, expected)
     if tensor.shape != expected:
+        if tensor.shape == (len(points) - draw.extra, *expected[1:]):
+            raise ValueError(
+                f"{type(draw.estimator).__name__} needs values at all {len(points)} of draw.points, shape "
+                f"{list(expected)}, got {list(tensor.shape)}: evaluate the objective there, not at draw.samples"
+            )
         raise ValueError(
             f"the objective must return one value per sample, shape {list(expected)}, got {list(tensor.shape)}: "
             "reduce the latent axis and nothing else"
@@ -339,6 +352,6 @@ def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
 def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> NoReturn:
     raise ValueError(
         f"{type(estimator).__name__} differentiates the objective with respect to its points, and this one passes no "
-        "gradient to them: write it in differentiable torch operations, or use an estimator for black boxes such as "
-        "arms-s"
+        "gradient to them: write it in differentiable torch operations (for arms.attach, of draw.points: draw.samples "
+        "are a copy without a graph), or use an estimator for black boxes such as arms-s"
     ) from cause

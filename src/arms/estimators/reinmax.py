@@ -20,8 +20,8 @@ from torch import Tensor
 
 from arms.arguments import as_positive, at_least_float32
 from arms.estimators.base import Draw
-from arms.estimators.biased import SlopeEstimator, sigmoid_slope, softmax_slope
-from arms.latents import Latent
+from arms.estimators.biased import SlopeEstimator, sigmoid_slope
+from arms.latents import Latent, OneHot, softmax_slope
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,9 @@ class ReinMax(SlopeEstimator):
 
     def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
         phi = at_least_float32(draw.logits)
-        middle = (torch.softmax(phi / self.temperature, -1) + draw.points.to(phi.dtype)) / 2
-        return 2 * softmax_slope(middle, slopes) - draw.latent.covary(slopes) / 2
-
-    def factor(self, draw: Draw) -> Tensor:
-        phi = at_least_float32(draw.logits)
-        distance = torch.sigmoid((1 - 2 * draw.points.to(phi.dtype)) * (phi / self.temperature))  # |b - s|, all digits
-        return (distance + (sigmoid_slope(phi / self.temperature) - sigmoid_slope(phi))) / 2
+        points, tempered = draw.points.to(phi.dtype), phi / self.temperature
+        if isinstance(draw.latent, OneHot):
+            middle = (torch.softmax(tempered, -1) + points) / 2
+            return 2 * softmax_slope(middle, slopes) - draw.latent.covary(slopes) / 2
+        distance = torch.sigmoid((1 - 2 * points) * tempered)  # |b - s|, all digits
+        return slopes * ((distance + (sigmoid_slope(tempered) - sigmoid_slope(phi))) / 2)

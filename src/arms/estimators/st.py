@@ -12,18 +12,18 @@ computation", 2013.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from arms.estimators.base import Draw
 from arms.estimators.biased import SlopeEstimator
-from arms.latents import Latent
+from arms.latents import Latent, OneHot
 
 
 @dataclass(frozen=True)
 class StraightThrough(SlopeEstimator):
     """The plain straight-through estimator, n independent samples. Biased.
 
+    >>> import torch
     >>> StraightThrough(4)(lambda b: b @ torch.tensor([1.0, -3.0]), torch.zeros(2)).grad
     tensor([ 1., -3.])
     """
@@ -33,7 +33,4 @@ class StraightThrough(SlopeEstimator):
     reference: ClassVar[str] = "Bengio et al. 2013"
 
     def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
-        return draw.latent.covary(slopes)
-
-    def factor(self, draw: Draw) -> Tensor:
-        return torch.ones((), device=draw.points.device)
+        return draw.latent.covary(slopes) if isinstance(draw.latent, OneHot) else slopes

@@ -12,18 +12,15 @@ Reference: Jang, Gu & Poole, "Categorical reparameterization with Gumbel-softmax
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from arms.arguments import as_positive
-from arms.estimators.base import Draw
-from arms.estimators.biased import SlopeEstimator, gumbel_draw, logistic_draw, sigmoid_slope, softmax_slope
+from arms.estimators.biased import RelaxedEstimator
 from arms.latents import Latent, OneHot
 from arms.noise import indicator
 
 
 @dataclass(frozen=True)
-class GumbelStraightThrough(SlopeEstimator):
+class GumbelStraightThrough(RelaxedEstimator):
     """Straight-through Gumbel-softmax, n independent samples. Biased.
 
     Args:
@@ -35,27 +32,8 @@ class GumbelStraightThrough(SlopeEstimator):
     torch.Size([5, 3])
     """
 
-    temperature: float = 0.5
-
-    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
     formula: ClassVar[str] = "mean of df/db y (1 - y) / tau, b = 1[z > 0], y = sigmoid(z / tau)"
     reference: ClassVar[str] = "Jang et al. 2017"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
-
-    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
-        if isinstance(latent, OneHot):
-            z = gumbel_draw(latent, self.num_samples, generator)
-            return Draw(self, latent, latent.one_hot(z.argmax(-1)), memory=(z,))
-        z = logistic_draw(latent, self.num_samples, generator)
-        return Draw(self, latent, indicator(z).to(latent.logits.dtype), memory=(z,))
-
-    def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
-        (z,) = draw.memory
-        return softmax_slope(torch.softmax(z / self.temperature, -1), slopes) / self.temperature
-
-    def factor(self, draw: Draw) -> Tensor:
-        (z,) = draw.memory
-        return sigmoid_slope(z / self.temperature) / self.temperature
+    def points_at(self, latent: Latent, z: Tensor) -> Tensor:
+        return latent.one_hot(z.argmax(-1)) if isinstance(latent, OneHot) else indicator(z)

@@ -14,9 +14,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from arms.arguments import at_least_float32
 from arms.estimators.base import Draw
-from arms.estimators.biased import SlopeEstimator, sigmoid_slope
+from arms.estimators.biased import SlopeEstimator
 
 
 @dataclass(frozen=True)
@@ -31,5 +30,5 @@ class SigmoidStraightThrough(SlopeEstimator):
     formula: ClassVar[str] = "p (1 - p) mean of df/db"
     reference: ClassVar[str] = "Bengio et al. 2013"
 
-    def factor(self, draw: Draw) -> Tensor:
-        return sigmoid_slope(at_least_float32(draw.logits))
+    def pull_back(self, draw: Draw, slopes: Tensor) -> Tensor:
+        return draw.latent.covary(slopes)

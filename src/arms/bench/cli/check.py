@@ -14,7 +14,7 @@ from arms.arguments import as_count, unknown_name
 from arms.bench.cli.own import find_attribute
 from arms.checks.estimator import COUNTS
 from arms.couplings import COUPLINGS, BinaryCoupling
-from arms.estimators import ALIASES, BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
+from arms.estimators import ALIASES, ALL_ESTIMATORS, BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 
 __all__ = ["COLOURS", "MIN_DRAWS", "check", "estimators"]
 
@@ -72,15 +72,15 @@ def _listing(registry: Mapping[str, Callable[[int], Estimator]], title: str) -> 
 def _find(subject: str) -> BinaryCoupling | Callable[[int], Estimator]:
     """Return the coupling, or the function from num_samples to an estimator, that a user has named."""
     subject = ALIASES.get(subject, subject)
-    if factory := ESTIMATORS.get(subject) or BIASED_ESTIMATORS.get(subject):
-        return factory
+    if subject in ALL_ESTIMATORS:
+        return ALL_ESTIMATORS[subject]
     if subject in COUPLINGS:
         return COUPLINGS[subject]()
     if ":" not in subject:
         raise unknown_name(
             "estimator or coupling",
             subject,
-            [*ESTIMATORS, *BIASED_ESTIMATORS, *COUPLINGS],
+            [*ALL_ESTIMATORS, *COUPLINGS],
             or_else="module:Class of your own",
         )
     loaded = find_attribute(subject)

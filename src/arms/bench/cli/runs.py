@@ -19,7 +19,7 @@ from arms.bench.formatting import format_mean_std
 from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import BinaryVAE, seeded_generator
 from arms.bench.pictures import write_samples
-from arms.bench.runs import pipeline
+from arms.bench.runs import loading
 from arms.bench.runs.directory import Run
 from arms.bench.runs.packs import find_runs, open_runs, run_sources, write_pack
 
@@ -111,7 +111,7 @@ def evaluate(
     if images is not None:
         as_count(images, 1, "--images")
     source = Run(run)
-    own, data = pipeline.load_model(source, device, data_dir, model=find_model(model), dataset=dataset)
+    own, data = loading.load_model(source, device, data_dir, model=find_model(model), dataset=dataset)
     bounds = evaluation.evaluate(own, data, split, list(samples), source.config().seed, images)
     table = Table("K", f"{split} bound", caption=data.note or None)
     for count, bound in bounds.items():
@@ -161,7 +161,7 @@ def variance(
         as_count(evaluations, 1, "--evaluations")
     elif num_samples is None:
         num_samples = config.num_samples
-    own, data = pipeline.load_model(source, device, data_dir, model=find_model(model), dataset=dataset)
+    own, data = loading.load_model(source, device, data_dir, model=find_model(model), dataset=dataset)
     where = str(own.prior.device)
     generator = seeded_generator(config.seed, "variance", device=where)
     images = data.test[:batch_size].to(where)
@@ -193,7 +193,7 @@ def sample(
     """
     as_count(count, 1, "--count")
     source = Run(run)
-    own, data = pipeline.load_model(source, "cpu", data_dir, model=find_model(model), dataset=dataset)
+    own, data = loading.load_model(source, "cpu", data_dir, model=find_model(model), dataset=dataset)
     target = output or run / "samples.png"
     write_samples(target, own, data, count, seeded_generator(source.config().seed, "sample"))
     print_markup(f"wrote {escape(str(target))}")

@@ -32,7 +32,7 @@ from arms.bench.models import Network, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.progress import Bars
 from arms.bench.reports import build_report
-from arms.bench.runs import pipeline
+from arms.bench.runs import loading, pipeline
 from arms.bench.runs.directory import Run
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
 from arms.bench.runs.packs import find_runs
@@ -164,7 +164,7 @@ def _named_as(
     named = replace(config, dataset=own.name) if own else config
     if make is None:
         return named
-    found, _ = pipeline.own_model(named, make, own or load(named.dataset, data_dir))
+    found, _ = loading.own_model(named, make, own or load(named.dataset, data_dir))
     if any(getattr(found, field) != size for field, size in sizes.items()):
         typed, has = latents_in_words(config), latents_in_words(found)
         raise ValueError(f"--latents {typed} contradicts the model, which has {has}: leave it out")
@@ -222,7 +222,7 @@ def demo(output: Path = Path("demo"), steps: int = DEMO_CONFIG.steps, replicas: 
             run = pipeline.train(config, path, device="cpu", progress=False, on_record=watch, notify=print_plain)
             finished.append(run)
     for run in finished:
-        model, dataset = pipeline.load_model(run, "cpu")
+        model, dataset = loading.load_model(run, "cpu")
         write_samples(run.path / "samples.png", model, dataset, 10, seeded_generator(0, "sample"))
     rich.print(_comparison(finished))
     build_report([run.path for run in finished], output / "report.html")

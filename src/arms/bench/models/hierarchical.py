@@ -11,10 +11,11 @@ from typing import NoReturn
 import torch
 from torch import Generator, Tensor, nn
 
+from arms.bench.models.likelihood import smooth_log_prob
 from arms.bench.models.vae import BinaryVAE, signs
 from arms.latents import Bernoulli
 
-__all__ = ["HierarchicalVAE", "log_prob"]
+__all__ = ["HierarchicalVAE"]
 
 
 class HierarchicalVAE(BinaryVAE):
@@ -74,9 +75,9 @@ class HierarchicalVAE(BinaryVAE):
             if layer == 0:
                 likelihood = self.log_likelihood(own, x)
             else:
-                likelihood = log_prob(bits[layer - 1], _logits(self.deeper_decoders[layer - 1], own))
-            term = likelihood - log_prob(own, logits[layer])
-            found.append(term + log_prob(own, self.prior) if layer == len(bits) - 1 else term)
+                likelihood = smooth_log_prob(_logits(self.deeper_decoders[layer - 1], own), bits[layer - 1])
+            term = likelihood - smooth_log_prob(logits[layer], own)
+            found.append(term + smooth_log_prob(self.prior, own) if layer == len(bits) - 1 else term)
         return found
 
     def chain_log_weights(self, b: Tensor, x: Tensor, logits: Tensor, generator: Generator | None = None) -> Tensor:
@@ -97,8 +98,3 @@ def _logits(module: nn.Module, bits: Tensor) -> Tensor:
     """Return the logits that a module makes of bits, in their layout: a compiled backward counts on it."""
     logits: Tensor = module(signs(bits))
     return logits.contiguous()
-
-
-def log_prob(b: Tensor, logits: Tensor) -> Tensor:
-    """Return log Bernoulli(b; sigmoid(logits)) summed over the last axis; between 0 and 1 a straight line."""
-    return (b * logits - nn.functional.softplus(logits)).sum(-1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from arms.bench.models.layers import HAS_TRITON, ReplicaLinear
 
-__all__ = ["affine_log_prob", "bernoulli_log_prob"]
+__all__ = ["affine_log_prob", "bernoulli_log_prob", "smooth_log_prob"]
 
 
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
@@ -21,6 +21,12 @@ def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     """
     value: Tensor = _LogProb.apply(logits, x)  # type: ignore[no-untyped-call]
     return value
+
+
+def smooth_log_prob(logits: Tensor, x: Tensor) -> Tensor:
+    """Return the same for x between 0 and 1 too, where it is a straight line; it can be differentiated in both, and
+    more than once."""
+    return (x * logits - torch.nn.functional.softplus(logits)).sum(-1)
 
 
 def affine_log_prob(

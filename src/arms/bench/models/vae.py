@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from arms.arguments import as_count
 from arms.bench.models.layers import ReplicaLinear
-from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
+from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob, smooth_log_prob
 from arms.bench.models.pixels import Pixels
 from arms.latents import Bernoulli, Latent, OneHot
 
@@ -189,8 +189,7 @@ class BinaryVAE(nn.Module):
         """
         decoder = self.decoder
         if self.likelihood is None and twice:  # the faster forms below can be differentiated only once
-            a = self.decode(b)
-            return (x * a - nn.functional.softplus(a)).sum(-1)
+            return smooth_log_prob(self.decode(b), x)
         if self.likelihood is None and isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
             hidden, h = decoder[:-1], self._inputs(b)
             if len(decoder) > 1:

@@ -11,7 +11,7 @@ from arms.bench.reports.groups import Group, Setting, group_runs, name_structure
 from arms.bench.reports.page import Overview, Section, render, summary
 from arms.bench.reports.table_files import write_table
 from arms.bench.reports.tables import Table, beside_paper, comparison, overview
-from arms.bench.runs.directory import check_utf8, replace_file
+from arms.bench.runs.files import check_utf8, replace_file
 
 __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
 

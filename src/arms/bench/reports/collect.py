@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.metrics import Record, stopped_replicas, stopping_values, surviving
-from arms.bench.runs.directory import Run, shown
+from arms.bench.runs.directory import Run
+from arms.bench.runs.files import shown
 from arms.bench.runs.packs import open_runs, run_sources
 
 __all__ = [

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.reports.collect import RunData
-from arms.estimators import BIASED_ESTIMATORS, ESTIMATORS, as_estimator
+from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, as_estimator
 
 __all__ = ["POOLED_FIELDS", "Group", "Row", "Setting", "group_runs", "marked", "name_structures", "setting_of", "work"]
 
@@ -124,7 +124,7 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
         Row(_label(dict(key), dict(shared)), of_row[0].config.estimator, of_row)
         for key, of_row in by_difference.items()
     ]
-    order = {name: place for place, name in enumerate([*ESTIMATORS, *BIASED_ESTIMATORS])}
+    order = {name: place for place, name in enumerate(ALL_ESTIMATORS)}
     return sorted(rows, key=lambda row: (order.get(row.estimator, len(order)), row.label))
 
 
@@ -146,7 +146,7 @@ def work(estimator: str, num_samples: int) -> list[str]:
     >>> work("loorf", 4), work("midpoint", 4)
     ([], ['5 evaluations', '5 derivatives'])
     """
-    if estimator not in {**ESTIMATORS, **BIASED_ESTIMATORS}:
+    if estimator not in ALL_ESTIMATORS:
         return []
     asked = as_estimator(estimator, num_samples)
     if asked.evaluations is None or (asked.evaluations, asked.derivatives) == (num_samples, 0):

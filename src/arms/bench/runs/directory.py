@@ -9,12 +9,9 @@ provenance.json  versions, device, command, wall time
 events.*         the metrics again, for TensorBoard, where it is installed
 """
 
-import hashlib
 import json
-import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -33,56 +30,18 @@ from arms.bench.config import (
     schema_of,
 )
 from arms.bench.metrics import Record, stopped_replicas
+from arms.bench.runs.checkpoints import CHECKPOINTS, DamagedError, digest_of_tensors, read_checkpoint, step_in
+from arms.bench.runs.files import check_utf8, naming, replace_file, to_json, to_line, written_through
 from arms.bench.runs.provenance import provenance_of
 from arms.bench.training.state import COUNTS, model_of, step_of
 
-__all__ = [
-    "CHECKPOINTS",
-    "FILES_OF_A_RUN",
-    "FIRST_SCHEMA",
-    "NO_FIELDS",
-    "BusyError",
-    "Run",
-    "TensorBoardEvents",
-    "check_utf8",
-    "is_record",
-    "locked",
-    "replace_file",
-    "shown",
-]
+__all__ = ["FILES_OF_A_RUN", "FIRST_SCHEMA", "NO_FIELDS", "Run", "is_record"]
 
-CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
 FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
 FIRST_SCHEMA = 2
 """Of a config.json that does not name its schema."""
 NO_FIELDS = ("schema", "data_path", "lengthened")
 """What config.json holds beside the configuration."""
-
-
-class BusyError(ValueError):
-    """A run is being trained by another process."""
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from training in a directory; the lock of a process that dies is released."""
-    try:
-        import fcntl
-    except ImportError:  # not a Unix
-        yield
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some file systems know no locks
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BusyError(
-                    f"{path} is being trained by another process: wait until it has ended, or name another directory"
-                ) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class Run:
@@ -118,11 +77,11 @@ class Run:
         if not run.exists():
             run.path.mkdir(parents=True, exist_ok=True)
             where = {"data_path": data_path} if data_path else {}
-            replace_file(run.path / "config.json", _to_json({"schema": schema_of(config), **_fields(config), **where}))
+            replace_file(run.path / "config.json", to_json({"schema": schema_of(config), **_fields(config), **where}))
         elif is_longer(config, run.config()):
             written = run.read("config.json")
             ends = [*run._lengthened(), written.get("steps", TrainConfig.steps)]
-            replace_file(run.path / "config.json", _to_json({**written, "steps": config.steps, "lengthened": ends}))
+            replace_file(run.path / "config.json", to_json({**written, "steps": config.steps, "lengthened": ends}))
         return run
 
     def exists(self) -> bool:
@@ -229,8 +188,8 @@ class Run:
             record: `step`, and each metric as a list with one number per replica, None for one that has stopped.
         """
         path = self.path / "metrics.jsonl"
-        with _naming(path), path.open("a", encoding="utf-8") as file:
-            file.write(_to_line(record))
+        with naming(path), path.open("a", encoding="utf-8") as file:
+            file.write(to_line(record))
 
     def finish(self, result: Mapping[str, object]) -> None:
         """Write the final bounds: the run is done.
@@ -238,7 +197,7 @@ class Run:
         Args:
             result: What `result()` is to return.
         """
-        replace_file(self.path / "result.json", _to_json(result))
+        replace_file(self.path / "result.json", to_json(result))
 
     def write_provenance(self, device: str, seconds: float, together: Sequence[str] = ()) -> None:
         """Write down where the numbers come from.
@@ -251,7 +210,7 @@ class Run:
         earlier: Record = {}
         with suppress(ValueError):
             earlier = self.provenance()
-        replace_file(self.path / "provenance.json", _to_json(provenance_of(device, seconds, together, earlier)))
+        replace_file(self.path / "provenance.json", to_json(provenance_of(device, seconds, together, earlier)))
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint, and keep the one before.
@@ -266,9 +225,9 @@ class Run:
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             for name, tensor in tensors.items()
         }
-        data = save(flat, metadata={"sha256": _digest(flat), "run": digest_of(self.identity())})
+        data = save(flat, metadata={"sha256": digest_of_tensors(flat), "run": digest_of(self.identity())})
         newest, previous = (self.path / name for name in CHECKPOINTS)
-        with _written(newest.with_suffix(".new"), data) as written:
+        with written_through(newest.with_suffix(".new"), data) as written:
             if newest.exists():
                 newest.replace(previous)
             written.replace(newest)
@@ -306,7 +265,7 @@ class Run:
 
     def step(self) -> int:
         """Return the step of the newest checkpoint that can be opened, 0 without one; its contents are not checked."""
-        return next((step for step in map(_step_in, (self.path / name for name in CHECKPOINTS)) if step is not None), 0)
+        return next((step for step in map(step_in, (self.path / name for name in CHECKPOINTS)) if step is not None), 0)
 
     def stopped(self) -> dict[int, int]:
         """Return the replicas that have stopped, each with the step of the record that showed it."""
@@ -321,7 +280,7 @@ class Run:
             step: The step that training resumes from.
         """
         kept = [record for record in self._whole_lines() if record["step"] <= step]
-        replace_file(self.path / "metrics.jsonl", "".join(map(_to_line, kept)))
+        replace_file(self.path / "metrics.jsonl", "".join(map(to_line, kept)))
         for name in CHECKPOINTS:
             state = self._checkpoint(name)
             if state is None or step_of(state) > step:
@@ -330,8 +289,8 @@ class Run:
     def _checkpoint(self, name: str) -> dict[str, Tensor] | None:
         """Return a checkpoint, None if it is missing or damaged; one of another configuration is an error."""
         try:
-            tensors, run = _read_checkpoint(self.path / name)
-        except (_DamagedError, FileNotFoundError):
+            tensors, run = read_checkpoint(self.path / name)
+        except (DamagedError, FileNotFoundError):
             return None
         except OSError as error:
             raise ValueError(f"{self.path / name} cannot be read: {error}") from None
@@ -370,73 +329,6 @@ class Run:
                     yield record
 
 
-class TensorBoardEvents:
-    """The metrics as TensorBoard events; silent where TensorBoard is not installed."""
-
-    def __init__(self, path: Path, steps_done: int) -> None:
-        self._writer = None
-        with suppress(ImportError):
-            from torch.utils.tensorboard.writer import SummaryWriter
-
-            self._writer = SummaryWriter(str(path), purge_step=steps_done + 1)
-
-    def __call__(self, record: Record) -> None:
-        if self._writer is None:
-            return
-        for name, values in record.items():
-            for replica, value in enumerate(values if isinstance(values, list) else []):
-                if value is not None:
-                    self._writer.add_scalar(f"{name}/{replica}", value, record["step"])
-
-    def close(self) -> None:
-        """Write out what is still in memory."""
-        if self._writer is not None:
-            self._writer.close()
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file so that it is there whole, or as it was before."""
-    with _written(path.with_name(path.name + ".new"), text.encode()) as written:
-        written.replace(path)
-
-
-@contextmanager
-def _written(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to a new file, through to the disk; whatever goes wrong, the file does not stay."""
-    try:
-        with _naming(path), path.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the file in an error that does not: a full disk, most of all."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)
-        raise
-
-
-def check_utf8(path: Path) -> None:
-    """Raise if a path cannot be written as text: checkpoints, pages and messages could not name it."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"the path {shown(path)} must be UTF-8, got other bytes in it: rename it") from None
-
-
-def shown(path: Path) -> str:
-    """Return a path as text that can be printed, whatever its bytes are."""
-    return os.fsencode(path).decode("utf-8", "replace")
-
-
 def is_record(content: object) -> bool:
     """Whether a line of metrics is one of ours: a step, and lists of numbers, null for a replica that has stopped."""
     if not isinstance(content, dict) or type(content.get("step")) is not int:
@@ -448,60 +340,6 @@ def is_record(content: object) -> bool:
     )
 
 
-class _DamagedError(Exception):
-    """A checkpoint cannot be read, or is not what was written."""
-
-
-def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None]:
-    """Return the tensors, and the digest of the run that they belong to where the file names it."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            metadata = file.metadata() or {}
-    except SafetensorError as error:
-        raise _DamagedError from error
-    if _digest(tensors) != metadata.get("sha256"):
-        raise _DamagedError
-    return tensors, metadata.get("run")
-
-
 def _fields(config: TrainConfig) -> dict[str, object]:
     """Return what config.json holds of a configuration; a built-in network is not said to have no structure."""
     return {name: value for name, value in asdict(config).items() if name != "structure" or value}
-
-
-def _step_in(path: Path) -> int | None:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            return step_of({COUNTS: file.get_tensor(COUNTS)})
-    except (SafetensorError, OSError, IndexError):
-        return None
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
-        digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _to_json(content: Mapping[str, object]) -> str:
-    return json.dumps(_strict(content), indent=1, allow_nan=False) + "\n"
-
-
-def _to_line(record: Mapping[str, object]) -> str:
-    return json.dumps(_strict(record), allow_nan=False) + "\n"
-
-
-def _strict(content: object) -> object:
-    """Put null for what JSON has no number for: most readers refuse a NaN."""
-    if isinstance(content, Mapping):
-        return {name: _strict(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_strict(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from arms.bench.config import TrainConfig, is_longer
 from arms.bench.metrics import METRICS, Record, stopping_values
-from arms.bench.runs.directory import Run, TensorBoardEvents
+from arms.bench.runs.directory import Run
+from arms.bench.runs.tensorboard import TensorBoardEvents
 
 __all__ = ["DivergedError", "LiveRun", "Notify", "OnRecord", "check_survivors"]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from statistics import fmean
 
 from arms.bench.metrics import Record
-from arms.bench.runs.directory import Run, check_utf8, is_record, replace_file
+from arms.bench.runs.directory import Run, is_record
+from arms.bench.runs.files import check_utf8, replace_file
 
 __all__ = [
     "CURVE_POINTS",

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from arms.bench.config import TrainConfig
-from arms.bench.runs.directory import BusyError
+from arms.bench.runs.files import BusyError
 from arms.bench.runs.live_run import DivergedError
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TerminatedError
 from arms.bench.runs.pipeline import train_together

@@ -1,7 +1,5 @@
 """The gradient of every layer of a hierarchical VAE: from n chains, or from samples of its own for each layer."""
 
-from dataclasses import replace
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -9,8 +7,8 @@ from torch import Generator, Tensor
 
 from arms.bench.models.hierarchical import HierarchicalVAE
 from arms.estimators import Estimator, Options
-from arms.estimators.chained import Chained
-from arms.estimators.pipeline import Evaluation, draw_points, gradient, slopes_of
+from arms.estimators.chained import costs_to_go, draw_next, layer_gradient
+from arms.estimators.pipeline import Evaluation, draw_ahead, draw_points, gradient
 from arms.latents import Bernoulli
 
 __all__ = ["UNCHECKED", "LayeredEstimate", "estimate_chains", "estimate_separately"]
@@ -41,23 +39,15 @@ def estimate_chains(
     same for users). Where the estimator asks for slopes, they go through the mean of the deeper layers.
     """
     logits = [model.encode(x)]
-    root = draw_points(estimator, Bernoulli(logits[0].detach(), context=x), generator)
-    if estimator.slopes != "none":
-        root = replace(root, points=root.points.detach().requires_grad_())
-    draws, deeper = [root], Chained(len(root.points) - root.extra, root.extra)
+    root = draw_ahead(estimator, Bernoulli(logits[0].detach(), context=x), generator)
+    draws = [root]
     for layer in range(1, len(model.deeper_encoders) + 1):
-        own = model.encode_layer(layer, draws[-1].points)
-        drawn = deeper.draw(Bernoulli(own if root.extra else own.detach()), generator)
-        logits.append(own)
-        draws.append(replace(drawn, latent=Bernoulli(own.detach())))
+        logits.append(model.encode_layer(layer, draws[-1].points))
+        draws.append(draw_next(root, Bernoulli(logits[-1]), generator))
     # The score of log q has mean zero: its logits are constants there.
     terms = model.terms(x, [one.detach() for one in logits], [draw.points for draw in draws])
-    to_go = list(accumulate(reversed(terms)))[::-1]
-    slopes = None
-    if estimator.slopes != "none":
-        slopes = slopes_of(root, root.points, to_go[0], UNCHECKED, learning=False)
-    evaluations = [Evaluation(to_go[0], slopes), *map(Evaluation, to_go[1:])]
-    grads = [gradient(draw, found, UNCHECKED).detach() for draw, found in zip(draws, evaluations, strict=True)]
+    to_go = costs_to_go(terms)
+    grads = [layer_gradient(draw, signal, UNCHECKED) for draw, signal in zip(draws, to_go, strict=True)]
     value, values = estimator.value(root, to_go[0]), estimator.sample_values(root, to_go[0])
     return LayeredEstimate(tuple(logits), tuple(grads), value, values)
 

@@ -1,0 +1,75 @@
+"""What the benchmarks of variance at trained VAEs have in common: the models, the images, and numbers with errors."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Generator, Tensor
+
+from arms.bench.config import TrainConfig, run_name
+from arms.bench.data import binarize
+from arms.bench.models import BinaryVAE
+from arms.bench.runs.loading import load_model
+from arms.bench.runs.pipeline import train
+
+IMAGES = 16
+
+
+class Known(NamedTuple):
+    """A number and its standard error."""
+
+    value: float
+    error: float
+
+
+class LogWeights:
+    """Log-weights of fixed images as a function of the latents, and a source of noise."""
+
+    def __init__(self, model: BinaryVAE, images: Tensor, seed: int) -> None:
+        self.model, self.images = model.requires_grad_(False), images
+        self.logits = model.encode(images)
+        self.generator = Generator().manual_seed(seed)
+
+    def objective(self, points: Tensor) -> Tensor:
+        """Return log w `[m, draws, images]` at points `[m, draws, images, latents]`."""
+        flat = points.flatten(0, 1).unsqueeze(1)  # the model's replica axis has length one
+        return self.model.log_weights(flat, self.images, self.logits).view(points.shape[:-1])
+
+
+def configured(network: str, steps: int, estimator: str) -> TrainConfig:
+    return TrainConfig(
+        "dynamic-mnist", network=network, estimator=estimator, num_samples=4, steps=steps, learning_rate=1e-3
+    )
+
+
+def trained(config: TrainConfig, runs: Path) -> tuple[BinaryVAE, Tensor]:
+    """Return a model, trained unless it was before, and the images that it is looked at with."""
+    run = train(config, runs / run_name(config), device="cpu")
+    model, dataset = load_model(run, "cpu")
+    images = binarize(dataset.train[:IMAGES], dataset.levels, Generator().manual_seed(config.seed))
+    return model, images.unsqueeze(0)
+
+
+def variance(estimates: Tensor) -> Known:
+    """Return the variance of one estimate, summed over latents and averaged over images."""
+    draws = len(estimates)
+    squares = (estimates - estimates.mean(0)).double().square().sum(-1).mean(-1) * draws / (draws - 1)
+    return Known(squares.mean().item(), squares.std().item() / math.sqrt(draws))
+
+
+def quotient(one: Known, other: Known) -> Known:
+    """Return the ratio of two independent numbers, its error to first order."""
+    ratio = one.value / other.value
+    return Known(ratio, ratio * math.hypot(one.error / one.value, other.error / other.value))
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def write(result: dict[str, Any], path: Path, tables: tuple[str, ...] = ("rows",)) -> None:
+    """Write results, of the tables a row a line."""
+    head = json.dumps({name: value for name, value in result.items() if name not in tables}, indent=1)[:-2]
+    rows = [f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, result[name])) + "\n ]" for name in tables]
+    path.write_text(",\n".join([head, *rows]) + "\n}\n")

@@ -1,0 +1,138 @@
+"""What the benchmarks that train have in common: their arguments, their file of finished rows, and a pack's training.
+
+A pack is as many runs as can share the replica axis. What is finished is in the output file after every pack, and is
+not repeated.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from arms.bench.config import TrainConfig
+from arms.bench.data import Dataset
+from arms.bench.ensemble import ensemble_trainer, group_for_ensembles
+from arms.bench.runs.memory import free_memory
+from arms.bench.training.engine import Engine
+from arms.bench.training.trainer import Trainer
+
+Row: TypeAlias = dict[str, Any]
+
+
+def parser_of(description: str | None, phases: Sequence[str]) -> argparse.ArgumentParser:
+    """Return a parser of what all of these benchmarks are asked."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phase", choices=phases)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="medium")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no pack after this long")
+    return parser
+
+
+class Results:
+    """The output file: rows of finished runs, and what made them.
+
+    Args:
+        args: Of the parser above.
+        key: The fields of a configuration that tell its row from others.
+    """
+
+    def __init__(self, args: argparse.Namespace, key: Sequence[str]) -> None:
+        self.path, self.key = args.output, key
+        self.content: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {"rows": []}
+        self.content |= {"command": " ".join(["python", *sys.argv]), "torch": torch.__version__}
+        self.content |= {"precision": args.precision, "commit": os.environ.get("ARMS_COMMIT", "")}
+        if args.device.startswith("cuda"):
+            self.content["device"] = torch.cuda.get_device_name()
+        self._until = perf_counter() + args.seconds
+
+    def missing(self, configs: Iterator[TrainConfig] | Sequence[TrainConfig]) -> list[TrainConfig]:
+        """Return the configurations that have no row yet."""
+        done = {tuple(_hashable(row[name]) for name in self.key) for row in self.content["rows"]}
+        return [one for one in configs if tuple(getattr(one, name) for name in self.key) not in done]
+
+    def packs(
+        self, configs: Sequence[TrainConfig], title: str, described: Callable[[TrainConfig], str]
+    ) -> Iterator[list[TrainConfig]]:
+        """Yield packs of configurations while there is time, and print which begin and which are left."""
+        for together in group_for_ensembles(configs):
+            names = f"{title}: {', '.join(dict.fromkeys(map(described, together)))}"
+            if perf_counter() > self._until:
+                print(f"left: {names}", flush=True)
+                continue
+            print(names, flush=True)
+            yield together
+
+    def add(self, rows: Sequence[Row], replacing: Sequence[str] = ()) -> None:
+        """Write rows to the file, in place of those that have the same fields `replacing`, if any are named."""
+        if replacing:
+            replaced = {tuple(row[name] for name in replacing) for row in rows}
+            kept = [row for row in self.content["rows"] if tuple(row[name] for name in replacing) not in replaced]
+            self.content["rows"] = kept
+        self.content["rows"] += rows
+        self.path.write_text(json.dumps(self.content))
+
+
+def _hashable(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value  # as JSON brings a tuple back
+
+
+def train_pack(
+    configs: Sequence[TrainConfig],
+    datasets: Sequence[Dataset],
+    device: str,
+    looks: int,
+    key: Sequence[str],
+    look_at: Callable[[Trainer, Tensor, Sequence[Row]], None],
+) -> list[Row]:
+    """Train runs as one ensemble and return a row for each, with the time of a step, looks left out.
+
+    Args:
+        configs: Of one pack.
+        datasets: Of each run.
+        device: Where to train.
+        looks: How often `look_at` is called, at equal distances.
+        key: The fields of a configuration that its row has.
+        look_at: Adds to the rows what is to be noted; gets the trainer and the ELBO of all replicas since the last.
+    """
+    start, seconds, steps = perf_counter(), 0.0, configs[0].steps
+    trainer = ensemble_trainer(configs, datasets, device)
+    engine, asked = Engine(trainer), trainer.estimator
+    share = len(configs[0].layers) if configs[0].layer_samples == "separate" else 1
+    rows: list[Row] = [
+        {name: getattr(config, name) for name in key}
+        | {"evaluations": (asked.evaluations or 0) * share, "derivatives": asked.derivatives, "curve": []}
+        for config in configs
+    ]
+    for look in range(looks):
+        begin = perf_counter()
+        engine.advance(steps // looks)
+        elbo = trainer.recent_elbo()
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        seconds += perf_counter() - begin if look else 0.0  # the first block compiles
+        torch.set_float32_matmul_precision("high")
+        look_at(trainer, elbo, rows)
+        torch.set_float32_matmul_precision("highest")
+    for row in rows:
+        row["us per step of the pack"] = round(1e6 * seconds / (steps - steps // looks), 1)
+        row["replicas of the pack"] = len(configs) * configs[0].replicas
+    per_step = rows[0]["us per step of the pack"]
+    print(f"  {len(rows)} runs, {per_step} us a step, all {perf_counter() - start:.0f} s", flush=True)
+    del engine, trainer
+    free_memory()
+    return rows
+
+
+def rounded(values: Sequence[float]) -> list[float | None]:
+    return [round(value, 3) if math.isfinite(value) else None for value in values]

@@ -1,0 +1,178 @@
+"""The model and the data set of a run: built in, of the user's own, or as a checkpoint has them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+
+from arms.bench.config import TrainConfig
+from arms.bench.data import DATASETS, Dataset, as_dataset, load, observe
+from arms.bench.evaluation import evaluating
+from arms.bench.models import (
+    HIDDEN_WIDTHS,
+    BinaryVAE,
+    HierarchicalVAE,
+    blank_vae,
+    keep_replicas,
+    name_of,
+    replicated,
+    structure_of,
+)
+from arms.bench.runs.devices import choose_device
+from arms.bench.runs.directory import Run
+from arms.bench.training.state import finite_replicas
+from arms.bench.training.trainer import check_replicas
+
+__all__ = ["MakeModel", "load_model", "own_data", "own_model"]
+
+MakeModel: TypeAlias = Callable[[Dataset], BinaryVAE]
+"""A function that makes a model of one replica for a data set; it is called once for each replica."""
+
+
+def load_model(
+    run: Run | Path | str,
+    device: str | torch.device = "auto",
+    data_dir: Path | str | None = None,
+    *,
+    model: BinaryVAE | MakeModel | None = None,
+    dataset: Dataset | Path | str | None = None,
+) -> tuple[BinaryVAE, Dataset]:
+    """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set.
+
+    Args:
+        run: The run, or its directory.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`, where the model shall be.
+        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        model: Where the run is of a model of your own: one like it, with any weights, or the function that makes it.
+        dataset: Where the run is of a data set of your own that came from no file, or whose file has moved.
+
+    Raises:
+        ValueError: There is no intact checkpoint, it is of another model, or no replica survives.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    config, weights, stopped = run.config(), run.load(), run.stopped()
+    data = _data_of(run, config, dataset, data_dir)
+    own = _blank_like(run, config, data, model)
+    if {name: t.shape for name, t in own.state_dict().items()} != {name: t.shape for name, t in weights.items()}:
+        what = f"the model given to {run.path}" if model is not None else f"the built-in {config.network} network"
+        raise ValueError(
+            f"{what} has other weights than the checkpoint of {run.path} on {data.name}: "
+            "give the model that was trained, load_model(run, model=...) or --model my_module:make_model"
+        )
+    learnt = {name: weights[name] for name, _ in own.named_parameters()}  # a buffer may hold infinities, such as a mask
+    finite = finite_replicas(learnt, config.replicas)
+    kept = [replica for replica in range(config.replicas) if finite[replica] and replica not in stopped]
+    if not kept:
+        raise ValueError(f"no replica of {run.path} survives: train again with a smaller learning_rate")
+    own.load_state_dict(weights)
+    if len(kept) < config.replicas:
+        own = keep_replicas(own, kept)
+    return own.to(choose_device(device)), data
+
+
+def own_model(config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Dataset) -> tuple[TrainConfig, BinaryVAE]:
+    """Return a model of the user's own with as many replicas as asked for, and the configuration of its run.
+
+    Args:
+        config: What is asked for.
+        model: The model, or a function that makes one of one replica for a data set.
+        dataset: What it is to be trained on; it is tried on two images.
+
+    Returns:
+        The configuration, with the model's name, structure and number of latents; and the model.
+    """
+    if isinstance(model, BinaryVAE):
+        own = model
+    elif callable(model):
+        own = replicated(lambda: model(dataset), config.replicas, config.seed)
+        own.name = name_of(own, model)
+    else:
+        raise ValueError(f"model must be a BinaryVAE, or a function that makes one, got {type(model).__name__}")
+    if isinstance(own, HierarchicalVAE):
+        raise ValueError("several layers are trained by TrainConfig(layers=...), --layers; got a model that has them")
+    check_replicas(own, config.replicas)
+    _check_on_images(own, dataset)
+    name, structure = name_of(own), structure_of(own)
+    if not own.name and config.network in HIDDEN_WIDTHS:
+        built_in = blank_vae(config.network, own.latents, dataset.pixel_mean(), categories=own.categories)
+        if structure == structure_of(built_in):  # made by hand
+            name, structure = config.network, ""
+    return replace(config, network=name, structure=structure, latents=own.latents, categories=own.categories), own
+
+
+def _check_on_images(model: BinaryVAE, dataset: Dataset) -> None:
+    """Raise if a model of the user's own cannot be trained on a data set."""
+    if (width := model.pixel_mean.shape[-1]) != dataset.train.shape[1]:
+        raise ValueError(
+            f"the model is for images of {width} pixels, and {dataset.name} has {dataset.train.shape[1]}: "
+            "give a model for these images"
+        )
+    if model.likelihood is not None:
+        model.likelihood.check_levels(dataset.levels)
+    device = model.prior.device
+    images = dataset.train[:2].to(device)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
+        x = observe(images, dataset.levels, bits=model.sees_bits).expand(model.replicas, -1, -1)
+        try:
+            logits = model.encode(x)
+            weights = model.log_weights(model.latent(logits).sample(3), x, logits)
+        except Exception as error:
+            raise ValueError(
+                f"the model {name_of(model)!r} cannot be applied to images {list(x.shape)} (replicas, images, pixels) "
+                f"of {dataset.name}: {error}"
+            ) from error
+    expected = ((*x.shape[:-1], *model.event_shape), (3, *x.shape[:-1]))
+    if (tuple(logits.shape), tuple(weights.shape)) != expected:
+        raise ValueError(
+            f"the model {name_of(model)!r} must return logits {list(expected[0])} and log-weights {list(expected[1])} "
+            f"for images {list(x.shape)} and 3 samples, got {list(logits.shape)} and {list(weights.shape)}"
+        )
+
+
+def _blank_like(run: Run, config: TrainConfig, dataset: Dataset, model: BinaryVAE | MakeModel | None) -> BinaryVAE:
+    """Return a model that the weights of a run fit into."""
+    if model is None and config.structure:
+        raise ValueError(
+            f"{run.path} is a run of a model of your own, {config.network!r}: give it, "
+            "load_model(run, model=...) or --model my_module:make_model"
+        )
+    if model is None:
+        widths = config.layers or config.latents
+        return blank_vae(config.network, widths, dataset.pixel_mean(), config.replicas, config.categories)
+    same, own = own_model(config, model, dataset)
+    if config.structure and same.structure != config.structure:
+        raise ValueError(
+            f"{run.path} has trained a model of structure {config.structure} ({config.network!r}), and the one given "
+            f"has {same.structure} ({same.network!r}): give the model that was trained"
+        )
+    return own
+
+
+def own_data(config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None) -> Dataset | None:
+    """Return a data set that is the user's own, None for one of the catalogue."""
+    if given is not None:
+        return load(given, data_dir) if isinstance(given, str | Path) else as_dataset(given)
+    return None if config.dataset in DATASETS else load(config.dataset, data_dir)
+
+
+def _data_of(run: Run, config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None) -> Dataset:
+    """Return the data set of a run: by its name, from where it was, or as it is given."""
+    if given is None and config.dataset in DATASETS:
+        return load(config.dataset, data_dir)
+    path = run.data_path()
+    if given is None and (path is None or not Path(path).exists()):
+        moved = f", and it is no longer at {path}" if path else ""
+        raise ValueError(
+            f"{run.path} was trained on a data set of your own, {config.dataset!r}{moved}: give it, "
+            "load_model(run, dataset=...) or --dataset PATH"
+        )
+    source = given if given is not None else path
+    data = load(source, data_dir) if isinstance(source, str | Path) else as_dataset(source)
+    if data.name != config.dataset:
+        raise ValueError(
+            f"{run.path} was trained on {config.dataset!r}, and {data.path or 'the data set given'} is {data.name!r}: "
+            "its images are others; give those that were trained on"
+        )
+    return data
