@@ -7,12 +7,14 @@ for the logits phi_i of chain i, made of what the chain has drawn before. Unbias
 all chains, b_i is independent of f_j, j != i, so that their mean is a baseline: f_i minus it, over n, is the formula.
 Earlier layers may be coupled, since the law of each chain alone is right; b_i and b_j may not: the baseline would know.
 Where the first layer's estimator asks for points that are not samples (midpoints), each is followed by the *mean* of
-this layer: what the first layer's control variate then is made of depends on that point alone.
+this layer: what the first layer's control variate then is made of depends on that point alone. Slopes hold deeper
+layers fixed. That is not all of the derivative, but as right as a control variate need be: where q is near the
+posterior, the mean over deeper layers is stationary in their law, while its slope at one point is wild.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019, chain by chain.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
 
@@ -40,10 +42,7 @@ def why_no_root(estimator: Estimator) -> str:
 
 def draw_next(root: Draw, latent: Latent, generator: Generator | None = None) -> Draw:
     """Draw the next layer of the chains that begin with a root, at logits made of the layer before."""
-    chained = Chained(len(root.points) - root.extra, root.extra)
-    # The mean behind a point that is no sample is to be differentiated with respect to that point.
-    drawn = chained.draw(latent if root.extra else latent.detach(), generator)
-    return replace(drawn, latent=latent.detach())
+    return Chained(len(root.points) - root.extra, root.extra).draw(latent.detach(), generator)
 
 
 def costs_to_go(terms: Sequence[Tensor]) -> list[Tensor]:
@@ -80,7 +79,7 @@ class Chained(Estimator):
     reference: ClassVar[str] = "Kool, van Hoof & Welling 2019"
 
     def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
-        """Draw one sample for every chain; logits `[n + extra, *batch, *event]`, attached where points are extra."""
+        """Draw one sample for every chain, and the mean for every extra point; logits `[n + extra, *batch, *event]`."""
         samples = latent.sample(1, generator)[0]
         if self.extra:
             means = latent.mean().to(samples.dtype)

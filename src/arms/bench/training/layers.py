@@ -36,7 +36,7 @@ def estimate_chains(
     """Return every layer's gradient from n chains, each layer's signal being the terms from it on.
 
     The first layer is the estimator's; deeper ones have the other chains as baseline (`arms.draw(..., given=)` is the
-    same for users). Where the estimator asks for slopes, they go through the mean of the deeper layers.
+    same for users). Where the estimator asks for slopes, they hold the deeper layers fixed.
     """
     logits = [model.encode(x)]
     root = draw_ahead(estimator, Bernoulli(logits[0].detach(), context=x), generator)
