@@ -1,5 +1,6 @@
 """What `mkdocs build` calls: generated pages, tables of measured numbers, links to files of the repository, mathematics."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
     """Turn formulas into MathML, and colour differences by their standard errors."""
     if page.file.src_uri == "reproduced.md":
         html = colours.coloured(html)
+    html = re.sub(r"(?<=\d) ± (?=\d)", "&nbsp;±&nbsp;", html)  # a number and its error stay on one line
     return mathematics.as_mathml(html)
 
 

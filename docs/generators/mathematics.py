@@ -2,7 +2,7 @@
 
 import html
 import re
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from fontTools import subset
@@ -32,9 +32,16 @@ def write_font(site: Path) -> None:
     options.name_IDs = ["*"]  # its licence is in there
     letters = [*range(0x20, 0x250), *range(0x370, 0x400), *range(0x2000, 0x2070), *range(0x2100, 0x2300)]
     letters += [*range(0x2308, 0x230C), *range(0x27E8, 0x27EA), *range(0x1D400, 0x1D468), *range(0x1D6A8, 0x1D71C)]
-    source = files("ziamath") / "fonts" / "STIXTwoMath-Regular.ttf"
-    font = subset.load_font(str(source), options)
+    font = subset.load_font(str(_source()), options)
     cutter = subset.Subsetter(options)
     cutter.populate(unicodes=letters)
     cutter.subset(font)
     subset.save_font(font, str(site / FONT), options)
+
+
+def _source() -> Path:
+    """Return the font's file, in a package that brings it along; the package itself is not imported."""
+    found = find_spec("ziamath")
+    assert found is not None
+    assert found.submodule_search_locations
+    return Path(found.submodule_search_locations[0]) / "fonts" / "STIXTwoMath-Regular.ttf"

@@ -34,7 +34,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) 
 
 def shown(ratio: float) -> str:
     """Return a ratio with two digits that mean something."""
-    return f"{ratio:.2f}" if ratio >= 0.095 else f"{ratio:.2g}"
+    return f"{ratio:.2f}" if ratio >= 0.095 else f"{ratio:#.2g}"
 
 
 def vae_rows(name: str | None = None, budget: int = BUDGET, steps: int = STEPS) -> list[Row]:

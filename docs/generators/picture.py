@@ -22,7 +22,7 @@ class Step:
 
 STEPS = (
     Step(("Is it the K-sample bound", "of importance weights?"), "disarm-ms", "bound", ("or vimco for K = n",)),
-    Step(("Can all states be evaluated?", "(16 bits at most)"), "exact", "expectation", ("unord for a share of them",)),
+    Step(("Can all states be evaluated?", "(16 bits at most)"), "exact", "expectation", ("unord for some of them",)),
     Step(("Is f a black box?", "(no df/db)"), "arms-s", "expectation", ("any number of latents",)),
     Step(("Does f mean nothing", "between 0 and 1?"), "repaired", "expectation", ("slopes at 0 and 1 only",)),
     Step(("Are there a dozen latents", "or fewer?"), "arms-s-taylor", "expectation", ("one slope, at the mean",)),
@@ -49,10 +49,10 @@ def draw() -> str:
 
 def _lines(x: float, y: float, lines: tuple[str, ...], bold: bool = False) -> str:
     top = y + HEIGHT / 2 - 9 * (len(lines) - 1) + 5
+    kinds = (' class="name"', ' class="words"') if bold else ("", "")
     return "".join(
-        f'<text x="{x}" y="{top + 18 * i}"{" class=name" if bold and i == 0 else ""}>{escape(line)}</text>'
-        for i, line in enumerate(lines)
-    ).replace("class=name", 'class="name"')
+        f'<text{kinds[min(i, 1)]} x="{x}" y="{top + 18 * i}">{escape(line)}</text>' for i, line in enumerate(lines)
+    )
 
 
 def _box(x: float, y: float, width: float, kind: str, lines: tuple[str, ...], bold: bool = False) -> str:
