@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow lint browser smoke oldest clean
+.PHONY: demo test slow lint docs browser smoke oldest clean
 
 demo: .venv/installed
 	$(BIN)/arms demo
@@ -19,6 +19,11 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The documentation site, into site/: index.html there is its first page. Material says at every build when its support
+# ends, which is known: the pins stay, and what is made here is plain Markdown.
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # The demo's report in a real browser, which is installed where that is possible.
 browser: demo
@@ -42,4 +47,4 @@ oldest:
 	PYTHONPATH=src .venv-oldest/bin/python -m pytest -q tests/core
 
 clean:
-	rm -rf .venv .venv-oldest build dist demo smoke .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest build dist demo smoke site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""What `mkdocs build` calls: generated pages, tables of measured numbers, links to files of the repository, mathematics."""
+"""What `mkdocs build` calls: generated pages, measured numbers, links to files of the repository, mathematics."""
 
 import re
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""What the documentation site is made of beside its pages: facts of the code and numbers of result files, as Markdown."""
+"""What the site has beside its written pages: facts of the code and numbers of result files, as Markdown."""

@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers draw by themselves, and the font for it: no script, and nothing to load from elsewhere."""
+"""Formulas as MathML, which browsers draw by themselves, and the font for it: nothing is loaded from elsewhere."""
 
 import html
 import re

@@ -73,7 +73,9 @@ def variance_table() -> str:
     rows = [row for row in vae_rows() if row["unbiased"]]
     names = list(dict.fromkeys(row["estimator"] for row in rows))
     lines = []
-    for name in sorted(names, key=lambda name: by_network([row for row in rows if row["estimator"] == name])[0]["ratio"]):
+    for name in sorted(
+        names, key=lambda name: by_network([row for row in rows if row["estimator"] == name])[0]["ratio"]
+    ):
         linear, nonlinear = by_network([row for row in rows if row["estimator"] == name])
         lines.append(
             [linked(name, "expectation"), str(linear["evaluations"]), str(linear["derivatives"])]
@@ -92,16 +94,17 @@ def bias_table() -> str:
         both = by_network([row for row in rows if row["estimator"] == name])
         bias = [f"{row['bias']:.3f} ± {row['bias_error']:.3f}" for row in both]
         lines.append([linked(name, "biased"), *bias, *(shown(row["ratio"]) for row in both)])
-    return table(
-        ["estimator", "bias, linear", "bias, nonlinear", "variance, linear", "variance, nonlinear"], lines
-    )
+    return table(["estimator", "bias, linear", "bias, nonlinear", "variance, linear", "variance, nonlinear"], lines)
 
 
 def toy_table() -> str:
     """Return the table of the toy problem."""
     numbers = result("toy_variance")
     names = list(next(iter(numbers.values())))
-    return table(["n", *(f"`{name}`" for name in names)], [[n, *(shown(of[name]) for name in names)] for n, of in numbers.items()])
+    return table(
+        ["n", *(f"`{name}`" for name in names)],
+        [[n, *(shown(of[name]) for name in names)] for n, of in numbers.items()],
+    )
 
 
 # ---- what the page of an estimator says
@@ -128,13 +131,13 @@ def _on_vaes(name: str) -> str:
     unbiased = rows[0]["unbiased"]
     columns += [] if unbiased else ["bias, linear", "bias, nonlinear"]
     note = result("vae_variance")["notes"].get(name)
-    words = [
-        f"**On VAEs** trained for {STEPS:,} steps on dynamic MNIST, 200 latents: variance over that of LOORF at as many "
-        f"evaluations{'' if unbiased else ', and bias as a share of the gradient'} ({source('vae_variance', 2)})"
-        f"{f'; {note}' if note else ''}.",
-        table(columns, lines, left=0),
-    ]
-    return "\n\n".join([*words, _wins(name)] if unbiased else words)
+    more = "" if unbiased else ", and bias as a share of the gradient"
+    words = (
+        f"**On VAEs** trained for {STEPS:,} steps on dynamic MNIST, 200 latents: variance over that of LOORF at as "
+        f"many evaluations{more} ({source('vae_variance', 2)}){f'; {note}' if note else ''}."
+    )
+    parts = [words, table(columns, lines, left=0)]
+    return "\n\n".join([*parts, _wins(name)] if unbiased else parts)
 
 
 def _wins(name: str) -> str:
@@ -147,9 +150,12 @@ def _wins(name: str) -> str:
     cases_of_it = [case for case, rows in cases.items() if name in {row["estimator"] for row in rows}]
     if not won:
         return f"It has the lowest variance of the unbiased ones in none of the {len(cases_of_it)} cases measured."
+    budgets: dict[tuple[str, int], list[str]] = {}
+    for network, steps, budget in won:
+        budgets.setdefault((network, steps), []).append(str(budget))
     told = "; ".join(
-        f"{network}, {'untrained' if steps == 1 else f'{steps:,} steps'}, at most {budget} evaluations"
-        for network, steps, budget in won
+        f"{network}, {'untrained' if steps == 1 else f'{steps:,} steps'}, at most {' or '.join(counts)} evaluations"
+        for (network, steps), counts in budgets.items()
     )
     return f"It has the lowest variance of the unbiased ones in {len(won)} of {len(cases_of_it)} cases: {told}."
 
@@ -160,7 +166,7 @@ def _on_toy(name: str) -> str:
         return ""
     cells = [shown(of[name]) for of in numbers.values()]
     return (
-        f"**On the paper's toy problem**, one latent: variance over that of LOORF, mean over σ(φ) from 0.1 to 0.9, from "
+        "**On the paper's toy problem**, one latent: variance over that of LOORF, mean over p from 0.1 to 0.9, from "
         f"closed forms ({source('toy_variance', 2)}).\n\n" + table([f"n = {n}" for n in numbers], [cells], left=0)
     )
 
@@ -190,7 +196,9 @@ def _on_categories(name: str) -> str:
         mine = [row for row in rows if row["n"] == n]
         ratios = sorted(row["ratio"] for row in mine)
         won = sum(_lowest(row) for row in mine)
-        lines.append([str(n), str(len(mine)), shown(ratios[0]), shown(ratios[len(ratios) // 2]), shown(ratios[-1]), str(won)])
+        lines.append(
+            [str(n), str(len(mine)), shown(ratios[0]), shown(ratios[len(ratios) // 2]), shown(ratios[-1]), str(won)]
+        )
     return (
         "**Of categories**, on random tables, toys and networks of 1 to 60 latents: variance over that of LOORF at as "
         f"many evaluations ({source('categorical_variance', 2)}; problem by problem in "

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
 
@@ -125,7 +125,7 @@ def facts(name: str, estimator: arms.Estimator) -> str:
         ["learns", "yes: keep the object, and train its parameters" if estimator.has_parameters else "nothing"],
         ["in Python", f"[`{in_python(name)}`][arms.{type(estimator).__name__}]"],
     ]
-    if isinstance(coupling := getattr(estimator, "coupling", None), arms.Coupling) and (known := coupling_name(coupling)):
+    if known := coupling_name(getattr(estimator, "coupling", None)):
         rows.insert(-1, ["coupling", f"[{known}](../../couplings/{known}.md)"])
     return table(["", ""], rows, left=2)
 
@@ -148,7 +148,7 @@ def counts_of(name: str) -> str:
         return True
 
     least = smallest(name).num_samples
-    return f"{'≥' if takes(least + 1) else 'even, ≥'} {least}"
+    return f"{'' if takes(least + 1) else 'even, '}≥\u00a0{least}"
 
 
 def latent_evaluations(name: str) -> bool:
@@ -163,7 +163,10 @@ def in_python(name: str) -> str:
     given = factory.keywords if isinstance(factory, partial) else {}
     if not isinstance(factory, partial | type):  # a function: what is not at its default
         given = {field.name: getattr(estimator, field.name) for field in fields(estimator) if field.name == "tried"}
-    words = [f"{key}={f'arms.{value!r}' if isinstance(value, arms.Coupling) else repr(value)}" for key, value in given.items()]
+    words = [
+        f"{key}={f'arms.{value!r}' if isinstance(value, arms.Coupling) else repr(value)}"
+        for key, value in given.items()
+    ]
     count = [] if estimator.evaluations is None else ["8"]
     return f"arms.{type(estimator).__name__}({', '.join([*count, *words])})"
 
@@ -196,11 +199,10 @@ def example(name: str) -> str:
             "(-bound.mean()).backward()\n"
         )
     count = "" if not latent_evaluations(name) else ", num_samples=8"
-    rows = "2" if name == "unord" else "5"
     return (
         "import torch, arms\n\n"
-        f"logits = torch.zeros({rows}, 3, requires_grad=True)\n"
-        f'value = arms.expectation(lambda b: (b.sum(-1) - 1).square(), logits, "{name}"{count})  # [{rows}]\n'
+        "logits = torch.zeros(5, 3, requires_grad=True)\n"
+        f'value = arms.expectation(lambda b: (b.sum(-1) - 1).square(), logits, "{name}"{count})  # [5]\n'
         "(-value.mean()).backward()\n"
     )
 
@@ -209,28 +211,29 @@ def estimator_index() -> str:
     """Return the list of all estimators."""
     parts = [
         "# Estimators",
-        "Every estimator by name, from its code. A page has its formula, the reason why it is unbiased (or is not), its "
-        "cost and what was measured. Which to take: [Choosing an estimator](../choosing.md). `arms estimators` prints "
-        "this list too.",
-        "In formulas b is a sample, p its mean, n the number of samples, ρ the correlation of two samples.",
+        "Every estimator by name, from its code. A page has its formula, why it is unbiased or not, and its cost.",
+        "Which to take: [Choosing an estimator](../choosing.md). `arms estimators` prints this list too.",
+        "Work is evaluations of f + those of them that are differentiated.",
     ]
     titles = {
         "expectation": "Of the expectation",
         "bound": "Of the multi-sample bound",
         "biased": "Biased baselines",
     }
+    columns = ["name", "what", "n", "work at n = 8", "latents", "reference"]
     for where, title in titles.items():
         names = [name for name in factories() if folder(name) == where]
-        parts += [f"## {title}", table(["name", "n", "evaluations + derivatives, n = 8", "latents", "formula", "reference"],
-                                       [_index_row(name) for name in names], left=6)]  # fmt: skip
+        parts += [f"## {title}", table(columns, [_index_row(name) for name in names], left=len(columns))]
     return "\n\n".join(parts) + "\n"
 
 
 def _index_row(name: str) -> list[str]:
     one = factories()[name](8)
     work = "all states" if one.evaluations is None else f"{one.evaluations} + {one.derivatives}"
-    formula = one.formula.replace("|", "\\|")
-    return [f"[`{name}`]({folder(name)}/{name}.md)", counts_of(name), work, latents_of(one), f"`{formula}`", one.reference]
+    what = Text.of(one).title.replace("|", "\\|")
+    if known := coupling_name(getattr(one, "coupling", None)):
+        what = f"{what} Coupling: {known}."
+    return [f"[`{name}`]({folder(name)}/{name}.md)", what, counts_of(name), work, latents_of(one), one.reference]
 
 
 def _links(text: str) -> str:
@@ -241,8 +244,8 @@ def _links(text: str) -> str:
 # ---- couplings
 
 
-def coupling_name(coupling: arms.Coupling) -> str | None:
-    """Return the registered name of a coupling."""
+def coupling_name(coupling: arms.Coupling | None) -> str | None:
+    """Return the registered name of a coupling, if it has one."""
     return next((name for name, make in arms.COUPLINGS.items() if type(make()) is type(coupling)), None)
 
 
@@ -262,7 +265,7 @@ def coupling_page(name: str) -> str:
     users = [
         f"[`{one}`](../estimators/{folder(one)}/{one}.md)"
         for one in factories()
-        if coupling_name(getattr(smallest(one), "coupling", None)) == name  # type: ignore[arg-type]
+        if coupling_name(getattr(smallest(one), "coupling", None)) == name
     ]
     rows = [
         ["latents", latents_of(coupling)],
@@ -278,11 +281,20 @@ def coupling_page(name: str) -> str:
         "Of two of the n samples of a bit, computed; the lowest that n exchangeable bits can have in brackets.",
         correlations(coupling),
         "## Use",
-        f"```python\nimport torch, arms\n\nlogits = torch.zeros(5, 3, requires_grad=True)\n"
-        f"estimator = arms.ARMS(4, coupling=arms.{coupling!r})\n"
-        "arms.expectation(lambda b: (b.sum(-1) - 1).square(), logits, estimator).sum().backward()\n```",
+        f"```python\n{coupling_example(coupling)}```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def coupling_example(coupling: arms.Coupling) -> str:
+    """Return a short program that uses the coupling."""
+    return (
+        "import torch, arms\n\n"
+        "logits = torch.zeros(5, 3, requires_grad=True)\n"
+        f"estimator = arms.ARMS(4, coupling=arms.{coupling!r})\n"
+        "value = arms.expectation(lambda b: (b.sum(-1) - 1).square(), logits, estimator)\n"
+        "(-value.mean()).backward()\n"
+    )
 
 
 def correlations(coupling: arms.BinaryCoupling) -> str:
@@ -307,10 +319,17 @@ def coupling_index() -> str:
     for name, make in arms.COUPLINGS.items():
         coupling = make()
         title = inspect.cleandoc(type(coupling).__doc__ or "").partition("\n")[0]
-        rows.append([f"[`{name}`]({name}.md)", title.replace("|", "\\|"), latents_of(coupling), coupling.reference or ""])
-    doc = inspect.cleandoc(inspect.getmodule(arms.Coupling).__doc__ or "")  # type: ignore[union-attr]
+        rows.append(
+            [f"[`{name}`]({name}.md)", title.replace("|", "\\|"), latents_of(coupling), coupling.reference or ""]
+        )
+    doc = inspect.cleandoc(inspect.getmodule(arms.Coupling).__doc__ or "")
     title, _, body = doc.partition("\n\n")
-    parts = ["# Couplings", title.partition(": ")[2].capitalize(), table(["name", "what", "latents", "reference"], rows, left=4), body]
+    parts = [
+        "# Couplings",
+        title.partition(": ")[2].capitalize(),
+        table(["name", "what", "latents", "reference"], rows, left=4),
+        body,
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -324,8 +343,7 @@ API = {
     "latents": ("Latents and targets", "What is random, and what is differentiated.", (
         "Latent", "Bernoulli", "OneHot", "Categorical", "Target", "Expectation", "MultiSampleBound",
     )),
-    "estimators": ("Estimators", "By name in `arms.ESTIMATORS` and `arms.BIASED_ESTIMATORS`; a page for each: "
-                   "[Estimators](../estimators/index.md).", (
+    "estimators": ("Estimators", "A page for each that has a name: [Estimators](../estimators/index.md).", (
         "Estimator", "Draw", "Estimate", "ARMS", "LOORF", "Reinforce", "DisARM", "ARM", "ARTS", "Midpoint", "Repaired",
         "ARMSTaylor", "TreeDisARM", "Unordered", "REBAR", "RELAX", "Relaxation", "DoubleCV", "RODEO", "SteinControl",
         "Exact", "MultiSampleDisARM", "MultiSampleARMS", "MultiSampleLOORF", "MultiSampleMidpoint", "VIMCO",
@@ -357,7 +375,7 @@ def api_pages() -> dict[str, str]:
     return {"api/index.md": f"{index}{listed}\n", **pages}
 
 
-def _api_page(title: str, words: str, names: list[tuple[object, str]]) -> str:
+def _api_page(title: str, words: str, names: Sequence[tuple[object, str]]) -> str:
     return "\n\n".join([f"# {title}", words, *(_api_block(module, name) for module, name in names)]) + "\n"
 
 

@@ -34,7 +34,10 @@ def draw() -> str:
     """Return the picture."""
     parts, y = [], 4
     for step in STEPS:
-        parts += [_box(4, y, LEFT, "question", step.question), _arrow(4 + LEFT, y + HEIGHT / 2, WIDTH - RIGHT - 4, "yes")]
+        parts += [
+            _box(4, y, LEFT, "question", step.question),
+            _arrow(4 + LEFT, y + HEIGHT / 2, WIDTH - RIGHT - 4, "yes"),
+        ]
         parts.append(_answer(WIDTH - RIGHT - 4, y, RIGHT, step))
         parts.append(_down(4 + LEFT / 2, y + HEIGHT, y + HEIGHT + GAP))
         y += HEIGHT + GAP
@@ -56,9 +59,8 @@ def _lines(x: float, y: float, lines: tuple[str, ...], bold: bool = False) -> st
 
 
 def _box(x: float, y: float, width: float, kind: str, lines: tuple[str, ...], bold: bool = False) -> str:
-    return (
-        f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{HEIGHT}" rx="6"/>'
-        + _lines(x + width / 2, y, lines, bold)
+    return f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{HEIGHT}" rx="6"/>' + _lines(
+        x + width / 2, y, lines, bold
     )
 
 

@@ -127,6 +127,7 @@ ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "arms-ms-n-paper": partial(MultiSampleARMS, coupling=Gaussian(), folded=False),
     "arms-ms-s-paper": partial(MultiSampleARMS, coupling=Systematic(), folded=False),
 }
+"""The unbiased ones: name to a function of `num_samples`."""
 
 BIASED_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "st": StraightThrough,
@@ -137,7 +138,7 @@ BIASED_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "gapped-st": GappedStraightThrough,
     "reinmax": ReinMax,
 }
-
+"""The biased ones, to compare with: name to a function of `num_samples`."""
 
 ALIASES: Mapping[str, str] = {"rloo": "loorf"}
 """Other names of estimators, as papers have them."""
