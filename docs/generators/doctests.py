@@ -9,17 +9,7 @@ PROMPT = re.compile(r"^( *)(>>> .*(?:\n(?!\s*$).*)*)", re.MULTILINE)
 
 
 def fenced(text: str) -> str:
-    """Return a docstring with every run of lines from a prompt to the next empty line fenced.
-
-    >>> print(fenced("Add.\\n\\n>>> 1 + 1\\n2\\n"))
-    Add.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
-    <BLANKLINE>
-    """
+    """Return a docstring with every run of lines from a prompt to the next empty line fenced."""
     return PROMPT.sub(lambda match: f"{match[1]}```pycon\n{match[1]}{match[2]}\n{match[1]}```", text)
 
 

@@ -14,6 +14,7 @@ import arms.checks
 from generators import measured
 from generators.measured import table
 from generators.repository import ROOT
+from generators.words import capital, typeset
 
 COUNTS = (2, 4, 8, 16)
 """Samples, where cost is shown."""
@@ -53,8 +54,7 @@ def _sentence(title: str) -> str:
     >>> _sentence("ARM: augment-REINFORCE-merge, antithetic pairs.")
     'Augment-REINFORCE-merge, antithetic pairs.'
     """
-    text = re.sub(r"^[A-Z][A-Z-]+(?: and [A-Z-]+)?: ", "", title)
-    return text[0].upper() + text[1:]
+    return capital(re.sub(r"^[A-Z][A-Z-]+(?: and [A-Z-]+)?: ", "", title))
 
 
 # ---- estimators
@@ -96,12 +96,12 @@ def estimator_page(name: str) -> str:
     label = "Why it is unbiased" if estimator.unbiased else "Why it is biased"
     parts = [
         f"# {name}",
-        text.title,
+        typeset(text.title),
         facts(name, estimator),
         "## Formula",
-        _links(text.formula),
+        _links(typeset(text.formula)),
         f"## {label}",
-        _links(text.why),
+        _links(typeset(text.why)),
         "## Cost",
         cost(name),
         "## Measured",
@@ -201,8 +201,10 @@ def example(name: str) -> str:
     count = "" if not latent_evaluations(name) else ", num_samples=8"
     return (
         "import torch, arms\n\n"
-        "logits = torch.zeros(5, 3, requires_grad=True)\n"
-        f'value = arms.expectation(lambda b: (b.sum(-1) - 1).square(), logits, "{name}"{count})  # [5]\n'
+        "logits = torch.zeros(5, 3, requires_grad=True)\n\n\n"
+        "def f(b):  # [n, 5, 3] -> [n, 5]\n"
+        "    return (b.sum(-1) - 1).square()\n\n\n"
+        f'value = arms.expectation(f, logits, "{name}"{count})  # [5]\n'
         "(-value.mean()).backward()\n"
     )
 
@@ -223,14 +225,15 @@ def estimator_index() -> str:
     columns = ["name", "what", "n", "work at n = 8", "latents", "reference"]
     for where, title in titles.items():
         names = [name for name in factories() if folder(name) == where]
-        parts += [f"## {title}", table(columns, [_index_row(name) for name in names], left=len(columns))]
+        rows = table(columns, [_index_row(name) for name in names], left=len(columns))
+        parts += [f"## {title}", f'<div class="wide" markdown>\n\n{rows}\n\n</div>']
     return "\n\n".join(parts) + "\n"
 
 
 def _index_row(name: str) -> list[str]:
     one = factories()[name](8)
     work = "all states" if one.evaluations is None else f"{one.evaluations} + {one.derivatives}"
-    what = Text.of(one).title.replace("|", "\\|")
+    what = typeset(Text.of(one).title).replace("|", "\\|")
     if known := coupling_name(getattr(one, "coupling", None)):
         what = f"{what} Coupling: {known}."
     return [f"[`{name}`]({folder(name)}/{name}.md)", what, counts_of(name), work, latents_of(one), one.reference]
@@ -273,9 +276,9 @@ def coupling_page(name: str) -> str:
         ["estimators", ", ".join(users) or "`arms.ARMS(n, coupling=...)`"],
         ["reference", coupling.reference or "none: it is the absence of one"],
     ]
-    parts = [f"# {name}", title, table(["", ""], rows, left=2)]
+    parts = [f"# {name}", typeset(capital(title)), table(["", ""], rows, left=2)]
     if body.strip():
-        parts += ["## How", body.strip()]
+        parts += ["## How", typeset(body.strip())]
     parts += [
         "## Correlation",
         "Of two of the n samples of a bit, computed; the lowest that n exchangeable bits can have in brackets.",
@@ -320,15 +323,20 @@ def coupling_index() -> str:
         coupling = make()
         title = inspect.cleandoc(type(coupling).__doc__ or "").partition("\n")[0]
         rows.append(
-            [f"[`{name}`]({name}.md)", title.replace("|", "\\|"), latents_of(coupling), coupling.reference or ""]
+            [
+                f"[`{name}`]({name}.md)",
+                typeset(title).replace("|", "\\|"),
+                latents_of(coupling),
+                coupling.reference or "",
+            ]
         )
     doc = inspect.cleandoc(inspect.getmodule(arms.Coupling).__doc__ or "")
     title, _, body = doc.partition("\n\n")
     parts = [
         "# Couplings",
-        title.partition(": ")[2].capitalize(),
+        typeset(title.partition(": ")[2]),
         table(["name", "what", "latents", "reference"], rows, left=4),
-        body,
+        typeset(body),
     ]
     return "\n\n".join(parts) + "\n"
 

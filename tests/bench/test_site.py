@@ -11,6 +11,7 @@ from types import ModuleType
 import griffe
 import pytest
 from generators import colours, measured, navigation, pages, picture, repository
+from generators.doctests import fenced
 from generators.mathematics import as_mathml
 
 import arms
@@ -149,6 +150,12 @@ def test_formulas_become_mathml() -> None:
     assert "<msub>" in inline
     assert block.startswith('<div class="formula"><math')
     assert "<mfrac>" in block
+
+
+def test_examples_in_docstrings_are_fenced() -> None:
+    text = "Add.\n\n>>> 1 + 1\n2\n\nThen more.\n\n    >>> x = [\n    ...     1]\n"
+    made = "Add.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nThen more.\n\n    ```pycon\n    >>> x = [\n    ...     1]\n    ```\n"
+    assert fenced(text) == made
 
 
 def test_differences_are_coloured_by_their_standard_errors() -> None:
