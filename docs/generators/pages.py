@@ -109,9 +109,15 @@ def estimator_page(name: str) -> str:
         "## Use",
         f"```python\n{example(name)}```",
         "## Reference",
-        _links(text.reference),
+        _links(text.reference) + coupling_reference(estimator),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def coupling_reference(estimator: arms.Estimator) -> str:
+    """Return a sentence about the coupling, where it is from elsewhere than the estimator."""
+    said = reference(estimator).partition("; coupling: ")[2]
+    return f" The coupling: {said}." if said else ""
 
 
 def facts(name: str, estimator: arms.Estimator) -> str:
@@ -236,11 +242,24 @@ def _index_row(name: str) -> list[str]:
     what = typeset(Text.of(one).title).replace("|", "\\|")
     if known := coupling_name(getattr(one, "coupling", None)):
         what = f"{what} Coupling: {known}."
-    return [f"[`{name}`]({folder(name)}/{name}.md)", what, counts_of(name), work, latents_of(one), one.reference]
+    factory = factories()[name]
+    given = factory.keywords if isinstance(factory, partial) else {}
+    if told := [f"`{key}={value!r}`" for key, value in given.items() if key != "coupling"]:
+        what = f"{what} With {', '.join(told)}."
+    return [f"[`{name}`]({folder(name)}/{name}.md)", what, counts_of(name), work, latents_of(one), reference(one)]
+
+
+def reference(estimator: arms.Estimator) -> str:
+    """Return where an estimator comes from, and its coupling if that is from elsewhere."""
+    coupling = getattr(estimator, "coupling", None)
+    also = coupling.reference if isinstance(coupling, arms.Coupling) else ""
+    known = not also or estimator.reference.startswith(also)
+    return estimator.reference if known else f"{estimator.reference}; coupling: {also}"
 
 
 def _links(text: str) -> str:
     """Return text of a docstring with mentions of pages as links; an estimator's page is two folders down."""
+    text = text.replace("see `multi_sample`", "see [The multi-sample bound](../../bound.md)")
     return re.sub(r"docs/(\w+)\.md", r"[\1](../../\1.md)", text)
 
 

@@ -31,9 +31,7 @@ def _typeset(text: str) -> str:
 def capital(sentence: str) -> str:
     """Return a sentence with a capital, unless it begins with a symbol.
 
-    >>> capital("pairs of bits"), capital("n different states")
-    ('Pairs of bits', 'n different states')
+    >>> capital("a pair of bits"), capital("n different states"), capital("u_i, in order")
+    ('A pair of bits', 'n different states', 'u_i, in order')
     """
-    return (
-        sentence if len(sentence.split()[0]) == 1 or "_" in sentence.split()[0] else sentence[0].upper() + sentence[1:]
-    )
+    return sentence if re.match(r"(?!a )\w[ _]", sentence) else sentence[0].upper() + sentence[1:]
