@@ -25,10 +25,10 @@ lint: .venv/installed
 docs: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# The demo's report in a real browser, which is installed where that is possible.
-browser: demo
+# The demo's report and the site in a real browser, which is installed where that is possible.
+browser: demo docs
 	command -v chromium chromedriver > /dev/null || (apt-get update -q && apt-get install -q -y chromium chromium-driver) || true
-	ARMS_REPORT=demo/report.html ARMS_SCREENSHOTS=demo/screenshots $(BIN)/pytest -q tests/browser
+	ARMS_REPORT=demo/report.html ARMS_SITE=site ARMS_SCREENSHOTS=demo/screenshots $(BIN)/pytest -q tests/browser
 
 # Every figure and table of the paper, in small.
 smoke: .venv/installed
