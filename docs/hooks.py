@@ -47,7 +47,7 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
     """Turn formulas into MathML, and colour differences by their standard errors."""
     if page.file.src_uri == "reproduced.md":
         html = colours.coloured(html)
-    html = re.sub(r"(?<=\d) ± (?=\d)", "&nbsp;±&nbsp;", html)  # a number and its error stay on one line
+    html = re.sub(r"(?<=\d) ([±/]) (?=\d)", r"&nbsp;\1&nbsp;", html)  # numbers that belong together stay on one line
     return mathematics.as_mathml(html)
 
 
