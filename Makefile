@@ -23,7 +23,7 @@ lint: .venv/installed
 # The documentation site, into site/: index.html there is its first page. Material says at every build when its support
 # ends, which is known: the pins stay, and what is made here is plain Markdown.
 docs: .venv/installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The demo's report and the site in a real browser, which is installed where that is possible.
 browser: demo docs
