@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow lint browser smoke oldest clean
+.PHONY: demo test slow lint docs browser smoke oldest clean
 
 demo: .venv/installed
 	$(BIN)/arms demo
@@ -20,10 +20,15 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The demo's report in a real browser, which is installed where that is possible.
-browser: demo
+# The documentation site, into site/: index.html there is its first page. Material says at every build when its support
+# ends, which is known: the pins stay, and what is made here is plain Markdown.
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The demo's report and the site in a real browser, which is installed where that is possible.
+browser: demo docs
 	command -v chromium chromedriver > /dev/null || (apt-get update -q && apt-get install -q -y chromium chromium-driver) || true
-	ARMS_REPORT=demo/report.html ARMS_SCREENSHOTS=demo/screenshots $(BIN)/pytest -q tests/browser
+	ARMS_REPORT=demo/report.html ARMS_SITE=site ARMS_SCREENSHOTS=demo/screenshots $(BIN)/pytest -q tests/browser
 
 # Every figure and table of the paper, in small.
 smoke: .venv/installed
@@ -42,4 +47,4 @@ oldest:
 	PYTHONPATH=src .venv-oldest/bin/python -m pytest -q tests/core
 
 clean:
-	rm -rf .venv .venv-oldest build dist demo smoke .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest build dist demo smoke site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -101,6 +101,10 @@ class Latent(ABC):
 class Bernoulli(Latent):
     """Bits b ~ Bernoulli(sigmoid(logits)), logits `[*batch, d]`, samples of 0 and 1 `[n, *batch, d]`.
 
+    Args:
+        logits: `[*batch, d]`.
+        context: `[*batch, c]`, what made the logits, for estimators with a network that looks at it.
+
     >>> Bernoulli(torch.zeros(5, 3)).sample(4).shape
     torch.Size([4, 5, 3])
     """
@@ -157,6 +161,10 @@ class Bernoulli(Latent):
 @dataclass(frozen=True, eq=False)
 class OneHot(Latent):
     """Choices among K categories, logits `[*batch, d, K]` (softmax), one-hot samples `[n, *batch, d, K]`.
+
+    Args:
+        logits: `[*batch, d, K]`; minus infinity is a category that cannot happen.
+        context: `[*batch, c]`, what made the logits, for estimators with a network that looks at it.
 
     >>> OneHot(torch.zeros(5, 3, 4)).sample(2).sum(-1).unique()
     tensor([1.])
@@ -243,6 +251,10 @@ class OneHot(Latent):
 class Categorical(OneHot):
     """The same choices for an objective that gets the categories' indices `[n, *batch, d]`, integers from 0.
 
+    Args:
+        logits: `[*batch, d, K]`; minus infinity is a category that cannot happen.
+        context: `[*batch, c]`, what made the logits, for estimators with a network that looks at it.
+
     >>> latent = Categorical(torch.zeros(5, 3, 4))
     >>> latent.shown(latent.sample(2)).shape
     torch.Size([2, 5, 3])
@@ -266,6 +278,10 @@ Logits: TypeAlias = "Tensor | Latent | Distribution"
 
 def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
     """Return the latent behind what a user gave, its shape and, if they can be read, its values checked.
+
+    Args:
+        logits: A tensor of logits, which means bits; a distribution of torch; or a latent, which is returned.
+        validate: Look for NaN, which on a GPU waits for the device.
 
     >>> as_latent(torch.zeros(3))
     Bernoulli(logits=tensor([0., 0., 0.]), context=None)

@@ -70,6 +70,9 @@ class Expectation(Target):
 class MultiSampleBound(Target):
     """E[log(1/K sum_k w(b_k))], made of the first K = `samples` values, which are log-weights.
 
+    Args:
+        samples: K.
+
     >>> import torch
     >>> MultiSampleBound(2).value(torch.tensor([[0.0], [0.0], [9.0]]))
     tensor([0.])

@@ -8,8 +8,13 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
+from generators import pages
+from markdown.extensions.toc import slugify
 
-from arms.bench.cli import main
+from arms.bench.cli import main, verbs
+from arms.bench.cli.parsing import parse
+from arms.bench.experiments import configs
 from arms.bench.formatting import format_mean_std
 from arms.bench.runs.directory import Run
 from arms.bench.runs.packs import find_runs
@@ -25,12 +30,104 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("page", ["midpoint.md", "categorical.md"])
-def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)))
-    assert "arms.expectation" in script.read_text()
-    run(str(script))
+# ---- code
+
+
+def texts() -> dict[str, str]:
+    """Return every page by its path: README, what is written in docs/, what is made of estimators and couplings."""
+    written = {
+        path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *DOCS.rglob("*.md")]
+    }
+    generated = {**pages.estimator_pages(), **pages.coupling_pages()}
+    return written | {f"generated {path}": text for path, text in generated.items()}
+
+
+PAGES = texts()
+OWN_MODELS = PAGES["docs/own_models.md"]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+QUICKER = (("repeats=1000", "repeats=2"), ("repeats=100)", "repeats=2)"), ("fit(1000)", "fit(5)"))
+
+
+def quicker(text: str) -> str:
+    """Return a page that takes less time."""
+    for slow, quick in QUICKER:
+        text = text.replace(slow, quick)
+    return text
+
+
+@pytest.mark.parametrize(
+    "page", [page for page, text in PAGES.items() if "```python" in text and text is not OWN_MODELS]
+)
+def test_the_code_of_a_page_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run the blocks of a page in order, in one namespace; a block of text after one is what it prints."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    printed = None
+    with torch.random.fork_rng(devices=[]):
+        for kind, code in BLOCK.findall(quicker(PAGES[page])):
+            if kind == "python":
+                exec(compile(code, page, "exec"), names)
+                printed = " ".join(capsys.readouterr().out.split())
+            elif kind == "text" and printed is not None:
+                assert " ".join(code.split()) in printed
+            if kind != "python":
+                printed = None
+
+
+def commands(text: str) -> list[str]:
+    """Return the commands of a page: those of its shell blocks, and in running text those with options."""
+    lines = [
+        line for kind, block in BLOCK.findall(text) if kind == "sh" for line in block.replace("\\\n", "").splitlines()
+    ]
+    lines += re.findall(r"`(arms [^`\n]*--[^`\n]*)`", text)
+    return [part.strip() for line in lines for part in re.sub(r"(^|\s)#.*", "", line).split(";") if part.strip()]
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if commands(text)])
+def test_the_commands_of_a_page_can_be_parsed(page: str) -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    for command in commands(PAGES[page]):
+        words = [word for word in shlex.split(command) if word != "…" and not re.match(r"[A-Z_]+=", word)]
+        if words and words[0] == "make":
+            assert words[1] in targets, command
+        elif words and words[0] == "arms" and words[-1] == "--help":
+            assert words[1] in verbs(), command
+        elif words and words[0] == "arms":
+            assert callable(parse(verbs(), words[1:])), command
+        for script in re.findall(r"\S+\.py\b", command):
+            assert (ROOT / script).exists() or (ROOT / page).with_name(script).exists(), command
+
+
+def test_scripts_that_pages_name_exist() -> None:
+    named = {script for text in PAGES.values() for script in re.findall(r"python\s+(benchmarks/\w+\.py)", text)}
+    assert len(named) > 5
+    assert [script for script in named if not (ROOT / script).is_file()] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_a_page_outside_of_the_site_lead_somewhere(page: str) -> None:
+    """Those inside docs/ are held by the strict build."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = ROOT / (path or page)
+        assert target.exists(), link
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE)
+            assert anchor in {slugify(title.replace("`", ""), "-") for title in titles}, link
+
+
+def test_the_page_of_commands_counts_runs_rightly() -> None:
+    text = PAGES["docs/reproducing.md"]
+    assert f"one table, {len(configs('table1', 'laptop'))} runs" in text
+    one, two = len(configs("table1", "paper")), len(configs("table2", "paper"))
+    assert f"One table is {one} runs (table 1, and 3, which has the same runs) or {two} (table 2, and 4)" in text
+
+
+# ---- tables
 
 
 @pytest.mark.parametrize(
@@ -59,9 +156,6 @@ def test_its_tables_are_those_of_the_results(page: str, words: list[str], rows: 
 
 
 # ---- docs/own_models.md: a user's afternoon, with fewer steps
-
-
-OWN_MODELS = (ROOT / "docs" / "own_models.md").read_text()
 
 
 def small(text: str) -> str:
@@ -95,13 +189,6 @@ def test_the_page_on_own_models_is_true(
 
 
 BOUND_PAGE = ROOT / "docs" / "bound.md"
-
-
-def test_the_code_of_the_bounds_page_runs(tmp_path: Path) -> None:
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", BOUND_PAGE.read_text(), flags=re.DOTALL)))
-    assert "arms.multi_sample_bound" in script.read_text()
-    run(str(script))
 
 
 def test_tables_of_the_bounds_page_are_those_of_the_results() -> None:

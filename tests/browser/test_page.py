@@ -1,4 +1,6 @@
-"""The report in a real browser: Debian's Chromium, headless, driven by Selenium; skipped where either is missing.
+"""The report and the site in a real browser: Debian's Chromium, headless, driven by Selenium; skipped where missing.
+
+The site is the one in the folder that ARMS_SITE names: `make browser` builds it.
 
 Screenshots go to the folder that ARMS_SCREENSHOTS names, else to pytest's temporary one.
 """
@@ -7,7 +9,10 @@ import base64
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +47,13 @@ class Browser:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
-    def open(self, page: Path, width: int = 1200, scheme: str = "light") -> None:
+    def open(self, page: Path | str, width: int = 1200, scheme: str = "light") -> None:
         """Open a page at that width and colour scheme, and wait until its plots are drawn."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        self.driver.get(page.as_uri())
+        self.driver.get(page if isinstance(page, str) else page.as_uri())
         self.wait("return [...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.legend'))")
 
     def wait(self, script: str) -> None:
@@ -229,3 +234,54 @@ def test_evil_names_stay_text(browser: Browser, page: Path) -> None:
     with pytest.raises(NoAlertPresentException):
         _ = browser.driver.switch_to.alert.text
     assert EVIL in browser.driver.find_element("css selector", "#problems").text
+
+
+# ---- the site
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    folder = os.environ.get("ARMS_SITE")
+    if not folder:
+        pytest.skip("needs a built site: make browser")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+SITE_PAGES = ("index", "choosing", "estimators/expectation/midpoint", "reproduced", "categorical", "api/functions")
+
+
+@pytest.mark.parametrize("name", SITE_PAGES)
+def test_pages_of_the_site_fit_and_load_nothing_from_elsewhere(
+    browser: Browser, site: str, pictures: Path, name: str
+) -> None:
+    browser.errors(), browser.requests()
+    for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light")):
+        browser.open(f"{site}/{name}.html", width, scheme)
+        wide, visible = browser.driver.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+        assert wide <= visible
+        browser.screenshot(pictures / f"site-{name.replace('/', '-')}-{width}-{scheme}.png")
+    assert browser.errors() == []
+    asked = browser.requests()
+    assert len(asked) > 5
+    assert [url for url in asked if url.startswith("http") and not url.startswith(site)] == []
+
+
+def test_the_site_can_be_searched(browser: Browser, site: str) -> None:
+    browser.open(f"{site}/index.html")
+    browser.driver.find_element("css selector", ".md-search__input").send_keys("systematic")
+    browser.wait("return document.querySelectorAll('.md-search-result__item').length > 3")
+
+
+def test_formulas_of_the_site_have_their_font(browser: Browser, site: str) -> None:
+    browser.open(f"{site}/estimators/expectation/arms-s.html")
+    browser.wait("return document.fonts.check('16px \"STIX Two Math\"')")
+    tall = browser.driver.execute_script("return document.querySelector('math mfrac').getBoundingClientRect().height")
+    assert tall > 25

@@ -67,6 +67,12 @@ def check_bias(
     An unbiased estimator fails with probability `failure_rate`; the smallest bias that is surely seen shrinks as
     1/sqrt(draws). An estimator marked `unbiased = False` must be seen to be biased; its verdict is "biased".
 
+    Args:
+        estimator: What is tested.
+        draws: Estimates of each table's gradient.
+        failure_rate: How often a right one may fail by chance.
+        seed: Of tables and draws.
+
     >>> from arms import LOORF
     >>> check_bias(LOORF(4), draws=1000).passed
     True

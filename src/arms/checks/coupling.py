@@ -32,6 +32,13 @@ def check_coupling(
 ) -> Report:
     """Test whether a coupling is what ARMS needs, for every n in `counts`, n <= 12.
 
+    Args:
+        coupling: What is tested.
+        counts: Numbers of samples n, each 12 at most.
+        draws: How often n samples are drawn.
+        failure_rate: How often a right one may fail by chance.
+        seed: Of the draws.
+
     >>> from arms import Systematic
     >>> check_coupling(Systematic(), counts=[3], draws=1000).passed
     True

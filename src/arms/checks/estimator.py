@@ -22,6 +22,11 @@ def check_estimator(
 ) -> Report:
     """Test an estimator, given as a class or any function of num_samples, at every budget that it accepts.
 
+    Args:
+        factory: Makes the estimator of a number of samples; a class will do.
+        draws: Estimates of each table's gradient, for the bias.
+        failure_rate: How often a right one may fail by chance.
+
     >>> from arms import LOORF
     >>> check_estimator(LOORF, draws=1000).passed
     True

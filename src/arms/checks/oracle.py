@@ -65,6 +65,11 @@ def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> T
 def exact_bound(log_weight: TensorObjective, logits: Logits, bound_samples: int) -> Tensor:
     """Return E[log(1/K sum_k w(b_k))] over K independent samples of logits `[d]`, attached to them.
 
+    Args:
+        log_weight: Maps states `[m, d]` to log-weights `[m]`.
+        logits: `[d]`, of few latents.
+        bound_samples: K.
+
     >>> exact_bound(lambda b: torch.zeros(len(b)), torch.zeros(2), bound_samples=3)
     tensor(0.)
     """
@@ -94,7 +99,12 @@ def _orders(multiset: tuple[int, ...]) -> int:
 
 
 def random_table(states: int, generator: Generator | None = None) -> Tensor:
-    """Return a random objective value for each of this many states, in float64."""
+    """Return a random objective value for each of this many states, in float64.
+
+    Args:
+        states: How many.
+        generator: Source of the values; the global one unless given.
+    """
     return torch.randn(states, generator=generator, dtype=torch.float64) + 1
 
 

@@ -18,6 +18,12 @@ __all__ = ["univariate_variance"]
 def univariate_variance(estimator: Estimator, logits: Tensor, f0: float, f1: float) -> Tensor | None:
     """Return the exact variance of the estimate at every logit (each a problem of one latent), or None if not known.
 
+    Args:
+        estimator: An estimator, with its n.
+        logits: Any shape; each is a problem of its own.
+        f0: The objective at 0.
+        f1: The objective at 1.
+
     >>> from arms import LOORF
     >>> univariate_variance(LOORF(2), torch.zeros(1), f0=0.0, f1=1.0)
     tensor([0.0625], dtype=torch.float64)

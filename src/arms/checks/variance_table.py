@@ -57,6 +57,7 @@ class VarianceTable:
     """
 
     rows: tuple[VarianceRow, ...]
+    """A line for each estimator."""
     reference: str
     """What the bias scores are held against."""
     score_limit: float

@@ -15,7 +15,9 @@ class Finding:
     """One thing that was looked at."""
 
     name: str
+    """What was looked at."""
     passed: bool
+    """Whether it is as it should be."""
     figure: str
     """What was measured and what it was held against, in words."""
     label: str = ""
@@ -32,7 +34,9 @@ class Report:
     """All findings on one subject."""
 
     subject: str
+    """What was checked."""
     findings: tuple[Finding, ...]
+    """One by one."""
 
     @property
     def passed(self) -> bool:
@@ -65,6 +69,10 @@ def attempt(name: str, look: Callable[[], list[Finding]]) -> list[Finding]:
 
 def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
     """Return the |z| that the largest of this many normal scores exceeds with probability at most `failure_rate`.
+
+    Args:
+        comparisons: How many scores.
+        failure_rate: The probability.
 
     >>> round(score_limit(1, 0.05), 2)
     1.96

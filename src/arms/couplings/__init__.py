@@ -31,10 +31,14 @@ COUPLINGS: Mapping[str, Callable[[], BinaryCoupling]] = {
     "systematic": Systematic,
     "stratified": Stratified,
 }
+"""Name to a function that makes the coupling."""
 
 
 def as_coupling(name: str | Coupling) -> Coupling:
     """Return the coupling of that name; a coupling object is returned as it is.
+
+    Args:
+        name: A name in `arms.COUPLINGS`, or a coupling.
 
     >>> as_coupling("systematic")
     Systematic()

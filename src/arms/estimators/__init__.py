@@ -129,6 +129,7 @@ ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "arms-ms-n-paper": partial(MultiSampleARMS, coupling=Gaussian(), folded=False),
     "arms-ms-s-paper": partial(MultiSampleARMS, coupling=Systematic(), folded=False),
 }
+"""The unbiased ones: name to a function of `num_samples`."""
 
 BIASED_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "st": StraightThrough,
@@ -139,6 +140,7 @@ BIASED_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = {
     "gapped-st": GappedStraightThrough,
     "reinmax": ReinMax,
 }
+"""The biased ones, to compare with: name to a function of `num_samples`."""
 
 ALL_ESTIMATORS: Mapping[str, Callable[[int], Estimator]] = ChainMap(BIASED_ESTIMATORS, ESTIMATORS)  # type: ignore[arg-type]
 """Every name, the unbiased first; a view of both mappings, which sees what a user adds to them."""

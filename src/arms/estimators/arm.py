@@ -23,6 +23,9 @@ from arms.noise import indicator, uniform
 class ARM(Estimator):
     """Augment-REINFORCE-merge, the average of n/2 antithetic pairs.
 
+    Args:
+        num_samples: n, even.
+
     >>> ARM(4)(lambda b: b.sum(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """

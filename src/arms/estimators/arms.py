@@ -25,6 +25,10 @@ from arms.latents import Latent
 class ARMS(Coupled):
     """Antithetic-REINFORCE-Multi-Sample with any coupling; the independent one makes it LOORF, n = 2 makes it DisARM.
 
+    Args:
+        num_samples: n, at least 2.
+        coupling: Of the n samples; the systematic one unless given.
+
     >>> import torch
     >>> ARMS(2)(lambda b: b[..., 0], torch.zeros(1)).grad  # an antithetic pair at p = 1/2 knows this gradient exactly
     tensor([0.2500])

@@ -29,6 +29,12 @@ from arms.latents import Latent
 class MultiSampleARMS(Coupled, MultiSampleLOORF):  # type: ignore[override]
     """ARMS of the K-sample bound, K = n/2 unless given; with `bound_samples=1` it is ARMS of n - 1 samples.
 
+    Args:
+        num_samples: n, even, at least 4.
+        bound_samples: K; n/2 unless given.
+        coupling: Of the n - K samples that are tried; the Dirichlet copula unless given.
+        folded: Whether the direct term is folded into the slots; without, it is the form of the paper.
+
     >>> MultiSampleARMS(10)
     MultiSampleARMS(num_samples=10, folded=True, bound_samples=5, coupling=Dirichlet())
     """

@@ -27,6 +27,10 @@ from arms.latents import Latent
 class ARMSTaylor(ARMS):
     """ARMS with a first-order control variate at the mean: n + 1 evaluations, the last one differentiated.
 
+    Args:
+        num_samples: n, at least 2; one evaluation comes on top.
+        coupling: Of the n samples; the systematic one unless given.
+
     >>> ARMSTaylor(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """

@@ -23,6 +23,10 @@ from arms.latents import Latent
 class ARTS(Estimator):
     """Antithetic-REINFORCE-two-sample, the average of n/2 pairs of a chosen correlation.
 
+    Args:
+        num_samples: n, even.
+        correlation: Of a pair's bits, from -1 to below 1; as negative as each bit allows where that is less.
+
     >>> import torch
     >>> ARTS(2, correlation=0.0)(lambda b: b.sum(-1), torch.zeros(3)).grad.shape
     torch.Size([3])

@@ -43,7 +43,9 @@ class Draw:
     """Points at which the objective is to be evaluated, and what the estimator must remember about them."""
 
     estimator: "Estimator"
+    """What the points were drawn for."""
     latent: Latent
+    """What was drawn, its logits as they were."""
     points: Tensor
     """`[m, *batch, *event]`: the samples, then `extra` other points (midpoints, relaxed samples). Detached, unless
     the estimator's own parameters have a part in where the extra points lie."""
@@ -212,6 +214,9 @@ def variance_loss(estimate: Estimate) -> Tensor:
     """Return the squared norm of the estimate, mean over the batch: what the parameters of an estimator minimise.
 
     The mean of an unbiased estimate does not depend on them, so this differs from its variance by a constant.
+
+    Args:
+        estimate: What calling an estimator with parameters returned.
 
     >>> from arms import REBAR
     >>> estimator = REBAR(2)

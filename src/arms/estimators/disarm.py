@@ -25,6 +25,9 @@ from arms.latents import Latent
 class DisARM(Estimator):
     """DisARM / U2G, the average of n/2 antithetic pairs.
 
+    Args:
+        num_samples: n, even.
+
     >>> DisARM(2)(lambda b: b[..., 0], torch.zeros(1)).grad
     tensor([0.2500])
     """

@@ -25,6 +25,10 @@ from arms.latents import Latent
 class MultiSampleDisARM(SlotEstimator):
     """DisARM of the n/2-sample bound, n/2 antithetic pairs; the first of each pair makes the bound.
 
+    Args:
+        num_samples: n, even; K is half of it.
+        folded: Whether the direct term is folded into the slots; without, it is the form of the paper.
+
     >>> MultiSampleDisARM(4).bound_samples
     2
     """

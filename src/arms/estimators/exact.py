@@ -25,6 +25,9 @@ MOST_LATENTS = 16
 class Exact(Estimator):
     """Enumeration of all joint states, at most 2^16; `num_samples` has no meaning here.
 
+    Args:
+        num_samples: Not looked at.
+
     >>> Exact()(lambda b: b.prod(-1), torch.zeros(2)).grad
     tensor([0.1250, 0.1250])
     """

@@ -21,6 +21,9 @@ from arms.latents import Latent
 class LOORF(Estimator):
     """Leave-one-out REINFORCE (RLOO), n independent samples.
 
+    Args:
+        num_samples: n, at least 2.
+
     >>> import torch
     >>> grad, *_ = LOORF(4)(lambda b: torch.full(b.shape[:-1], 7.0), torch.zeros(3))
     >>> grad  # a constant objective has gradient zero, in every draw

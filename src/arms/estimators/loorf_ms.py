@@ -26,6 +26,11 @@ from arms.latents import Latent
 class MultiSampleLOORF(SlotEstimator):
     """LOORF of the K-sample bound, K = n/2 unless given; the other n - K samples, at least two, are tried in its slots.
 
+    Args:
+        num_samples: n, even, at least 4.
+        bound_samples: K; n/2 unless given.
+        folded: Whether the direct term is folded into the slots; without, it stays apart.
+
     >>> MultiSampleLOORF(10)
     MultiSampleLOORF(num_samples=10, folded=True, bound_samples=5)
     >>> import torch

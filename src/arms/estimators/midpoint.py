@@ -12,13 +12,15 @@ latent k itself. Leaving latent k's own term in (l = k) would be biased, and so 
 Given b + b', any orientation of the differing latents is as likely as any other. So further pairs with the same
 midpoint come by exchanging every latent with probability 1/2, and a pair's C may use the slopes at the other pairs:
 
-    C = 1/2 (slope at the midpoint) + 1/2 (mean slope at the ends of the other pairs of that midpoint)
+$$ C = \tfrac12 \nabla f(m) + \tfrac12\, \mathrm{mean}\,\{\nabla f \text{ at the ends of the other pairs}\},
+   \qquad m = (b + b')/2 $$
 
 The first misses how the other latents, once decided, bend f; the second knows it, with noise. Several midpoints are
 independent draws, or coupled ones, undone as in ARMS. With independent ones, whether latent k differs in its pair at
 all is noise of its own, of which the other midpoints' C know the size:
 
-    Z = mean over midpoints of 1/2 (C~ . s)_k s_k - Cov(b_k) C~_k,   C~ = mean of the other midpoints' C,
+$$ Z_k = \mathrm{mean}\,\big\{\tfrac12 \tilde C_k s_k^2 - \mathrm{Var}(b_k)\, \tilde C_k\big\},
+   \qquad \tilde C = \mathrm{mean}\, C \text{ of the other midpoints}, $$
 
 is subtracted with a coefficient from the other rows of the batch (1/2 where there are none).
 Reference: this project (docs/midpoint.md).

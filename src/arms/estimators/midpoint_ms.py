@@ -38,6 +38,7 @@ class MultiSampleMidpoint(SlotEstimator):
         num_samples: n, even. Evaluations at samples; those at midpoints come on top.
         tried: How many fresh pairs are tried in every slot, the other n - 2 `tried` samples making the bound; with 0, a
             pair for every slot.
+        folded: True: there is no other form.
 
     >>> MultiSampleMidpoint(8).bound_samples, MultiSampleMidpoint(8).evaluations, MultiSampleMidpoint(8).derivatives
     (4, 12, 4)

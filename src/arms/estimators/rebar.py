@@ -34,7 +34,10 @@ FURTHEST = 1000.0  # Bits are certain long before; beyond, infinity would meet i
 class Relaxation(nn.Module):
     """The learnt temperature tau > 0 and scale eta of c(z) = eta f(sigma(z / tau)).
 
-    `shape` must broadcast to the batch: `()` is one pair for all, `(5, 1)` one for each of five replicas.
+    Args:
+        temperature: tau, as it begins.
+        scale: eta, as it begins.
+        shape: Of both, to broadcast to the batch: `()` is one pair for all, `(5, 1)` one for each of five replicas.
 
     >>> Relaxation().temperature
     tensor(0.1000, grad_fn=<ExpBackward0>)

@@ -21,6 +21,9 @@ from arms.latents import Latent
 class Reinforce(Estimator):
     """REINFORCE without a baseline, n independent samples.
 
+    Args:
+        num_samples: n.
+
     >>> import torch
     >>> grad, value, values = Reinforce(4)(lambda b: b.sum(-1), torch.zeros(3))
     >>> grad.shape, values.shape

@@ -23,6 +23,9 @@ from arms.latents import Latent
 class MultiSampleReinforce(MultiSample):
     """REINFORCE of the n-sample bound, without a baseline.
 
+    Args:
+        num_samples: n, which is K too.
+
     >>> import torch
     >>> MultiSampleReinforce(4)(lambda b: b.sum(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])

@@ -93,6 +93,11 @@ class ReplicaControl(nn.Module):
 def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
     """Return the control network of the ARMS paper's VAE: a hidden layer on z, or on [x, z] with x `[*batch, context]`.
 
+    Args:
+        d: How many latents.
+        hidden: Width of the hidden layer.
+        context: Width of x; 0 where the network sees z alone.
+
     >>> relax_control(3)(torch.zeros(4, 5, 3)).shape
     torch.Size([4, 5])
     """

@@ -37,7 +37,10 @@ HIDDEN = 16
 class SteinControl(nn.Module):
     """H: a hidden layer of LeakyReLU units on two numbers, and two outputs, each with a scale that starts at zero.
 
-    `shape` must broadcast to the batch: `()` is one network for all, `(5, 1)` one for each of five replicas.
+    Args:
+        hidden: Width of the hidden layer.
+        shape: To broadcast to the batch: `()` is one network for all, `(5, 1)` one for each of five replicas.
+        generator: Source of the weights; one of its own with seed 0 unless given.
 
     >>> SteinControl()(torch.zeros(4, 5, 3), torch.zeros(4, 5, 1)).shape
     torch.Size([4, 5, 3, 2])

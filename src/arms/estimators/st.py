@@ -23,6 +23,9 @@ from arms.latents import Latent, OneHot
 class StraightThrough(SlopeEstimator):
     """The plain straight-through estimator, n independent samples. Biased.
 
+    Args:
+        num_samples: n.
+
     >>> import torch
     >>> StraightThrough(4)(lambda b: b @ torch.tensor([1.0, -3.0]), torch.zeros(2)).grad
     tensor([ 1., -3.])

@@ -22,6 +22,9 @@ from arms.estimators.biased import SlopeEstimator
 class SigmoidStraightThrough(SlopeEstimator):
     """The straight-through estimator times p (1 - p), n independent samples. Biased.
 
+    Args:
+        num_samples: n.
+
     >>> import torch
     >>> SigmoidStraightThrough(4)(lambda b: b @ torch.tensor([1.0, -3.0]), torch.zeros(2)).grad
     tensor([ 0.2500, -0.7500])

@@ -39,6 +39,9 @@ class Unordered(Estimator):
 
     For a single latent, or few states that carry the mass. Its value, too, is weighted: the mean of f without bias.
 
+    Args:
+        num_samples: n, at least 2, and at most as many as there are joint states.
+
     >>> Unordered(4)(lambda b: b.prod(-1), torch.zeros(2)).grad  # four states of two bits: all there are
     tensor([0.1250, 0.1250])
     """

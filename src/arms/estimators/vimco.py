@@ -25,6 +25,10 @@ from arms.latents import Latent
 class VIMCO(MultiSample):
     """VIMCO, n independent samples, n-sample bound.
 
+    Args:
+        num_samples: n, which is K too.
+        baseline: How a slot is guessed from the others: by their geometric or their arithmetic mean.
+
     >>> grad, *_ = VIMCO(4)(lambda b: torch.full(b.shape[:-1], 7.0), torch.zeros(3))
     >>> grad  # equal weights carry no signal
     tensor([0., 0., 0.])

@@ -45,7 +45,11 @@ NO_FIELDS = ("schema", "data_path", "lengthened")
 
 
 class Run:
-    """One run directory. Every file is replaced whole or appended by a line: a crash leaves nothing half-written."""
+    """One run directory. Every file is replaced whole or appended by a line: a crash leaves nothing half-written.
+
+    Args:
+        path: The directory; it need not be there yet.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)

@@ -1,0 +1,1 @@
+"""What the site has beside its written pages: facts of the code and numbers of result files, as Markdown."""

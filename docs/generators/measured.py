@@ -1,0 +1,235 @@
+"""Measured numbers, read from the committed result files: tables for pages, and what each estimator's page says."""
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import arms
+from generators.repository import ROOT
+
+BUDGET = 6
+"""Evaluations, at most, of the tables."""
+STEPS = 20_000
+"""Of training, before the variance was measured."""
+NETWORKS = ("linear", "nonlinear")
+Row = dict[str, Any]
+
+
+@cache
+def result(name: str) -> Any:
+    """Return a result file."""
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def source(name: str, depth: int = 0) -> str:
+    """Return a link to a result file and the script that made it, from a page that many folders below docs/."""
+    return f"[{name}.json]({'../' * (depth + 1)}benchmarks/results/{name}.json), by `python benchmarks/{name}.py`"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """Return a table in Markdown, numbers to the right of the first columns."""
+    line = ["---"] * left + ["--:"] * (len(columns) - left)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [columns, line, *rows])
+
+
+def shown(ratio: float) -> str:
+    """Return a ratio with two digits that mean something."""
+    return f"{ratio:.2f}" if ratio >= 0.095 else f"{ratio:#.2g}"
+
+
+def vae_rows(name: str | None = None, budget: int = BUDGET, steps: int = STEPS) -> list[Row]:
+    """Return the rows of the measurement on trained VAEs, of one estimator or of all."""
+    return [
+        row
+        for row in result("vae_variance")["rows"]
+        if row["budget"] == budget and row["steps"] == steps and name in (None, row["estimator"])
+    ]
+
+
+def step_time(name: str, n: int) -> str:
+    """Return the time of a training step on one CPU thread, over that of LOORF with six samples; empty if not there."""
+    rows = result("train_step_slopes")["rows"]
+    times = {(row["contender"].removesuffix(" R=1"), row["n"]): row["time / by hand"] for row in rows}
+    return f"{times[name, n] / times['loorf', BUDGET]:.2f}" if (name, n) in times else ""
+
+
+def overhead(name: str) -> str:
+    """Return the time of a step at ten samples, over that of LOORF; empty if it was not measured."""
+    ratios = result("estimator_overhead")["ratios"]
+    if not any(measured.endswith("-paper") for measured in ratios):  # from before the plain names were folded
+        ratios = {f"{key}-paper" if f"{key}-paper" in arms.ESTIMATORS else key: ratio for key, ratio in ratios.items()}
+    return f"{ratios[name] / ratios['loorf']:.2f}" if name in ratios else ""
+
+
+def by_network(rows: Sequence[Row]) -> list[Row]:
+    """Return the two rows of an estimator, linear first."""
+    return [next(row for row in rows if row["network"] == network) for network in NETWORKS]
+
+
+def linked(name: str, folder: str) -> str:
+    return f"[`{name}`](estimators/{folder}/{name}.md)"
+
+
+def variance_table() -> str:
+    """Return the table of the unbiased: work, variance on trained VAEs, time."""
+    rows = [row for row in vae_rows() if row["unbiased"]]
+    names = list(dict.fromkeys(row["estimator"] for row in rows))
+    lines = []
+    for name in sorted(
+        names, key=lambda name: by_network([row for row in rows if row["estimator"] == name])[0]["ratio"]
+    ):
+        linear, nonlinear = by_network([row for row in rows if row["estimator"] == name])
+        lines.append(
+            [linked(name, "expectation"), str(linear["evaluations"]), str(linear["derivatives"])]
+            + [shown(row["ratio"]) for row in (linear, nonlinear)]
+            + [step_time(name, linear["n"]), overhead(name)]
+        )
+    columns = ["estimator", "evaluations", "derivatives", "linear", "nonlinear", "time, n as here", "time, n = 10"]
+    return table(columns, lines)
+
+
+def bias_table() -> str:
+    """Return the table of the biased: how far the mean estimate is from the gradient, and the variance."""
+    rows = [row for row in vae_rows() if not row["unbiased"]]
+    lines = []
+    for name in dict.fromkeys(row["estimator"] for row in rows):
+        both = by_network([row for row in rows if row["estimator"] == name])
+        bias = [f"{row['bias']:.3f} ± {row['bias_error']:.3f}" for row in both]
+        lines.append([linked(name, "biased"), *bias, *(shown(row["ratio"]) for row in both)])
+    return table(["estimator", "bias, linear", "bias, nonlinear", "variance, linear", "variance, nonlinear"], lines)
+
+
+def toy_table() -> str:
+    """Return the table of the toy problem."""
+    numbers = result("toy_variance")
+    names = list(next(iter(numbers.values())))
+    return table(
+        ["n", *(f"`{name}`" for name in names)],
+        [[n, *(shown(of[name]) for name in names)] for n, of in numbers.items()],
+    )
+
+
+# ---- what the page of an estimator says
+
+
+def about(name: str) -> str:
+    """Return everything that was measured of an estimator, as Markdown for its page, which is two folders down."""
+    parts = [_on_vaes(name), _on_toy(name), _on_bounds(name), _on_categories(name), _time(name)]
+    return "\n\n".join(part for part in parts if part) or "Not in any of the committed measurements."
+
+
+def _on_vaes(name: str) -> str:
+    rows = [row for row in result("vae_variance")["rows"] if row["estimator"] == name]
+    if not rows:
+        note = result("vae_variance")["notes"].get(name)
+        return f"On trained VAEs it was not measured ({note})." if note else ""
+    lines = []
+    for budget in sorted({row["budget"] for row in rows}):
+        mine = by_network(vae_rows(name, budget)) if vae_rows(name, budget) else []
+        if mine:
+            cells = [str(mine[0]["evaluations"]), str(mine[0]["derivatives"]), *(shown(row["ratio"]) for row in mine)]
+            lines.append(cells + ([] if mine[0]["unbiased"] else [f"{row['bias']:.3f}" for row in mine]))
+    columns = ["evaluations", "derivatives", "linear", "nonlinear"]
+    unbiased = rows[0]["unbiased"]
+    columns += [] if unbiased else ["bias, linear", "bias, nonlinear"]
+    note = result("vae_variance")["notes"].get(name)
+    more = "" if unbiased else ", and bias as a share of the gradient"
+    words = (
+        f"**On VAEs** trained for {STEPS:,} steps on dynamic MNIST, 200 latents: variance over that of LOORF at as "
+        f"many evaluations{more} ({source('vae_variance', 2)}){f'; {note}' if note else ''}."
+    )
+    parts = [words, table(columns, lines, left=0)]
+    return "\n\n".join([*parts, _wins(name)] if unbiased else parts)
+
+
+def _wins(name: str) -> str:
+    """Return in how many cases the estimator has the lowest variance of the unbiased ones."""
+    cases: dict[tuple[str, int, int], list[Row]] = {}
+    for row in result("vae_variance")["rows"]:
+        if row["unbiased"]:
+            cases.setdefault((row["network"], row["steps"], row["budget"]), []).append(row)
+    won = [case for case, rows in cases.items() if min(rows, key=lambda row: row["ratio"])["estimator"] == name]
+    cases_of_it = [case for case, rows in cases.items() if name in {row["estimator"] for row in rows}]
+    if not won:
+        return f"It has the lowest variance of the unbiased ones in none of the {len(cases_of_it)} cases measured."
+    budgets: dict[tuple[str, int], list[str]] = {}
+    for network, steps, budget in won:
+        budgets.setdefault((network, steps), []).append(str(budget))
+    told = "; ".join(
+        f"{network}, {'untrained' if steps == 1 else f'{steps:,} steps'}, at most {' or '.join(counts)} evaluations"
+        for (network, steps), counts in budgets.items()
+    )
+    return f"It has the lowest variance of the unbiased ones in {len(won)} of {len(cases_of_it)} cases: {told}."
+
+
+def _on_toy(name: str) -> str:
+    numbers = result("toy_variance")
+    if name not in numbers["2"]:
+        return ""
+    cells = [shown(of[name]) for of in numbers.values()]
+    return (
+        "**On the paper's toy problem**, one latent: variance over that of LOORF, mean over p from 0.1 to 0.9, from "
+        f"closed forms ({source('toy_variance', 2)}).\n\n" + table([f"n = {n}" for n in numbers], [cells], left=0)
+    )
+
+
+def _on_bounds(name: str) -> str:
+    rows = [row for row in result("bound_variance")["rows"] if row["estimator"] == name and row["steps"] == STEPS]
+    if not rows:
+        return ""
+    lines = []
+    for n in sorted({row["n"] for row in rows}):
+        both = by_network([row for row in rows if row["n"] == n])
+        facts = [str(both[0][key]) for key in ("evaluations", "derivatives", "bound_samples")]
+        lines.append([str(n), *facts, *(shown(row["ratio"]) for row in both)])
+    return (
+        f"**On VAEs** trained for {STEPS:,} steps: variance of the whole gradient over that of VIMCO with K = n "
+        f"({source('bound_variance', 2)}).\n\n"
+        + table(["n at most", "evaluations", "derivatives", "K", "linear", "nonlinear"], lines, left=0)
+    )
+
+
+def _on_categories(name: str) -> str:
+    rows = [row for row in _sampled() if row["estimator"] == name]
+    if not rows or name == "loorf":
+        return ""
+    lines = []
+    for n in sorted({row["n"] for row in rows}):
+        mine = [row for row in rows if row["n"] == n]
+        ratios = sorted(row["ratio"] for row in mine)
+        won = sum(_lowest(row) for row in mine)
+        lines.append(
+            [str(n), str(len(mine)), shown(ratios[0]), shown(ratios[len(ratios) // 2]), shown(ratios[-1]), str(won)]
+        )
+    return (
+        "**Of categories**, on random tables, toys and networks of 1 to 60 latents: variance over that of LOORF at as "
+        f"many evaluations ({source('categorical_variance', 2)}; problem by problem in "
+        "[Categorical latents](../../categorical.md)).\n\n"
+        + table(["n", "problems", "lowest", "median", "highest", "lowest of all in"], lines, left=0)
+    )
+
+
+def _sampled() -> list[Row]:
+    """Return the rows of categories, but for those of the enumeration that others were held against."""
+    return [row for row in result("categorical_variance")["rows"] if row["estimator"] != "exact"]
+
+
+def _lowest(row: Row) -> bool:
+    """Return whether a row is the lowest of its problem and n, among those that are as unbiased."""
+    rivals = [
+        other["ratio"]
+        for other in _sampled()
+        if (other["problem"], other["n"], other["unbiased"]) == (row["problem"], row["n"], row["unbiased"])
+    ]
+    return bool(row["ratio"] == min(rivals))
+
+
+def _time(name: str) -> str:
+    ratio = overhead(name)
+    if not ratio:
+        return ""
+    return (
+        f"**Time.** A step of a linear VAE at n = 10 takes {ratio} times as long as with `loorf`, one CPU thread "
+        f"({source('estimator_overhead', 2)})."
+    )

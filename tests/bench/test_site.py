@@ -1,0 +1,235 @@
+"""The site: built strictly, with nothing loaded from elsewhere; a page for everything that has a name."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import griffe
+import pytest
+from generators import colours, measured, navigation, pages, picture, repository
+from generators.doctests import fenced
+from generators.mathematics import as_mathml
+
+import arms
+import arms.bench
+import arms.checks
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    # Not --quiet: what it hides is not counted by --strict either.
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    told = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=told, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in done.stderr.splitlines() if line and not line.startswith("INFO ")] == []
+    return folder
+
+
+def test_it_is_built_strictly_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    """All that needs the built site, in one test: else every worker would build one."""
+    check_that_nothing_is_loaded(site)
+    check_what_is_made_at_build_time(site)
+    check_that_every_public_name_is_there(site)
+
+
+def check_that_nothing_is_loaded(site: Path) -> None:
+    every = list(site.rglob("*.html"))
+    assert len(every) > 80
+    loads = r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*\shref="(?:https?:)?//(?!squidfunk)'
+    for page in every:
+        html = page.read_text()
+        assert re.findall(loads, html) == [], page
+        assert "arithmatex" not in html, page  # every formula was turned into MathML
+        assert 'class="doc-object doc-unknown"' not in html, page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(\s*[\"']?(?:https?:)?//", style.read_text()), style
+    assert (site / "assets" / "math.woff").stat().st_size > 50_000
+    assert max(page.stat().st_size for page in every) < 1_000_000
+
+
+def check_what_is_made_at_build_time(site: Path) -> None:
+    choosing = (site / "choosing.html").read_text()
+    assert "<!-- " not in re.sub(
+        r"<!-- (?:Determine|Page|Table)", "", choosing.split("<article", 1)[1].split("</article")[0]
+    )
+    for name in ("midpoint", "arms-s", "loorf", "reinmax", "st"):
+        assert f">{name}</code></a>" in choosing
+    linked = re.findall(r'<a href="(estimators/[^"]+)">', picture.draw())
+    assert len(linked) == 6
+    assert all((site / page).is_file() for page in linked)
+    assert 'class="difference above beyond"' in (site / "reproduced.html").read_text()
+    assert (site / "repository" / "benchmarks" / "results" / "vae_variance.json").is_file()
+    assert (site / "repository" / "results" / "index.html").is_file()
+    assert "Unreleased" in (site / "changelog.html").read_text()
+
+
+@pytest.mark.parametrize("name", [*arms.ESTIMATORS, *arms.BIASED_ESTIMATORS])
+def test_every_estimator_has_a_whole_page(name: str) -> None:
+    estimator = arms.as_estimator(name, 8)
+    text = pages.Text.of(estimator)
+    assert "$$" in text.formula
+    assert text.why.startswith("Unbiased because" if estimator.unbiased else "Biased because")
+    assert len(text.why) > 60
+    assert text.reference
+    page = pages.estimator_pages()[f"estimators/{pages.folder(name)}/{name}.md"]
+    cost = page.split("## Cost")[1].split("## Measured")[0]
+    if estimator.evaluations is not None:
+        assert re.search(rf"\| 8 \| {estimator.evaluations} \| {estimator.derivatives} \|", cost)
+    made = eval(pages.in_python(name), {"arms": arms})
+    assert made.num_samples == estimator.num_samples or estimator.evaluations is None
+    assert type(made) is type(estimator)
+    assert vars(made) | {"num_samples": 0, "relaxation": 0, "control": 0} == vars(estimator) | {
+        "num_samples": 0, "relaxation": 0, "control": 0,
+    }  # fmt: skip
+    index = pages.estimator_pages()["estimators/index.md"]
+    assert f"[`{name}`]({pages.folder(name)}/{name}.md)" in index
+
+
+@pytest.mark.parametrize("name", list(arms.COUPLINGS))
+def test_every_coupling_has_a_page(name: str) -> None:
+    page = pages.coupling_pages()[f"couplings/{name}.md"]
+    assert "## Correlation" in page
+    assert "## How" in page or name == "independent"
+    assert f"arms.{arms.COUPLINGS[name]()!r}" in page
+
+
+def test_correlations_are_right() -> None:
+    # By hand: two bits of p = 1/2 at their most negative are each other's complement; four hold two ones, -1/3.
+    (half,) = [line for line in pages.correlations(arms.Systematic()).splitlines() if line.startswith("| 0.5 ")]
+    assert half.startswith("| 0.5 | \u22121.000 (\u22121.000) | \u22120.333 (\u22120.333) |")
+    assert "| 0.5 | 0.000 (\u22121.000)" in pages.correlations(arms.Independent())
+
+
+# ---- the API reference
+
+
+def parameters_with_docs(module: ModuleType, name: str) -> set[str]:
+    """Return the arguments that the docstrings of a class, of its fields, of its __init__ or of a function explain."""
+    thing = getattr(module, name)
+    found: set[str] = set()
+    for documented in [thing, getattr(thing, "__init__", None)]:
+        sections = griffe.parse_google(griffe.Docstring(inspect.getdoc(documented) or ""), warnings=False)
+        for section in sections:
+            if section.kind is griffe.DocstringSectionKind.parameters:
+                found |= {parameter.name for parameter in section.value}
+    if inspect.isclass(thing):
+        source = griffe.visit(thing.__module__, Path(inspect.getfile(thing)), Path(inspect.getfile(thing)).read_text())
+        found |= {field for field, member in source[thing.__name__].members.items() if member.docstring}
+    return found
+
+
+PUBLIC = [(module, name) for module in (arms, arms.checks, arms.bench) for name in module.__all__ if name != "checks"]
+
+
+@pytest.mark.parametrize(("module", "name"), PUBLIC, ids=lambda part: getattr(part, "__name__", part))
+def test_every_public_name_is_documented(module: ModuleType, name: str) -> None:
+    thing = getattr(module, name)
+    if not callable(thing):
+        return
+    assert thing.__doc__
+    arguments = {each for each in inspect.signature(thing).parameters if each not in ("args", "kwargs")}
+    assert arguments - parameters_with_docs(module, name) == set()
+
+
+def test_the_api_reference_has_every_public_name() -> None:
+    listed = [name for _, _, names in pages.API.values() for name in names]
+    assert sorted([*listed, "checks"]) == sorted(arms.__all__)
+
+
+def check_that_every_public_name_is_there(site: Path) -> None:
+    lines = {line.strip() for page in (site / "api").glob("*.html") for line in page.read_text().splitlines()}
+    wanted = {f"{module.__name__}.{name}" for module, name in PUBLIC} - {"arms.checks.variance"}  # it is arms.variance
+    assert wanted - lines == set()
+
+
+# ---- the parts
+
+
+def test_formulas_become_mathml() -> None:
+    inline = as_mathml(r'<span class="arithmatex">\(a &lt; b_i\)</span>')
+    block = as_mathml('<div class="arithmatex">\\[\n\\frac{1}{n}\n\\]</div>')
+    assert inline.startswith("<math")
+    assert "<mo>&#x0003C;</mo>" in inline
+    assert "<msub>" in inline
+    assert block.startswith('<div class="formula"><math')
+    assert "<mfrac>" in block
+
+
+def test_examples_in_docstrings_are_fenced() -> None:
+    text = "Add.\n\n>>> 1 + 1\n2\n\nThen more.\n\n    >>> x = [\n    ...     1]\n"
+    made = "Add.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nThen more.\n\n    ```pycon\n    >>> x = [\n    ...     1]\n    ```\n"
+    assert fenced(text) == made
+
+
+def test_differences_are_coloured_by_their_standard_errors() -> None:
+    cells = ["+0.42 (+0.9)", "\u22120.25 (\u22121.8)", "<strong>+1.11 (+8.6)</strong>", "not one (x)"]
+    html = colours.coloured("<table>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</table>")
+    assert html.startswith('<p class="legend">')
+    assert '<td class="difference above within-1">+0.42' in html
+    assert '<td class="difference below within-2">\u22120.25' in html
+    assert '<td class="difference above beyond"><strong>+1.11' in html
+    assert "<td>not one" in html
+    with pytest.raises(ValueError, match="has none"):
+        colours.coloured("<table></table>")
+
+
+def test_the_navigation_takes_pages_once(tmp_path: Path) -> None:
+    for page in ("a.md", "b/index.md", "b/one.md", "b/c/two.md"):
+        (tmp_path / page).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / page).write_text("# Title")
+    nav = ["a.md", {"B": ["b/index.md", "b/*", {"C": "b/c/*"}]}, {"Made": "m/*"}]
+    made = navigation.expanded(nav, str(tmp_path), ["m/x.md"])
+    assert made == ["a.md", {"B": ["b/index.md", "b/one.md", {"C": ["b/c/two.md"]}]}, {"Made": ["m/x.md"]}]
+
+
+def test_links_out_of_docs_lead_to_copies() -> None:
+    text = "[r](../../README.md) [x](../layers.md#a) [w](https://example.org)"
+    made = repository.relinked(text, "recipes/ddp.md")
+    assert made == "[r](../repository/README.md) [x](../layers.md#a) [w](https://example.org)"
+    with pytest.raises(ValueError, match="nowhere"):
+        repository.copies({"index.md": "[no](../nowhere.json)"})
+
+
+def test_measured_tables_hold_the_numbers_of_their_files() -> None:
+    # By hand, from the rows of vae_variance.json and toy_variance.json.
+    rows = [row for row in measured.result("vae_variance")["rows"] if (row["budget"], row["steps"]) == (6, 20_000)]
+    (linear,) = [r for r in rows if (r["network"], r["estimator"]) == ("linear", "midpoint")]
+    (line,) = [text for text in measured.variance_table().splitlines() if "[`midpoint`]" in text]
+    assert f"| 5 | 5 | {linear['ratio']:.3f} |" in line
+    (st,) = [r for r in rows if (r["network"], r["estimator"]) == ("linear", "st")]
+    assert f"| {st['bias']:.3f} ± {st['bias_error']:.3f} |" in measured.bias_table()
+    assert (
+        f"| 4 | 1.05 | 0.84 | 1.00 | 0.31 | {measured.result('toy_variance')['4']['arms-s']:.2f} |"
+        in measured.toy_table()
+    )
+    assert "in none of the 18 cases" in measured.about("loorf")
+    assert re.search(r"lowest variance of the unbiased ones in \d+ of 18 cases", measured.about("midpoint"))
+
+
+def test_times_of_bounds_are_those_of_the_form_that_was_measured() -> None:
+    """The file of times is older than the folded estimators, and its plain names are the papers' forms."""
+    ratios = measured.result("estimator_overhead")["ratios"]
+    assert "disarm-ms-paper" not in ratios
+    assert measured.overhead("disarm-ms") == ""
+    assert measured.overhead("disarm-ms-paper") == f"{ratios['disarm-ms'] / ratios['loorf']:.2f}"
+    assert measured.overhead("vimco") == f"{ratios['vimco'] / ratios['loorf']:.2f}"
+
+
+def test_what_the_recipe_of_relax_says_was_measured() -> None:
+    assert 2.75 < float(measured.overhead("relax")) < 3.5  # "some three times as long"
+    tables = re.split(r"\n(?=dynamic-mnist|omniglot)", (ROOT / "docs" / "midpoint.md").read_text())[1:5]
+    assert len(tables) == 4
+    for table in tables:
+        bound = {
+            name: float(cells.split(" | ")[3].split(" ± ")[0])
+            for name, cells in re.findall(r"^\| (midpoint|relax) \| (.*)$", table, flags=re.MULTILINE)[:2]
+        }
+        assert bound["midpoint"] > bound["relax"]
