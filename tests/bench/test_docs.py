@@ -16,6 +16,7 @@ from arms.bench.cli import main, verbs
 from arms.bench.cli.parsing import parse
 from arms.bench.experiments import configs
 from arms.bench.formatting import format_mean_std
+from arms.bench.reports.paper import all_printed
 from arms.bench.runs.directory import Run
 from arms.bench.runs.packs import find_runs
 
@@ -218,10 +219,22 @@ def test_the_page_of_reproduced_numbers_is_what_its_script_prints() -> None:
     assert run("benchmarks/reproduced.py") == (DOCS / "reproduced.md").read_text()
     (covered,) = re.findall(r"\| all \| (\d+ \| \*\*\d+)\*\*", (DOCS / "reproduced.md").read_text())
     total, ours = covered.split(" | **")
-    assert f"that they cover, {ours} of {total}, beside ours" in (ROOT / "README.md").read_text()
+    assert f"{ours} of its {total} numbers beside ours" in PAGES["README.md"]
+    assert f"that they cover, {ours} of {total}, beside ours" in PAGES["docs/full_runs.md"]
+    assert f"that they cover beside ours, {ours} of {total}" in (ROOT / "CHANGELOG.md").read_text()
     # By hand: -0.25 / sqrt((0.30**2 + 0.05**2) / 5) = -1.8.
     by_hand = "| 4 | `disarm` | 2 | -113.26 ± 0.05 | -113.51 ± 0.30 | -0.25 (-1.8) |".replace("-", "\u2212")
     assert by_hand in (DOCS / "reproduced.md").read_text()
+
+
+def test_a_column_of_the_paper_is_there_twice() -> None:
+    found = all_printed()
+    alike = [
+        number.mean == found[*key[:4], "disarm"].mean
+        for key, number in found.items()
+        if key[4] == "disarm-ms" and number.table == 2
+    ]
+    assert f"in {sum(alike)} of {len(alike)} rows" in PAGES["docs/released_code.md"]
 
 
 def bound(one: Run, split: str, count: int) -> str:
@@ -231,7 +244,7 @@ def bound(one: Run, split: str, count: int) -> str:
 
 
 def test_the_tables_of_full_runs_are_those_of_the_results() -> None:
-    lines = (ROOT / "README.md").read_text().splitlines()
+    lines = PAGES["docs/full_runs.md"].splitlines()
     assert len(MNIST_RUNS) == 20
     for one in MNIST_RUNS:
         config = one.config()
@@ -257,4 +270,4 @@ def test_the_ratios_of_gradient_variances_are_those_of_the_results(network: str,
     loorf = last_variance(network, n, "loorf")
     names = ("disarm", "arms-d", "arms-n", "arms-s")
     ratios = [f"{last_variance(network, n, name) / loorf:.2f}" for name in names]
-    assert f"\n| {network}, n = {n} | {' | '.join(ratios)} |\n" in (ROOT / "README.md").read_text()
+    assert f"\n| {network}, n = {n} | {' | '.join(ratios)} |\n" in PAGES["docs/full_runs.md"]

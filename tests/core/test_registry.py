@@ -4,7 +4,6 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -174,9 +173,3 @@ def test_public_names_are_documented(module: object) -> None:
         thing = getattr(module, name)
         if inspect.isclass(thing) or inspect.isfunction(thing):
             assert thing.__doc__, f"{name} has no docstring"
-
-
-def test_readme_names_every_estimator() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    for name in ALL_ESTIMATORS:
-        assert f"`{name}`" in readme
