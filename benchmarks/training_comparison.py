@@ -163,19 +163,21 @@ def show(args: argparse.Namespace) -> None:
     best = best_rows(result["rows"])
     for network, budget in dict.fromkeys((row["network"], row["budget"]) for row in best):
         print(f"\n{network}, at most {budget} evaluations\n")
-        print("| estimator | evaluations | derivatives | rate | test bound, K = 1 | K = 100 | us per step and seed |")
-        print("|---|--:|--:|--:|--:|--:|--:|")
+        print("| estimator | evaluations | derivatives | rate | test bound, K = 1 | K = 100 |")
+        print("|---|--:|--:|--:|--:|--:|")
         mine = [row for row in best if (row["network"], row["budget"]) == (network, budget)]
         for row in sorted(mine, key=lambda row: -mean(row["test"][str(BOUND)])):
             cells = [f"{mean(row['test'][k]):.2f} ± {stdev(row['test'][k]):.2f}" for k in ("1", str(BOUND))]
-            name = f"{row['estimator']}, {row['layer_samples']}" if row["layers"] else row["estimator"]
-            cost = row["us per step of the pack"] / row["replicas of the pack"]
+            scheme = [row["layer_samples"]] if row["layers"] else []
+            name = ", ".join([row["estimator"], *([row["remark"]] if "remark" in row else []), *scheme])
             work = f"{row['evaluations']} | {row['derivatives']} | {row['learning_rate']:g}"
-            print(f"| {name} | {work} | {' | '.join(cells)} | {cost:.1f} |")
+            print(f"| {name} | {work} | {' | '.join(cells)} |")
     for row in best:
         if "variance" in row:
             unit = row["variance"]["loorf, chains"]
-            print(f"\nvariance / loorf chains' at {row['network']} models of {row['estimator']}: layer by layer\n")
+            print(f"\nvariance / loorf chains' at {row['network']} models of {row['estimator']}\n")
+            print("| estimator | " + " | ".join(f"layer {layer + 1}" for layer in range(len(unit))) + " |")
+            print("|---|" + "--:|" * len(unit))
             for name, found in row["variance"].items():
                 print(f"| {name} | " + " | ".join(f"{a / b:.3f}" for a, b in zip(found, unit, strict=True)) + " |")
 

@@ -147,6 +147,10 @@ def test_the_page_of_commands_counts_runs_rightly() -> None:
             ["benchmarks/categorical_training.py", "show", "--output", str(RESULTS / "categorical_training.json")],
             r"\| [a-z].* ± ",
         ),
+        *(
+            (page, ["benchmarks/training_comparison.py", "show", "--output", str(RESULTS / file)], r"\| [a-z].*\d \|")
+            for page, file in (("layers.md", "layer_training.json"), ("bound.md", "bound_training.json"))
+        ),
     ],
 )
 def test_its_tables_are_those_of_the_results(page: str, words: list[str], rows: str) -> None:
