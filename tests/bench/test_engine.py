@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from arms.bench import models
-from arms.bench.config import Precision, TrainConfig
+from arms.bench.config import LayerSamples, Precision, TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.ensemble import ensemble_trainer
 from arms.bench.models import Network
@@ -200,7 +200,19 @@ def test_engine_and_eager_agree(name: str, precision: Precision, network: Networ
     from it. TF32 turns more of them: there it is enough that gradients are far from those on other noise, which are
     1.4 apart.
     """
-    config = replace(SMALL, estimator=name, network=network, precision=precision)
+    check_executions(replace(SMALL, estimator=name, network=network, precision=precision))
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [("loorf", "chains"), ("arms-s", "chains"), ("midpoint", "chains"), ("disarm", "separate")],
+)
+def test_engine_and_eager_agree_on_layers(name: str, scheme: LayerSamples) -> None:
+    check_executions(replace(SMALL, estimator=name, num_samples=4, layers=(20, 8), layer_samples=scheme))
+
+
+def check_executions(config: TrainConfig) -> None:
     trainers = []
     for execution in ("eager", "graph", "compiled"):
         trainer = Trainer(config, noise_images(), "cuda")
@@ -213,7 +225,7 @@ def test_engine_and_eager_agree(name: str, precision: Precision, network: Networ
         for ours, theirs in zip(recent_gradients(other), recent_gradients(eager), strict=True):
             apart = (ours - theirs).flatten(1).norm(dim=1) / theirs.flatten(1).norm(dim=1)
             assert apart.max() <= 0.5
-            assert precision == "medium" or apart.min() <= 2e-3
+            assert config.precision == "medium" or apart.min() <= 2e-3
 
 
 def recent_gradients(trainer: Trainer) -> list[Tensor]:
