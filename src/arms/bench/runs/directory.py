@@ -9,6 +9,7 @@ provenance.json  versions, device, command, wall time
 events.*         the metrics again, for TensorBoard, where it is installed
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -454,10 +456,10 @@ class _DamagedError(Exception):
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None]:
     """Return the tensors, and the digest of the run that they belong to where the file names it."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="pt") as file:
+        with _opened(path) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             metadata = file.metadata() or {}
     except SafetensorError as error:
@@ -473,13 +475,27 @@ def _fields(config: TrainConfig) -> dict[str, object]:
 
 
 def _step_in(path: Path) -> int | None:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="pt") as file:
+        with _opened(path) as file:
             return step_of({COUNTS: file.get_tensor(COUNTS)})
     except (SafetensorError, OSError, IndexError):
         return None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a checkpoint; one that another process renames, as it saves, is not found."""
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except RuntimeError as error:  # of PyTorch, which opens it after safetensors did
+        if "No such file" not in str(error):
+            raise
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
