@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from arms.bench.config import TrainConfig
+from arms.bench.runs.copies import copy_run
 from arms.bench.runs.directory import BusyError
 from arms.bench.runs.live_run import DivergedError
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TerminatedError
@@ -40,6 +41,8 @@ class Settings:
     """As many in every worker: sums over more threads are rounded otherwise."""
     data_dir: Path | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
+    copy_to: str | None = None
+    """Address of a folder into which runs are copied once they have ended."""
 
 
 @dataclass(frozen=True)
@@ -63,23 +66,31 @@ def carry_out(work: Work, settings: Settings, device: str) -> Outcome:
     sys.argv = list(settings.command)
     torch.set_num_threads(settings.threads)
     lines: list[str] = []
+    kind: Kind = "done"
     try:
-        train_together(
-            work.configs,
-            work.paths,
-            device=device,
-            data_dir=settings.data_dir,
-            checkpoint_seconds=settings.checkpoint_seconds,
-            progress=False,
-            notify=lines.append,
-        )
-    except DivergedError as error:
-        return Outcome("diverged", (*lines, str(error)))
+        try:
+            train_together(
+                work.configs,
+                work.paths,
+                device=device,
+                data_dir=settings.data_dir,
+                checkpoint_seconds=settings.checkpoint_seconds,
+                progress=False,
+                notify=lines.append,
+            )
+        except DivergedError as error:
+            kind = "diverged"
+            lines.append(str(error))
+        if settings.copy_to:
+            for path in work.paths:
+                copy_run(path, settings.copy_to)
     except BusyError as error:
         return Outcome("busy", (str(error),))
     except TerminatedError as error:  # the machine is taken away, and the run saved
         return Outcome("lost", (f"terminated, {error}",))
+    except OSError as error:  # a disk, a network: it may be better later, or elsewhere
+        return Outcome("lost", (*lines, f"{type(error).__name__}: {error}"))
     except Exception as error:  # one bad run must not end a sweep of a thousand
         said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return Outcome("failed", (*lines, " ".join(said.split())))
-    return Outcome("done", tuple(lines))
+    return Outcome(kind, tuple(lines))
