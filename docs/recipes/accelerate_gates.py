@@ -1,4 +1,7 @@
-"""The same training with Accelerate: accelerate launch --num_processes 2 accelerate_gates.py (--cpu without GPUs)."""
+"""The same training with Accelerate, on two GPUs: accelerate launch --num_processes 2 accelerate_gates.py.
+
+On CPUs: ACCELERATE_USE_CPU=true torchrun --nproc-per-node 2 accelerate_gates.py
+"""
 
 import torch
 from accelerate import Accelerator
@@ -20,11 +23,12 @@ def main() -> None:
     model, optimizer, data = accelerator.prepare(model, optimizer, data)
     # After `Accelerator()`, which knows the rank, and on its device.
     generator = arms.rank_generator(seed=0, device=accelerator.device)
-    for inputs, targets in data:
-        optimizer.zero_grad()
-        loss = model(inputs, targets, generator)
-        accelerator.backward(loss)
-        optimizer.step()
+    for _ in range(3):
+        for inputs, targets in data:
+            optimizer.zero_grad()
+            loss = model(inputs, targets, generator)
+            accelerator.backward(loss)
+            optimizer.step()
     accelerator.print(f"loss {loss.item():.3f} on {accelerator.num_processes} ranks")
     accelerator.end_training()
 

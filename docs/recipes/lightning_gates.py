@@ -41,7 +41,7 @@ def main() -> None:
         accelerator="cpu",  # "gpu" where there are two
         devices=2,
         strategy="ddp",
-        max_epochs=1,
+        max_epochs=3,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

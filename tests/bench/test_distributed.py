@@ -151,16 +151,15 @@ def test_the_recipe_of_lightning_trains() -> None:
     pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
     said = run_python(str(RECIPES / "lightning_gates.py"))
     assert "on 2 ranks" in said
-    assert loss_in(said) < UNTRAINED * 0.75
+    assert loss_in(said) < UNTRAINED / 2
 
 
-def test_the_recipe_of_accelerate_trains() -> None:
+def test_the_recipe_of_accelerate_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install accelerate")
-    options = ["--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
-    options += ["--dynamo_backend", "no", "--main_process_port", "0"]
-    said = run_python("-m", "accelerate.commands.launch", *options, str(RECIPES / "accelerate_gates.py"))
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    said = torchrun(str(RECIPES / "accelerate_gates.py"))
     assert "on 2 ranks" in said
-    assert loss_in(said) < UNTRAINED * 0.75
+    assert loss_in(said) < UNTRAINED / 2
 
 
 def test_recipes_of_sweeps_can_be_read() -> None:
