@@ -1,6 +1,7 @@
 """What a sweep costs beside the training: seconds per run, and memory of the driver, on either engine.
 
 python benchmarks/sweep_overhead.py --runs 1000 --engine local --output benchmarks/results/sweep_overhead_local.json
+python benchmarks/sweep_overhead.py --runs 1000 --engine ray --output benchmarks/results/sweep_overhead_ray.json
 """
 
 import argparse
@@ -10,7 +11,7 @@ import resource
 import sys
 import tempfile
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 
@@ -49,18 +50,24 @@ def main() -> None:
         works = work_of(plan(wanted, folder))
         engine = Processes(local_devices(1, 0), settings) if chosen.engine == "local" else RayCluster(settings)
         with engine:
+            workers, driver = engine.slots(), process_time()
             run_sweep(works, engine, tally, note)
+            driver = process_time() - driver
         inside = sum(json.loads(path.read_text())["wall_seconds"] for path in Path(folder).glob("*/provenance.json"))
     # From the end of a tenth on: before that workers start.
     first = len(ends) // 10
+    each = (ends[-1] - ends[first]) / (len(ends) - 1 - first)
     found = {
         "engine": chosen.engine,
         "runs": chosen.runs,
         "done": tally.counts["done"],
+        "workers": workers,
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
-        "seconds per run": round((ends[-1] - ends[first]) / (len(ends) - 1 - first), 4),
-        "of which a worker trains, evaluates and writes": round(inside / chosen.runs, 4),
+        "seconds per run": round(each, 4),
+        "seconds of a worker per run": round(each * workers, 4),
+        "of which it trains, evaluates and writes": round(inside / chosen.runs, 4),
+        "CPU seconds of the driver per run": round(driver / chosen.runs, 4),
         "driver MB after a tenth": round(memory[first], 1),
         "driver MB at the end": round(memory[-1], 1),
     }

@@ -2,15 +2,17 @@
 
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
 
 from arms.bench.config import TrainConfig
+from arms.bench.data import Dataset, load
 from arms.bench.runs.copies import copy_run
-from arms.bench.runs.directory import BusyError
-from arms.bench.runs.live_run import DivergedError
+from arms.bench.runs.directory import BusyError, Run
+from arms.bench.runs.live_run import DivergedError, Notify
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TerminatedError
 from arms.bench.runs.pipeline import train_together
 
@@ -69,15 +71,7 @@ def carry_out(work: Work, settings: Settings, device: str) -> Outcome:
     kind: Kind = "done"
     try:
         try:
-            train_together(
-                work.configs,
-                work.paths,
-                device=device,
-                data_dir=settings.data_dir,
-                checkpoint_seconds=settings.checkpoint_seconds,
-                progress=False,
-                notify=lines.append,
-            )
+            _train(work, settings, device, lines.append)
         except DivergedError as error:
             kind = "diverged"
             lines.append(str(error))
@@ -94,3 +88,22 @@ def carry_out(work: Work, settings: Settings, device: str) -> Outcome:
         said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return Outcome("failed", (*lines, " ".join(said.split())))
     return Outcome(kind, tuple(lines))
+
+
+def _train(work: Work, settings: Settings, device: str, notify: Notify) -> None:
+    if all(run.exists() and run.result() is not None for run in map(Run, work.paths)):
+        return  # and needs no data
+    train_together(
+        work.configs,
+        work.paths,
+        device=device,
+        datasets=[_dataset(config.dataset, settings.data_dir) for config in work.configs],
+        checkpoint_seconds=settings.checkpoint_seconds,
+        progress=False,
+        notify=notify,
+    )
+
+
+@lru_cache(maxsize=4)  # a worker trains many runs on few data sets
+def _dataset(name: str, data_dir: Path | None) -> Dataset:
+    return load(name, data_dir)
