@@ -22,11 +22,28 @@ from arms.bench.sweeps.on_ray import RayCluster
 from arms.bench.sweeps.processes import Processes, local_devices
 from arms.bench.sweeps.worker import Settings
 
+RESULTS = Path(__file__).parent / "results"
+
 
 def megabytes() -> float:
     """Return the memory that this process has now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
+
+
+def print_table() -> None:
+    """Print a row for each engine."""
+    print("| engine | worker, per run | of which training | CPU of the driver, per run | memory of the driver |")
+    print("|---|---|---|---|---|")
+    for engine in ("local", "ray"):
+        found = json.loads((RESULTS / f"sweep_overhead_{engine}.json").read_text())
+        assert found["done"] == found["runs"] == 1000
+        print(
+            f"| {engine} | {found['seconds of a worker per run']:.3f} s "
+            f"| {found['of which it trains, evaluates and writes']:.3f} s "
+            f"| {1000 * found['CPU seconds of the driver per run']:.1f} ms "
+            f"| {found['driver MB after a tenth']:.0f} MB, {found['driver MB at the end']:.0f} MB |"
+        )
 
 
 def main() -> None:
@@ -35,7 +52,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--engine", choices=["local", "ray"], default="local")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="print the table of what was measured, and end")
     chosen = parser.parse_args()
+    if chosen.markdown:
+        print_table()
+        return
     wanted = [TrainConfig(latents=2, batch_size=2, steps=1, seed=seed) for seed in range(chosen.runs)]
     settings = Settings(tuple(sys.argv))
     memory: list[float] = []

@@ -49,6 +49,7 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
             ["benchmarks/categorical_training.py", "show", "--output", str(RESULTS / "categorical_training.json")],
             r"\| [a-z].* ± ",
         ),
+        ("distributed.md", ["benchmarks/sweep_overhead.py", "--markdown"], r"\|"),
     ],
 )
 def test_its_tables_are_those_of_the_results(page: str, words: list[str], rows: str) -> None:

@@ -1,5 +1,6 @@
 """Sweeps in parallel: any engine comes to the numbers of any other, bit for bit, whatever is killed on the way."""
 
+import io
 import json
 import os
 import signal
@@ -15,12 +16,14 @@ from typing import Any
 
 import pytest
 from marks import slow
+from rich.console import Console
 
 from arms.bench.cli import main
 from arms.bench.config import TrainConfig, run_name
+from arms.bench.progress import SweepBar
 from arms.bench.runs.directory import Run, locked
 from arms.bench.runs.packs import find_runs
-from arms.bench.sweeps.driver import Engine, Tally, run_sweep, share_out, work_of
+from arms.bench.sweeps.driver import ATTEMPTS, Engine, Tally, run_sweep, share_out, work_of
 from arms.bench.sweeps.files import read_sweep
 from arms.bench.sweeps.jobs import plan
 from arms.bench.sweeps.on_ray import RayCluster
@@ -158,6 +161,34 @@ def test_lost_work_is_begun_again_but_not_forever(tmp_path: Path, monkeypatch: p
         assert len(engine.started) == len(kinds)
 
 
+def test_running_is_what_runs_not_what_waits_at_the_engine(tmp_path: Path) -> None:
+    class Prefetching(Told):
+        def has_room(self) -> bool:
+            return len(self.now) < 2
+
+    seen: list[tuple[int, int]] = []
+    wanted = works([replace(SMALL, seed=seed) for seed in range(3)], tmp_path)
+    tally = Tally(4)
+    tally.counts["done"] = 1
+    lines: list[str] = []
+    run_sweep(
+        wanted, Prefetching("done", "failed", "done"), tally, lines.append, lambda t: seen.append((t.running, t.ended))
+    )
+    assert seen == [(1, 1), (1, 2), (1, 3), (0, 4)]
+    assert lines[0].startswith("2/4 done, 1 running, 0 failed, about 0 s left: ")
+    assert lines[-1].startswith("3/4 done, 0 running, 1 failed: ")
+
+
+def test_the_bar_of_a_sweep_is_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for on_terminal in (True, False):
+        shown = io.StringIO()
+        console = Console(file=shown, force_terminal=on_terminal, width=80, legacy_windows=False)
+        monkeypatch.setattr("rich.get_console", lambda console=console: console)
+        with SweepBar() as bar:
+            bar.show(7, 10, "7/10 done, 2 running, 0 failed, about 12 s left")
+        assert ("7/10 done, 2 running, 0 failed, about 12 s left" in shown.getvalue()) == on_terminal
+
+
 def test_ensembles_are_shared_out_among_gpus(tmp_path: Path) -> None:
     wanted = [replace(SMALL, estimator=name) for name in ("arms-s", "arms-d", "arms-n", "loorf", "disarm")]
     together = work_of(plan(wanted, tmp_path, on_gpu=True))
@@ -233,12 +264,22 @@ def carry_out_here(work: Work) -> Outcome:
 
 
 def test_what_cannot_be_trained_ends_no_sweep(tmp_path: Path) -> None:
-    bad, good = works([SMALL, replace(SMALL, seed=1)], tmp_path)
-    bad.paths[0].write_text("a file in its place")
-    tally = Tally(2)
+    bad, blocked, good = works([SMALL, replace(SMALL, seed=1), replace(SMALL, seed=2)], tmp_path)
+    bad.paths[0].mkdir()
+    (bad.paths[0] / "result.json").write_text("{}")  # of which run, nothing says
+    blocked.paths[0].write_text("a file in its place")
+    tally, lines, workers = Tally(3), list[str](), list[int]()
     with Processes(["cpu"], SETTINGS) as engine:
-        run_sweep([bad, good], engine, tally, print)
-    assert tally.counts == {"failed": 1, "done": 1}
+
+        def note(line: str) -> None:
+            lines.append(line)
+            workers.append(len(engine._workers))
+
+        run_sweep([blocked, bad, good], engine, tally, note)
+    assert tally.counts == {"failed": 2, "done": 1}
+    assert sum("no config.json" in line for line in lines) == 1, "it will not be better the next time"
+    assert sum("FileExistsError: " in line for line in lines) == ATTEMPTS, "a file system may be"
+    assert set(workers) == {0, 1}, "one that failed is replaced, as an error of a GPU stays with its process"
 
 
 FILE = "steps = 400\nlatents = 10\nbatch_size = 10\nreport_every = 50\nseed = [0, 1, 2, 3]\n"

@@ -75,10 +75,10 @@ def sweep(
     if not 0 <= gpus <= 1:
         raise ValueError(f"--gpus-per-job must be between 0 and 1, as a run is on one GPU, got {gpus:g}")
     check_folder(output, "--output")
-    check_folders(results)
     wanted = wanted_runs(what, scale)
     copied = copied_names(copy_to) if copy_to else set()
     with local_copies([*results, *([copy_to] if copy_to and copied else [])], COUNTED) as folders:
+        check_folders(folders)
         jobs = plan(wanted, output, results=folders, precision=precision, on_gpu=gpus > 0)
         to_copy = work_to_copy(jobs, copied) if copy_to else []
     if dry_run:

@@ -7,7 +7,6 @@ from time import perf_counter
 from arms.bench.config import Precision
 from arms.bench.ensemble import group_for_ensembles
 from arms.bench.experiments import Scale, configs, draw
-from arms.bench.runs.copies import is_url
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import DivergedError, Notify
@@ -121,9 +120,9 @@ def run_jobs(
 
 
 def check_folders(results: Sequence[Path | str]) -> None:
-    """Raise if a folder of results, or a pack, is not there; addresses are looked up when they are read."""
+    """Raise if a folder of results, or a pack, is not there."""
     for folder in results:
-        if not is_url(folder) and not Path(folder).exists():
+        if not Path(folder).exists():
             raise ValueError(f"there is no folder {folder} to look for finished runs in: name one that is there")
 
 

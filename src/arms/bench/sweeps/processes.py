@@ -95,13 +95,13 @@ class Processes:
             worker = busy[ready]  # type: ignore[index]
             assert worker.work is not None
             try:
-                outcome = worker.connection.recv()
+                outcome, is_sound = worker.connection.recv(), True
             except (EOFError, OSError):
                 worker.process.join()
-                outcome = Outcome("lost", (f"its process ended with code {worker.process.exitcode}",))
+                outcome, is_sound = Outcome("lost", (f"its process ended with code {worker.process.exitcode}",)), False
             found.append((worker.work, outcome))
             worker.work = None
-            if outcome.kind in ("lost", "failed"):  # an error of a GPU stays with its process
+            if not is_sound or outcome.kind == "failed":  # an error of a GPU stays with its process
                 self._dismiss(worker)
         return found
 
