@@ -1,6 +1,7 @@
 """What a sweep costs beside the training: seconds per run, and memory of the driver, on either engine.
 
 python benchmarks/sweep_overhead.py --runs 1000 --engine local --output benchmarks/results/sweep_overhead_local.json
+python benchmarks/sweep_overhead.py --runs 1000 --engine ray --output benchmarks/results/sweep_overhead_ray.json
 """
 
 import argparse
@@ -10,7 +11,7 @@ import resource
 import sys
 import tempfile
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 
@@ -21,11 +22,28 @@ from arms.bench.sweeps.on_ray import RayCluster
 from arms.bench.sweeps.processes import Processes, local_devices
 from arms.bench.sweeps.worker import Settings
 
+RESULTS = Path(__file__).parent / "results"
+
 
 def megabytes() -> float:
     """Return the memory that this process has now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
+
+
+def print_table() -> None:
+    """Print a row for each engine."""
+    print("| engine | worker, per run | of which training | CPU of the driver, per run | memory of the driver |")
+    print("|---|---|---|---|---|")
+    for engine in ("local", "ray"):
+        found = json.loads((RESULTS / f"sweep_overhead_{engine}.json").read_text())
+        assert found["done"] == found["runs"] == 1000
+        print(
+            f"| {engine} | {found['seconds of a worker per run']:.3f} s "
+            f"| {found['of which it trains, evaluates and writes']:.3f} s "
+            f"| {1000 * found['CPU seconds of the driver per run']:.1f} ms "
+            f"| {found['driver MB after a tenth']:.0f} MB, {found['driver MB at the end']:.0f} MB |"
+        )
 
 
 def main() -> None:
@@ -34,7 +52,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--engine", choices=["local", "ray"], default="local")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="print the table of what was measured, and end")
     chosen = parser.parse_args()
+    if chosen.markdown:
+        print_table()
+        return
     wanted = [TrainConfig(latents=2, batch_size=2, steps=1, seed=seed) for seed in range(chosen.runs)]
     settings = Settings(tuple(sys.argv))
     memory: list[float] = []
@@ -49,18 +71,24 @@ def main() -> None:
         works = work_of(plan(wanted, folder))
         engine = Processes(local_devices(1, 0), settings) if chosen.engine == "local" else RayCluster(settings)
         with engine:
+            workers, driver = engine.slots(), process_time()
             run_sweep(works, engine, tally, note)
+            driver = process_time() - driver
         inside = sum(json.loads(path.read_text())["wall_seconds"] for path in Path(folder).glob("*/provenance.json"))
     # From the end of a tenth on: before that workers start.
     first = len(ends) // 10
+    each = (ends[-1] - ends[first]) / (len(ends) - 1 - first)
     found = {
         "engine": chosen.engine,
         "runs": chosen.runs,
         "done": tally.counts["done"],
+        "workers": workers,
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
-        "seconds per run": round((ends[-1] - ends[first]) / (len(ends) - 1 - first), 4),
-        "of which a worker trains, evaluates and writes": round(inside / chosen.runs, 4),
+        "seconds per run": round(each, 4),
+        "seconds of a worker per run": round(each * workers, 4),
+        "of which it trains, evaluates and writes": round(inside / chosen.runs, 4),
+        "CPU seconds of the driver per run": round(driver / chosen.runs, 4),
         "driver MB after a tenth": round(memory[first], 1),
         "driver MB at the end": round(memory[-1], 1),
     }

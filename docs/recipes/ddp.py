@@ -31,8 +31,7 @@ def main() -> None:
     torch.manual_seed(0)  # the same weights everywhere
     model = DistributedDataParallel(Gates())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    # The noise of every rank is its own: with one seed for all, averaging over ranks would average nothing.
-    generator = torch.Generator().manual_seed(1_000 + rank)
+    generator = arms.rank_generator(seed=0)  # noise of this rank's own: the same on all would not average out
     data = torch.Generator().manual_seed(rank)  # stands for a DistributedSampler
     for _ in range(50):
         x = torch.randn(32, 6, generator=data)
@@ -42,7 +41,7 @@ def main() -> None:
         loss.backward()  # averages the gradients of all ranks
         optimizer.step()
     if rank == 0:
-        print(f"loss {loss.item():.3f}")
+        print(f"loss {loss.item():.4f}")
     dist.destroy_process_group()
 
 

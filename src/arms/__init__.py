@@ -13,6 +13,7 @@ from arms.couplings import (
     Systematic,
     as_coupling,
 )
+from arms.distributed import rank_generator
 from arms.draws import attach, draw
 from arms.estimators import (
     ARM,
@@ -124,6 +125,7 @@ __all__ = [
     "draw",
     "expectation",
     "multi_sample_bound",
+    "rank_generator",
     "relax_control",
     "variance",
     "variance_loss",

@@ -1,6 +1,7 @@
 """docs/distributed.md is true: its recipes run, and two ranks with own noise are one process with more of it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,15 +21,40 @@ LIMIT = 5.5  # of a standard normal: a failure rate of 4e-8 for each of the 8 nu
 
 RANK = """
 import sys, torch, torch.distributed as dist
+import arms
 from tests.bench.test_distributed import gradients
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-rank = dist.get_rank()
-generator = torch.Generator().manual_seed(1_000 + (rank if sys.argv[2] == "own" else 0))
+generator = arms.rank_generator(1_000) if sys.argv[2] == "own" else torch.Generator().manual_seed(1_000)
 mean = gradients(generator)
 dist.all_reduce(mean)
-if rank == 0:
+if dist.get_rank() == 0:
     torch.save(mean / dist.get_world_size(), sys.argv[1])
+dist.destroy_process_group()
+"""
+
+
+WARNED = """
+import sys, warnings, torch, torch.distributed as dist
+import arms
+
+def estimate(generator=None):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            arms.expectation(lambda bits: bits.sum(-1), torch.zeros(2, 3), num_samples=4, generator=generator)
+    return [str(warning.message) for warning in caught]
+
+torch.manual_seed(0)
+assert not estimate(), "there are no ranks yet"
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank if sys.argv[1] == "apart" else 0)
+assert not estimate(arms.rank_generator(0)), "it was told what to draw from"
+found = [None, None]
+dist.all_gather_object(found, estimate())
+if rank == 0:
+    print(sum(found, []))
 dist.destroy_process_group()
 """
 
@@ -47,7 +73,11 @@ def gradients(generator: torch.Generator | None, estimator: str = "arms-s") -> T
 
 
 def torchrun(*words: str) -> str:
-    call = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
+    return run_python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words)
+
+
+def run_python(*words: str) -> str:
+    call = [sys.executable, *words]
     path = os.pathsep.join([str(DOCS.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(call, capture_output=True, text=True, timeout=180, check=False, env=environment)
@@ -80,8 +110,56 @@ def test_two_ranks_average_to_one_process_in_law(tmp_path: Path) -> None:
     assert abs(z_of_variances(same, alone)) < LIMIT
 
 
-def test_the_recipe_trains() -> None:
-    assert "loss " in torchrun(str(RECIPES / "ddp.py"))
+@pytest.mark.parametrize(("seeded", "count"), [("alike", 1), ("apart", 0)])
+def test_ranks_that_share_their_noise_are_told_once(tmp_path: Path, seeded: str, count: int) -> None:
+    script = tmp_path / "warned.py"
+    script.write_text(WARNED)
+    (line,) = torchrun(str(script), seeded).splitlines()
+    assert line.count("draws the same noise as another rank") == count, line
+    assert line.count("generator=arms.rank_generator(seed, device)") == count
+
+
+def test_noise_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {
+        (seed, rank): torch.rand(1, generator=arms.rank_generator(seed, rank=rank)).item()
+        for seed in range(30)
+        for rank in range(30)
+    }
+    assert len(set(drawn.values())) == len(drawn), "rank 1 of seed 0 is not rank 0 of seed 1"
+    monkeypatch.setenv("RANK", "7")  # under torchrun, before there is a process group
+    assert torch.rand(1, generator=arms.rank_generator(3)).item() == drawn[3, 7]
+    with pytest.raises(ValueError, match="rank must be an integer >= 0, got -1"):
+        arms.rank_generator(0, rank=-1)
+
+
+UNTRAINED = 3.0
+"""The loss of a model that says nothing: the variance of its targets."""
+
+
+def loss_in(said: str) -> float:
+    (found,) = re.findall(r"^loss (\S+)", said, re.MULTILINE)
+    return float(found)
+
+
+def test_the_recipe_trains_and_shards_are_the_same_training() -> None:
+    whole, shards = (loss_in(torchrun(str(RECIPES / name))) for name in ("ddp.py", "fsdp.py"))
+    assert whole < UNTRAINED / 2
+    assert shards == pytest.approx(whole, abs=2e-4), "of numbers that are printed with four digits"
+
+
+def test_the_recipe_of_lightning_trains() -> None:
+    pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
+    said = run_python(str(RECIPES / "lightning_gates.py"))
+    assert "on 2 ranks" in said
+    assert loss_in(said) < UNTRAINED / 2
+
+
+def test_the_recipe_of_accelerate_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install accelerate")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    said = torchrun(str(RECIPES / "accelerate_gates.py"))
+    assert "on 2 ranks" in said
+    assert loss_in(said) < UNTRAINED / 2
 
 
 def test_recipes_of_sweeps_can_be_read() -> None:
@@ -90,8 +168,8 @@ def test_recipes_of_sweeps_can_be_read() -> None:
         subprocess.run(["bash", "-n", str(script)], check=True)
 
 
-@pytest.mark.parametrize("name", ["sweep.toml", "slurm_ray.sh", "slurm_array.sh", "ddp.py"])
-def test_the_page_names_every_recipe(name: str) -> None:
+@pytest.mark.parametrize("recipe", [path.name for path in RECIPES.iterdir() if path.is_file()])
+def test_the_page_names_every_recipe(recipe: str) -> None:
     page = (DOCS / "distributed.md").read_text()
-    assert f"recipes/{name}" in page
+    assert f"recipes/{recipe}" in page
     assert "```python" not in page, "Python of this page is in files, which are run"

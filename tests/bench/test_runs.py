@@ -11,6 +11,7 @@ import time
 import tomllib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -136,6 +137,28 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, whole:
     assert int(state["counts"][0]) == 50
     train(CONFIG, tmp_path, device="cpu")
     assert_same(Run(tmp_path), whole)
+
+
+def test_a_checkpoint_may_be_replaced_while_it_is_read(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, CONFIG)
+    run.save({"counts": torch.tensor([7, 0])})
+    file, away, done = tmp_path / CHECKPOINTS[0], tmp_path / "away", Event()
+
+    def rename() -> None:
+        while not done.is_set():
+            file.rename(away)
+            away.rename(file)
+
+    thread = Thread(target=rename)
+    thread.start()
+    end = time.monotonic() + 2  # about ten times the file is gone between two looks at it
+    try:
+        while time.monotonic() < end:
+            assert run.step() in (0, 7)
+            assert set(run.checkpoints()) <= {7}
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_without_any_checkpoint_it_starts_anew(tmp_path: Path, whole: Run) -> None:

@@ -1,27 +1,30 @@
 """Sweeps in parallel: any engine comes to the numbers of any other, bit for bit, whatever is killed on the way."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from marks import slow
+from rich.console import Console
 
 from arms.bench.cli import main
 from arms.bench.config import TrainConfig, run_name
+from arms.bench.progress import SweepBar
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import locked
 from arms.bench.runs.packs import find_runs
-from arms.bench.sweeps.driver import Engine, Tally, run_sweep, share_out, work_of
+from arms.bench.sweeps.driver import ATTEMPTS, Engine, Tally, run_sweep, share_out, work_of
 from arms.bench.sweeps.files import read_sweep
 from arms.bench.sweeps.jobs import plan
 from arms.bench.sweeps.on_ray import RayCluster
@@ -126,6 +129,9 @@ class Told:
     def __init__(self, *kinds: Any) -> None:
         self.kinds, self.started, self.now = list(kinds), list[Work](), list[Work]()
 
+    def slots(self) -> int:
+        return 1
+
     def has_room(self) -> bool:
         return not self.now
 
@@ -154,6 +160,34 @@ def test_lost_work_is_begun_again_but_not_forever(tmp_path: Path, monkeypatch: p
         assert tally.counts == {ends: 1}
         assert tally.running == 0
         assert len(engine.started) == len(kinds)
+
+
+def test_running_is_what_runs_not_what_waits_at_the_engine(tmp_path: Path) -> None:
+    class Prefetching(Told):
+        def has_room(self) -> bool:
+            return len(self.now) < 2
+
+    seen: list[tuple[int, int]] = []
+    wanted = works([replace(SMALL, seed=seed) for seed in range(3)], tmp_path)
+    tally = Tally(4)
+    tally.counts["done"] = 1
+    lines: list[str] = []
+    run_sweep(
+        wanted, Prefetching("done", "failed", "done"), tally, lines.append, lambda t: seen.append((t.running, t.ended))
+    )
+    assert seen == [(1, 1), (1, 2), (1, 3), (0, 4)]
+    assert lines[0].startswith("2/4 done, 1 running, 0 failed, about 0 s left: ")
+    assert lines[-1].startswith("3/4 done, 0 running, 1 failed: ")
+
+
+def test_the_bar_of_a_sweep_is_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for on_terminal in (True, False):
+        shown = io.StringIO()
+        console = Console(file=shown, force_terminal=on_terminal, width=80, legacy_windows=False)
+        monkeypatch.setattr("rich.get_console", lambda console=console: console)
+        with SweepBar() as bar:
+            bar.show(7, 10, "7/10 done, 2 running, 0 failed, about 12 s left")
+        assert ("7/10 done, 2 running, 0 failed, about 12 s left" in shown.getvalue()) == on_terminal
 
 
 def test_ensembles_are_shared_out_among_gpus(tmp_path: Path) -> None:
@@ -231,12 +265,22 @@ def carry_out_here(work: Work) -> Outcome:
 
 
 def test_what_cannot_be_trained_ends_no_sweep(tmp_path: Path) -> None:
-    bad, good = works([SMALL, replace(SMALL, seed=1)], tmp_path)
-    bad.paths[0].write_text("a file in its place")
-    tally = Tally(2)
+    bad, blocked, good = works([SMALL, replace(SMALL, seed=1), replace(SMALL, seed=2)], tmp_path)
+    bad.paths[0].mkdir()
+    (bad.paths[0] / "result.json").write_text("{}")  # of which run, nothing says
+    blocked.paths[0].write_text("a file in its place")
+    tally, lines, workers = Tally(3), list[str](), list[int]()
     with Processes(["cpu"], SETTINGS) as engine:
-        run_sweep([bad, good], engine, tally, print)
-    assert tally.counts == {"failed": 1, "done": 1}
+
+        def note(line: str) -> None:
+            lines.append(line)
+            workers.append(len(engine._workers))
+
+        run_sweep([blocked, bad, good], engine, tally, note)
+    assert tally.counts == {"failed": 2, "done": 1}
+    assert sum("no config.json" in line for line in lines) == 1, "it will not be better the next time"
+    assert sum("FileExistsError: " in line for line in lines) == ATTEMPTS, "a file system may be"
+    assert set(workers) == {0, 1}, "one that failed is replaced, as an error of a GPU stays with its process"
 
 
 FILE = "steps = 400\nlatents = 10\nbatch_size = 10\nreport_every = 50\nseed = [0, 1, 2, 3]\n"
@@ -291,57 +335,146 @@ def is_free(path: Path) -> bool:
 # ---- Ray
 
 
-def trained_by(folder: Path) -> dict[Path, int]:
-    """The process that holds the lock of each run that has been saved, and has half of its steps before it."""
+@contextmanager
+def two_nodes(**of_the_second: Any) -> Iterator[tuple[Any, Any]]:
+    """A Ray cluster of two nodes with a core each, and the second node."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arms-grad[ray]'")
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        try:
+            yield cluster, cluster.add_node(num_cpus=1, **of_the_second)
+        finally:
+            cluster.shutdown()
+
+
+def trained_by(folder: Path) -> dict[int, Path]:
+    """The run that each process has locked and saved, and of which half of the steps or more are still to come."""
+    runs = {path.stat().st_ino: path for path in folder.iterdir()}
     found = {}
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):
-            path = link.readlink()
-            if path.parent == folder and 0 < Run(path).step() <= LONG.steps // 2:
-                found[path] = int(link.parts[2])
+    for line in Path("/proc/locks").read_text().splitlines():
+        _, kind, *_, process, file, _, _ = line.split()
+        path = runs.get(int(file.rpartition(":")[2]))
+        if kind == "FLOCK" and path and 0 < Run(path).step() <= LONG.steps // 2:
+            found[int(process)] = path
     return found
+
+
+def kill_a_worker(folder: Path) -> None:
+    wait_until(lambda: trained_by(folder), 120)
+    os.kill(min(trained_by(folder)), signal.SIGKILL)
+
+
+def lose_the_node(cluster: Any, node: Any, folder: Path) -> None:
+    """Wait until a worker of the node trains, and kill the node."""
+    (raylet,) = node.all_processes["raylet"]
+
+    def trains() -> bool:
+        parents = [Path(f"/proc/{process}/stat") for process in trained_by(folder)]
+        return any(int(file.read_text().rpartition(")")[2].split()[1]) == raylet.process.pid for file in parents)
+
+    wait_until(trains, 120)
+    cluster.remove_node(node, allow_graceful=False)
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 @slow  # starts a cluster; where Ray is installed
 def test_a_killed_worker_and_a_lost_node_lose_nothing(
-    tmp_path: Path, uninterrupted: dict[str, tuple[object, object]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, uninterrupted: dict[str, tuple[object, object]]
 ) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arms-grad[ray]'")
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     told: list[str] = []
-    errors: list[BaseException] = []
+    with two_nodes() as (cluster, node), ThreadPoolExecutor(1) as thread:
 
-    def havoc() -> None:
-        try:
-            wait_until(lambda: trained_by(tmp_path), 120)
-            os.kill(next(iter(trained_by(tmp_path).values())), signal.SIGKILL)
-            wait_until(lambda: len(trained_by(tmp_path)) == 2, 120)
+        def havoc() -> None:
+            kill_a_worker(tmp_path)
+            wait_until(lambda: any("Error: " in line for line in told))
             told.append("the node goes")
-            cluster.remove_node(node, allow_graceful=False)
-        except BaseException as error:
-            errors.append(error)
-            raise
+            lose_the_node(cluster, node, tmp_path)
 
-    try:
-        node = cluster.add_node(num_cpus=1)
         with RayCluster(SETTINGS, address=cluster.address) as engine:
             assert engine.slots() == 2
-            thread = Thread(target=havoc)
-            thread.start()
+            assert engine.check_room() is None
+            done = thread.submit(havoc)
             sweep(engine, tmp_path, told.append)
-            thread.join()
-    finally:
-        cluster.shutdown()
-    assert not errors
-    lost = [line for line in told if "Error: " in line]
-    assert len(lost) >= 2, told
-    assert told.index("the node goes") < len(told) - 1
+            done.result()
+    after = told[told.index("the node goes") :]
+    assert any("Error: " in line for line in after), told
     assert table(tmp_path) == uninterrupted
     assert {run.provenance()["command"] for run in find_runs(tmp_path)} == {"arms sweep typed"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@slow
+def test_a_killed_driver_is_begun_again_and_two_drivers_share_the_work(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+        written(folder, FILE.replace("400", str(LONG.steps)).replace("50", "100"))
+    with two_nodes() as (cluster, _):
+        words = ("--engine", "ray", "--address", cluster.address, "--checkpoint-seconds", "0")
+        first = command(there, *words)
+        wait_until(
+            lambda: first.poll() is not None or ((there / "sweep").exists() and trained_by(there / "sweep")), 240
+        )
+        assert first.poll() is None, first.communicate()[0]
+        first.kill()
+        first.communicate(timeout=60)
+        begun = list(find_runs(there))
+        wait_until(lambda: all(is_free(run.path) for run in begun))  # its workers are gone
+        sessions = {run.path: len(list(run.path.glob("events.*"))) for run in begun if run.result() is None}
+        assert sessions
+        both = [command(there, *words), command(there, *words)]
+        said = [one.communicate(timeout=400)[0] for one in both]
+        assert [one.returncode for one in both] == [0, 0], said
+    alone = command(here)
+    assert "4/4 done, 0 running, 0 failed" in alone.communicate(timeout=240)[0]
+    assert table(there) == table(here)
+    for run in find_runs(there):
+        assert len(list(run.path.glob("events.*"))) == 1 + sessions.get(run.path, 0), "begun once, or resumed once"
+
+
+@pytest.mark.filterwarnings("ignore")
+@slow
+def test_ensembles_share_a_gpu_of_the_cluster(tmp_path: Path) -> None:
+    wanted = [replace(LONG, estimator=name) for name in ("arms-s", "arms-d", "loorf", "disarm")]
+    with two_nodes(num_gpus=1) as (cluster, _):
+        import ray
+
+        with RayCluster(SETTINGS, address=cluster.address, cpus_per_job=2, gpus_per_job=0.5) as engine:
+            assert "no node of the Ray cluster has 2 CPUs and 0.5 of a GPU" in str(engine.check_room())
+            assert engine.slots() == 1, "so that the cluster is asked to grow"
+        cluster.add_node(num_cpus=2, num_gpus=1)
+        with RayCluster(SETTINGS, address=cluster.address, gpus_per_job=0.5) as engine:
+            assert engine.check_room() is None
+            assert engine.slots() == 3, "one where there is one core, two where there are two"
+            shares = work_of(plan(wanted, tmp_path, on_gpu=True), engine.slots())
+            assert sorted(len(work.configs) for work in shares) == [1, 1, 2]
+            free: list[float] = []
+            engine._device = "cpu"  # the GPUs of this cluster are numbers only: what is asked for is what is tested
+            tally = Tally(len(wanted))
+
+            def look(tally: Tally) -> None:
+                if tally.running == len(wanted):
+                    free.append(ray.available_resources().get("GPU", 0))
+
+            run_sweep(shares, engine, tally, print, look)
+    assert tally.counts == {"done": 4}
+    assert min(free) == 0.5, "three halves of two GPUs"
+    together = {tuple(run.provenance().get("together", [])) for run in find_runs(tmp_path)}
+    assert sorted(map(len, together))[-1] == 2, together
+
+
+@pytest.mark.filterwarnings("ignore")
+@slow
+def test_a_job_for_a_gpu_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
+    told: list[str] = []
+    tally = Tally(1)
+    with two_nodes(num_gpus=1) as (cluster, _), RayCluster(SETTINGS, address=cluster.address, gpus_per_job=1) as engine:
+        run_sweep(works([SMALL], tmp_path), engine, tally, told.append)
+    assert tally.counts == {"failed": 1}
+    assert "cuda" in told[0]
 
 
 def test_without_ray_one_line_says_what_to_install(

@@ -1,4 +1,4 @@
-"""Progress bars of trainings: one for each run, with its newest numbers; they fit into 80 columns."""
+"""Progress bars: one for each run, with its newest numbers, or one for a whole sweep; they fit into 80 columns."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -10,7 +10,7 @@ from arms.bench.metrics import METRICS, Record, stopping_values, surviving
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-__all__ = ["Bars", "figures"]
+__all__ = ["Bars", "SweepBar", "figures"]
 
 Watcher: TypeAlias = Callable[[Record], None]
 
@@ -79,6 +79,44 @@ class Bars:
             for task, text in self._figures.items():
                 self._bars.update(task, figures=text)
             self._bars.stop()
+
+
+class SweepBar:
+    """One bar about a sweep, below the lines that are printed, on a terminal; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        from rich import get_console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        console = get_console()
+        self._bar = Progress(
+            BarColumn(bar_width=None),
+            TextColumn("{task.description}"),
+            console=console,
+            expand=True,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=None)
+
+    def show(self, ended: int, total: int, text: str) -> None:
+        """Move the bar.
+
+        Args:
+            ended: How many runs have.
+            total: Out of how many.
+            text: What stands beside the bar.
+        """
+        self._bar.update(self._task, completed=ended, total=total, description=text)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
 
 
 def figures(record: Record) -> str:

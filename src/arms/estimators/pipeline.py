@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from torch.utils.checkpoint import checkpoint
 
 from arms.arguments import as_count, check_generator, is_readable, true_or_unreadable, version_of
+from arms.distributed import warn_if_ranks_share_noise
 from arms.estimators.attachment import attach_to_parameters
 from arms.estimators.base import Draw, Estimate, Estimator, Objective, Values
 from arms.latents import Latent
@@ -66,6 +67,8 @@ def estimate(
 def draw_points(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
     """Draw an estimator's points for a latent it can take."""
     check_generator(generator)
+    if generator is None:
+        warn_if_ranks_share_noise(latent.logits.device)
     if not isinstance(latent, estimator.latents):
         kinds = ", ".join(kind.__name__ for kind in estimator.latents)
         raise ValueError(

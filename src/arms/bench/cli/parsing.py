@@ -12,7 +12,7 @@ from typing import Annotated
 
 import tyro
 
-__all__ = ["DESCRIPTION", "Output", "RunPath", "in_one_line", "parse"]
+__all__ = ["DESCRIPTION", "Output", "RunPath", "Source", "in_one_line", "parse"]
 
 DESCRIPTION = "Gradients through binary choices: train discrete VAEs, check and compare estimators, draw and report."
 
@@ -20,6 +20,8 @@ Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
 """Type of an argument for what a verb writes."""
 RunPath = Annotated[Path, tyro.conf.Positional]
 """Type of an argument for a run directory."""
+Source = Annotated[str, tyro.conf.arg(metavar="PATH|URL")]
+"""Type of an argument for where runs are: a path, or an address such as s3://bucket/runs (a `Path` loses a slash)."""
 
 
 def parse(verbs: Mapping[str, Callable[..., None]], words: Sequence[str]) -> Callable[[], object]:

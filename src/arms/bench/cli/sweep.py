@@ -1,6 +1,7 @@
 """The verb for many runs: sweep."""
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,11 +10,13 @@ import tyro
 
 from arms.arguments import as_count
 from arms.bench.cli.console import print_plain
-from arms.bench.cli.parsing import Output
+from arms.bench.cli.parsing import Output, Source
 from arms.bench.config import Precision
 from arms.bench.experiments import Scale
+from arms.bench.progress import SweepBar
+from arms.bench.runs.copies import check_folder, copied_names, local_copies
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
-from arms.bench.sweeps.driver import Tally, run_sweep, work_of
+from arms.bench.sweeps.driver import Tally, run_sweep, work_of, work_to_copy
 from arms.bench.sweeps.files import wanted_runs
 from arms.bench.sweeps.jobs import plan, totals
 from arms.bench.sweeps.local import check_folders
@@ -23,6 +26,9 @@ from arms.bench.sweeps.worker import Settings
 
 __all__ = ["sweep"]
 
+COUNTED = ("config.json", "result.json")
+"""The files by which a finished run is recognised at an address."""
+
 
 def sweep(
     what: Annotated[str, tyro.conf.Positional],
@@ -31,7 +37,8 @@ def sweep(
     address: str | None = None,
     output: Output = Path("sweep"),
     scale: Scale = "smoke",
-    results: tuple[Path, ...] = (),
+    results: tuple[Source, ...] = (),
+    copy_to: str | None = None,
     precision: Precision | None = None,
     cpus_per_job: int = 1,
     gpus_per_job: float | None = None,
@@ -50,7 +57,9 @@ def sweep(
             is started on this machine.
         output: Folder of the runs; finished ones in it count, unfinished ones are resumed.
         scale: Of an experiment by name, see `arms experiments run`.
-        results: Further folders whose finished runs count.
+        results: Further folders, files of `arms pack`, or addresses such as s3://bucket/runs: finished runs count.
+        copy_to: Address of a folder, such as s3://bucket/runs, into which each run is copied when it has ended; those
+            that are there count.
         precision: Of what is still to be trained; unless given, what the file says.
         cpus_per_job: Cores and threads of each job. It decides the last digits, so that it is one number for all.
         gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. Unless given, 1 where this machine has a
@@ -65,8 +74,13 @@ def sweep(
     gpus = float(torch.cuda.is_available()) if gpus_per_job is None else gpus_per_job
     if not 0 <= gpus <= 1:
         raise ValueError(f"--gpus-per-job must be between 0 and 1, as a run is on one GPU, got {gpus:g}")
-    check_folders(results)
-    jobs = plan(wanted_runs(what, scale), output, results=results, precision=precision, on_gpu=gpus > 0)
+    check_folder(output, "--output")
+    wanted = wanted_runs(what, scale)
+    copied = copied_names(copy_to) if copy_to else set()
+    with local_copies([*results, *([copy_to] if copy_to and copied else [])], COUNTED) as folders:
+        check_folders(folders)
+        jobs = plan(wanted, output, results=folders, precision=precision, on_gpu=gpus > 0)
+        to_copy = work_to_copy(jobs, copied) if copy_to else []
     if dry_run:
         for index, job in enumerate(jobs, 1):
             print_plain(f"{index}/{len(jobs)} {job.line()}")
@@ -74,15 +88,26 @@ def sweep(
         return
     states = [task.state for job in jobs for task in job.tasks]
     tally = Tally(len(states))
-    tally.counts.update(done=states.count("done"), diverged=states.count("diverged"))
-    settings = Settings(tuple(sys.argv), cpus_per_job, data_dir and data_dir.resolve(), checkpoint_seconds)
-    if engine == "ray":
-        with RayCluster(settings, address=address, cpus_per_job=cpus_per_job, gpus_per_job=gpus) as cluster:
-            run_sweep(work_of(jobs, cluster.slots()), cluster, tally, print_plain)
-    else:
-        devices = local_devices(cpus_per_job, gpus)
-        with Processes(devices, settings) as processes:
-            run_sweep(work_of(jobs, len(devices)), processes, tally, print_plain)
+    tally.counts.update(done=states.count("done") - len(to_copy), diverged=states.count("diverged"))
+    settings = Settings(tuple(sys.argv), cpus_per_job, data_dir and data_dir.resolve(), checkpoint_seconds, copy_to)
+    with ExitStack() as stack:
+        on: RayCluster | Processes
+        if engine == "ray":
+            on = stack.enter_context(
+                RayCluster(settings, address=address, cpus_per_job=cpus_per_job, gpus_per_job=gpus)
+            )
+            if line := on.check_room():
+                print_plain(line)
+        else:
+            on = stack.enter_context(Processes(local_devices(cpus_per_job, gpus), settings))
+        bar = stack.enter_context(SweepBar())
+        run_sweep(
+            [*to_copy, *work_of(jobs, on.slots())],
+            on,
+            tally,
+            print_plain,
+            lambda tally: bar.show(tally.ended, tally.total, str(tally)),
+        )
     print_plain(f"{tally}: {output}")
     if tally.counts["failed"]:
         raise SystemExit(1)

@@ -1,8 +1,12 @@
 """The checkpoint files of a run: named tensors, with a digest that tells a damaged file."""
 
+import errno
 import hashlib
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +25,10 @@ class DamagedError(Exception):
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None]:
     """Return the tensors, and the digest of the run that they belong to where the file names it."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="pt") as file:
+        with _opened(path) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             metadata = file.metadata() or {}
     except SafetensorError as error:
@@ -35,13 +39,27 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None]:
 
 
 def step_in(path: Path) -> int | None:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="pt") as file:
+        with _opened(path) as file:
             return step_of({COUNTS: file.get_tensor(COUNTS)})
     except (SafetensorError, OSError, IndexError):
         return None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a checkpoint; one that another process renames, as it saves, is not found."""
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except RuntimeError as error:  # of PyTorch, which opens it after safetensors did
+        if "No such file" not in str(error):
+            raise
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
 
 
 def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:

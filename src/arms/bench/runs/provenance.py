@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -49,11 +50,12 @@ def commit() -> str:
     Without git it is what ARMS_COMMIT says, and without that a digest of the package's source: two runs with the same
     one were made by the same code.
     """
-    return _git_commit() or os.environ.get("ARMS_COMMIT", "").strip() or f"source-{_source_digest()}"
+    return _git_commit(PACKAGE) or os.environ.get("ARMS_COMMIT", "").strip() or f"source-{_source_digest()}"
 
 
-def _git_commit() -> str:
-    git = ["git", "-C", str(PACKAGE)]
+@cache  # it is asked of every run, and a process has the code that it was started with
+def _git_commit(package: Path) -> str:
+    git = ["git", "-C", str(package)]
     is_ours = [*git, "ls-files", "--error-unmatch", "__init__.py"]
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

@@ -1,8 +1,9 @@
 """A sweep on any engine: hand out work while there is room, give it again where a worker was lost, and count."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Protocol
@@ -12,7 +13,7 @@ from arms.bench.runs.live_run import Notify
 from arms.bench.sweeps.jobs import Job
 from arms.bench.sweeps.worker import Kind, Outcome, Work
 
-__all__ = ["ATTEMPTS", "Engine", "Tally", "run_sweep", "share_out", "work_of"]
+__all__ = ["ATTEMPTS", "Engine", "Tally", "run_sweep", "share_out", "work_of", "work_to_copy"]
 
 ATTEMPTS = 4
 """How often work is begun whose worker is lost each time: it may itself be what kills them."""
@@ -22,6 +23,10 @@ PAUSE = 1.0
 
 class Engine(Protocol):
     """Where work is carried out."""
+
+    def slots(self) -> int:
+        """How many works can be carried out at once, at least one."""
+        ...
 
     def has_room(self) -> bool:
         """Whether one more work can be started now."""
@@ -51,6 +56,11 @@ class Tally:
     """Ended in this session: what time left is reckoned by."""
     began: float = field(default_factory=perf_counter)
 
+    @property
+    def ended(self) -> int:
+        """Runs of which nothing more is to come."""
+        return self.counts.total()
+
     def __str__(self) -> str:
         parts = [
             f"{self.counts['done']}/{self.total} done",
@@ -58,7 +68,7 @@ class Tally:
             f"{self.counts['failed']} failed",
         ]
         parts += [f"{self.counts['diverged']} diverged"] if self.counts["diverged"] else []
-        rest = self.total - sum(self.counts.values())
+        rest = self.total - self.ended
         if rest and self.trained:
             parts.append(f"{_in_words((perf_counter() - self.began) / self.trained * rest)} left")
         return ", ".join(parts)
@@ -80,6 +90,21 @@ def work_of(jobs: Iterable[Job], slots: int = 1) -> list[Work]:
     return share_out(found, slots)
 
 
+def work_to_copy(jobs: Iterable[Job], copied: Container[str]) -> list[Work]:
+    """Return what is done and not copied yet: a worker finds nothing to train, and copies it.
+
+    Args:
+        jobs: What `plan` returned.
+        copied: Names of the runs that are copied.
+    """
+    done = [task for job in jobs for task in job.tasks if task.state == "done"]
+    return [
+        Work((task.config,), (task.path.resolve(),))
+        for task in done
+        if task.path.name not in copied and task.path.is_dir()
+    ]
+
+
 def share_out(works: Sequence[Work], slots: int) -> list[Work]:
     """Halve the largest ensembles until there are as many as slots, or only runs alone."""
     shares = list(works)
@@ -96,7 +121,13 @@ def share_out(works: Sequence[Work], slots: int) -> list[Work]:
     return shares
 
 
-def run_sweep(works: Sequence[Work], engine: Engine, tally: Tally, notify: Notify) -> None:
+def run_sweep(
+    works: Sequence[Work],
+    engine: Engine,
+    tally: Tally,
+    notify: Notify,
+    watch: Callable[[Tally], None] = lambda tally: None,
+) -> None:
     """Carry out all work; whatever happens to workers, each run ends as done, diverged or failed in the tally.
 
     Args:
@@ -104,15 +135,20 @@ def run_sweep(works: Sequence[Work], engine: Engine, tally: Tally, notify: Notif
         engine: Where to.
         tally: Counts of the whole sweep, in which this one's are entered.
         notify: Called with a line whenever work has ended.
+        watch: Called with the tally at least once a second.
     """
     waiting, held, begun = deque(works), list[Work](), Counter[tuple[Path, ...]]()
+    started: dict[tuple[Path, ...], Work] = {}
     told = False
     while waiting or held or engine.running():
         while waiting and engine.has_room():
             work = waiting.popleft()
             begun[work.paths] += 1
-            tally.running += len(work.paths)
+            started[work.paths] = work
             engine.start(work)
+        # An engine may take more than it has room for, to have it at hand: the first that came are those that run.
+        tally.running = sum(len(paths) for paths in islice(started, engine.slots()))
+        watch(tally)
         if not engine.running():  # all that is left is another process's: it will end it, or die and leave it to us
             if not told:
                 notify(f"waiting for {sum(len(work.paths) for work in held)} runs that another process trains")
@@ -122,7 +158,7 @@ def run_sweep(works: Sequence[Work], engine: Engine, tally: Tally, notify: Notif
             held.clear()
             continue
         for work, outcome in engine.ended(PAUSE):
-            tally.running -= len(work.paths)
+            del started[work.paths]
             for line in outcome.lines:
                 notify(f"{work}: {line}")
             if outcome.kind == "busy":
@@ -134,7 +170,10 @@ def run_sweep(works: Sequence[Work], engine: Engine, tally: Tally, notify: Notif
                 kind: Kind = "failed" if outcome.kind == "lost" else outcome.kind
                 tally.counts[kind] += len(work.paths)
                 tally.trained += len(work.paths)
+                tally.running = sum(len(paths) for paths in islice(started, engine.slots()))
                 notify(f"{tally}: {work} {kind}")
+    tally.running = 0
+    watch(tally)
 
 
 def _in_words(seconds: float) -> str:

@@ -39,6 +39,7 @@ class RayCluster:
             ) from None
         self._ray: Any = ray
         self._settings, self._cpus, self._gpus = settings, cpus_per_job, gpus_per_job
+        self._device = "cuda" if gpus_per_job else "cpu"
         self._running: dict[Any, Work] = {}
         self._ours = not ray.is_initialized()
         if self._ours:
@@ -58,18 +59,32 @@ class RayCluster:
             self._ray.shutdown()
 
     def slots(self) -> int:
-        """How many works the cluster has room for, as large as it is now."""
-        has = self._ray.cluster_resources()
-        by_cpu = has.get("CPU", 0) / self._cpus
-        return max(1, int(min(by_cpu, has.get("GPU", 0) / self._gpus) if self._gpus else by_cpu))
+        """How many works the cluster has room for, as large as it is now; one where it has none and might grow."""
+        return max(1, sum(map(self._fit, self._nodes())))
+
+    def check_room(self) -> str | None:
+        """Return a line that a user should read if no node is large enough for a job, as it would wait for one."""
+        if any(map(self._fit, self._nodes())):
+            return None
+        asked = f"{self._cpus} CPUs" + (f" and {self._gpus:g} of a GPU" if self._gpus else "")
+        largest = ", ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in self._nodes())
+        return f"no node of the Ray cluster has {asked} for a job (there is: {largest}): waiting until it grows"
 
     def has_room(self) -> bool:
         """Whether fewer are started than fit; and one more, which tells a cluster that can grow that it should."""
         return len(self._running) <= self.slots()
 
+    def _nodes(self) -> list[dict[str, float]]:
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+
+    def _fit(self, node: dict[str, float]) -> int:
+        """Return how many jobs fit on a node; none is on two GPUs."""
+        by_cpu = int(node.get("CPU", 0)) // self._cpus
+        return min(by_cpu, int(node.get("GPU", 0)) * int(1 / self._gpus)) if self._gpus else by_cpu
+
     def start(self, work: Work) -> None:
         """Have the cluster carry out work, once it has room."""
-        task = self._task.remote(work, self._settings, "cuda" if self._gpus else "cpu")
+        task = self._task.remote(work, self._settings, self._device)
         self._running[task] = work
 
     def running(self) -> int:

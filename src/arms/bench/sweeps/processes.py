@@ -68,6 +68,10 @@ class Processes:
         for worker in self._workers:
             worker.process.join()
 
+    def slots(self) -> int:
+        """How many processes there can be."""
+        return len(self._free) + len(self._workers)
+
     def has_room(self) -> bool:
         """Whether a process is idle, or could be started."""
         return bool(self._free) or any(worker.work is None for worker in self._workers)
@@ -91,15 +95,21 @@ class Processes:
             worker = busy[ready]  # type: ignore[index]
             assert worker.work is not None
             try:
-                outcome = worker.connection.recv()
+                outcome, is_sound = worker.connection.recv(), True
             except (EOFError, OSError):
                 worker.process.join()
-                outcome = Outcome("lost", (f"its process ended with code {worker.process.exitcode}",))
-                self._workers.remove(worker)
-                self._free.append(worker.device)
+                outcome, is_sound = Outcome("lost", (f"its process ended with code {worker.process.exitcode}",)), False
             found.append((worker.work, outcome))
             worker.work = None
+            if not is_sound or outcome.kind == "failed":  # an error of a GPU stays with its process
+                self._dismiss(worker)
         return found
+
+    def _dismiss(self, worker: _Worker) -> None:
+        worker.connection.close()
+        worker.process.join()
+        self._workers.remove(worker)
+        self._free.append(worker.device)
 
     def _hire(self) -> _Worker:
         context = multiprocessing.get_context("spawn")  # a fork would inherit threads of PyTorch that no longer run

@@ -2,14 +2,18 @@
 
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
 
 from arms.bench.config import TrainConfig
+from arms.bench.data import Dataset, load
+from arms.bench.runs.copies import copy_run
+from arms.bench.runs.directory import Run
 from arms.bench.runs.files import BusyError
-from arms.bench.runs.live_run import DivergedError
+from arms.bench.runs.live_run import DivergedError, Notify
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TerminatedError
 from arms.bench.runs.pipeline import train_together
 
@@ -40,6 +44,8 @@ class Settings:
     """As many in every worker: sums over more threads are rounded otherwise."""
     data_dir: Path | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
+    copy_to: str | None = None
+    """Address of a folder into which runs are copied once they have ended."""
 
 
 @dataclass(frozen=True)
@@ -63,23 +69,42 @@ def carry_out(work: Work, settings: Settings, device: str) -> Outcome:
     sys.argv = list(settings.command)
     torch.set_num_threads(settings.threads)
     lines: list[str] = []
+    kind: Kind = "done"
     try:
-        train_together(
-            work.configs,
-            work.paths,
-            device=device,
-            data_dir=settings.data_dir,
-            checkpoint_seconds=settings.checkpoint_seconds,
-            progress=False,
-            notify=lines.append,
-        )
-    except DivergedError as error:
-        return Outcome("diverged", (*lines, str(error)))
+        try:
+            _train(work, settings, device, lines.append)
+        except DivergedError as error:
+            kind = "diverged"
+            lines.append(str(error))
+        if settings.copy_to:
+            for path in work.paths:
+                copy_run(path, settings.copy_to)
     except BusyError as error:
         return Outcome("busy", (str(error),))
     except TerminatedError as error:  # the machine is taken away, and the run saved
         return Outcome("lost", (f"terminated, {error}",))
+    except OSError as error:  # a disk, a network: it may be better later, or elsewhere
+        return Outcome("lost", (*lines, f"{type(error).__name__}: {error}"))
     except Exception as error:  # one bad run must not end a sweep of a thousand
         said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return Outcome("failed", (*lines, " ".join(said.split())))
-    return Outcome("done", tuple(lines))
+    return Outcome(kind, tuple(lines))
+
+
+def _train(work: Work, settings: Settings, device: str, notify: Notify) -> None:
+    if all(run.exists() and run.result() is not None for run in map(Run, work.paths)):
+        return  # and needs no data
+    train_together(
+        work.configs,
+        work.paths,
+        device=device,
+        datasets=[_dataset(config.dataset, settings.data_dir) for config in work.configs],
+        checkpoint_seconds=settings.checkpoint_seconds,
+        progress=False,
+        notify=notify,
+    )
+
+
+@lru_cache(maxsize=4)  # a worker trains many runs on few data sets
+def _dataset(name: str, data_dir: Path | None) -> Dataset:
+    return load(name, data_dir)
