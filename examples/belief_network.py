@@ -1,6 +1,6 @@
 """A belief network of two stochastic layers, x <- b1 <- b2, on digits: eight chains, eight evaluations.
 
-    python examples/belief_network.py
+python examples/belief_network.py
 """
 
 import argparse

@@ -44,12 +44,12 @@ def fit(estimator: str) -> tuple[float, list[list[int]]]:
     optimizer = torch.optim.Adam([*sender.parameters(), *symbols.parameters(), *receiver.parameters()], lr=3e-3)
     for _ in range(options.steps):
         rows = torch.randint(1400, (64,))
-        right = labels[rows].expand(8, 64).unsqueeze(-1)
         codes = arms.Categorical(sender(images[rows]).view(64, SYMBOLS, ALPHABET))
-        value = arms.expectation(
-            lambda code, right=right: read(channel(code)).log_softmax(-1).gather(-1, right).squeeze(-1),
-            codes, estimator, 8,
-        )  # fmt: skip
+
+        def log_likelihood(code: Tensor, right: Tensor = labels[rows]) -> Tensor:  # [n, 64, symbols] -> [n, 64]
+            return read(channel(code)).log_softmax(-1).gather(-1, right.expand(len(code), 64).unsqueeze(-1)).squeeze(-1)
+
+        value = arms.expectation(log_likelihood, codes, estimator, 8)
         optimizer.zero_grad()
         (-value.mean()).backward()
         optimizer.step()

@@ -1,6 +1,6 @@
 """A discrete VAE of your own modules: 40 bits for an 8 x 8 digit, trained by the gradient of the ELBO.
 
-    python examples/discrete_vae.py
+python examples/discrete_vae.py
 """
 
 import argparse
@@ -31,7 +31,7 @@ def elbo(x: Tensor, estimator: str, num_samples: int) -> Tensor:
     logits = encoder(x)
 
     def log_weight(b: Tensor) -> Tensor:  # [n, batch, 40] -> [n, batch]
-        pixels = Bernoulli(logits=decoder(b), validate_args=False).log_prob(x).sum(-1)
+        pixels: Tensor = Bernoulli(logits=decoder(b), validate_args=False).log_prob(x).sum(-1)
         # log q is detached: its score has mean zero, and would be nothing but noise.
         divergence = arms.Bernoulli(logits.detach()).log_prob(b) - arms.Bernoulli(prior).log_prob(b)
         return pixels - divergence

@@ -120,12 +120,12 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         return self.support_
 
     def _size(self, features: int) -> int | None:
-        wanted: object = self.n_features_to_select  # whatever the user gave
+        wanted: Any = self.n_features_to_select  # whatever the user gave
         if wanted is None:
             if self.criterion not in CRITERIA:
                 raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, got {self.criterion!r}")
             return None
-        if isinstance(wanted, Integral | Real) and type(wanted) is not bool:
+        if not isinstance(wanted, bool) and isinstance(wanted, Real):
             number, whole = float(wanted), isinstance(wanted, Integral)
             if whole and 1 <= number <= features:
                 return int(number)
