@@ -25,7 +25,7 @@ member = np.eye(BRANDS)[brand]  # [adverts, brands]
 
 
 def worth(pages: np.ndarray) -> np.ndarray:
-    """What pages `[..., adverts]` earn on average: for a brand the root of its appeal; each beyond the slots costs 1."""
+    """What pages `[..., adverts]` earn on average: for a brand the root of its appeal; each beyond the slots costs."""
     earned: np.ndarray = np.sqrt((pages * appeal) @ member).sum(-1) - np.maximum(pages.sum(-1) - SLOTS, 0)
     return earned
 
