@@ -53,8 +53,8 @@ def fit(estimator: str, seed: int) -> tuple[float, float]:
         x, right = images[rows], labels[rows].unsqueeze(-1)
 
         def objective(b: Tensor, x: Tensor = x, right: Tensor = right) -> Tensor:  # [n, 164] -> [n]
-            likelihood: Tensor = classify(x, b).gather(-1, right.expand(len(b), -1, -1)).mean((-2, -1))
-            return likelihood - options.price * b.sum(-1)
+            likelihood = classify(x, b).gather(-1, right.expand(len(b), -1, -1)).mean((-2, -1))
+            return likelihood - float(options.price) * b.sum(-1)
 
         if step == options.steps:  # the gates are chosen: the rest is for the weights
             kept = torch.cat([part >= part.topk(KEPT).values[-1] for part in logits.split([PIXELS, UNITS])]).float()

@@ -17,7 +17,7 @@ SMALL = {
     "categorical_codes": (["--steps", "3"], r"9  [a-p]{6}"),
     "discrete_vae": (["--steps", "3"], r"test ELBO: -\d+\.\d\d nats"),
     "gates": (["--steps", "3"], r"concrete +0\.\d{3} ± 0\.000"),
-    "subset_selection": (["--steps", "3"], r"SubsetSelector +10 +0\.\d{3} +0\.\d{3}"),
+    "best_subset": (["--steps", "3"], r"SubsetSelector +10 +0\.\d{3} +0\.\d{3}"),
 }
 
 

@@ -1,6 +1,6 @@
 """Which ten of the 64 squares and products of diabetes' ten measurements predict it best?
 
-python examples/subset_selection.py
+python examples/best_subset.py
 """
 
 import argparse
