@@ -7,7 +7,8 @@ Four parts, each at subsets of equal size:
 - diabetes: scikit-learn's data with squares and products, 64 features, 20 splits;
 - search: the gradient search alone, without exchanges, by several estimators, and the variance of each at its start.
 
-    python benchmarks/subset_selection.py            # about half an hour on one core
+    pip install abess pandas                         # one of the contenders
+    python benchmarks/subset_selection.py            # a quarter of an hour on one core
     python benchmarks/subset_selection.py --markdown # the tables of the results that are there
 """
 
