@@ -96,6 +96,8 @@ def test_the_source_archive_holds_what_a_checkout_needs(built: Path) -> None:
 
 # ---- The wheel in an environment that holds torch, numpy and what those two need
 
+BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
 
 def requirements(name: str, known: set[str]) -> set[str]:
     key = re.sub(r"[-_.]+", "-", name).lower()
@@ -124,7 +126,7 @@ def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 os.symlink(source, target)
     install = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "--no-deps"]
     done = subprocess.run(
-        [*install, "--no-index", str(wheel)], capture_output=True, text=True, timeout=120, check=False
+        [*install, "--no-index", str(wheel)], env=BARE, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return home
@@ -147,7 +149,7 @@ print(arms.__file__)
 
 def test_its_command_says_in_one_line_what_to_install(home: Path) -> None:
     done = subprocess.run(
-        [str(home / "bin" / "arms"), "runs"], capture_output=True, text=True, timeout=120, check=False
+        [str(home / "bin" / "arms"), "runs"], env=BARE, capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(r"arms: the command line needs \w+: pip install 'arms-grad\[bench\]'.*\n", done.stderr)
