@@ -1,0 +1,63 @@
+"""A combinatorial bandit: which 20 of 60 adverts to show, learnt from clicks alone.
+
+Each round shows a page to each of several visitors, and says how many of them bought. Adverts of one brand get in each
+other's way, so that the best page is not made of the best adverts. The reward is a black box: `arms.draw` makes the
+pages, `arms.attach` takes what they earned.
+
+    python examples/bandit.py
+"""
+
+import argparse
+
+import numpy as np
+import torch
+
+import arms
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--rounds", type=int, default=1500)
+options = parser.parse_args()
+
+ADVERTS, BRANDS, SLOTS, VISITORS = 60, 12, 20, 8
+world = np.random.default_rng(0)
+appeal, brand = world.gamma(2.0, 0.5, ADVERTS), world.integers(BRANDS, size=ADVERTS)
+member = np.eye(BRANDS)[brand]  # [adverts, brands]
+
+
+def worth(pages: np.ndarray) -> np.ndarray:
+    """What pages `[..., adverts]` earn on average: for a brand the root of its appeal; each beyond the slots costs."""
+    earned: np.ndarray = np.sqrt((pages * appeal) @ member).sum(-1) - np.maximum(pages.sum(-1) - SLOTS, 0)
+    return earned
+
+
+def greedy() -> np.ndarray:
+    """A page by somebody who knows everything: always the advert that adds most."""
+    page = np.zeros(ADVERTS)
+    for _ in range(SLOTS):
+        page[np.argmax([worth(np.maximum(page, one)) for one in np.eye(ADVERTS)])] = 1
+    return page
+
+
+def learn(estimator: str) -> tuple[list[float], np.ndarray]:
+    """The mean worth of the pages shown in each tenth of the rounds, and the most likely page in the end."""
+    noise, generator = np.random.default_rng(1), torch.Generator().manual_seed(1)
+    logits = torch.full((ADVERTS,), -0.7, requires_grad=True)
+    optimizer = torch.optim.Adam([logits], lr=0.03)
+    shown = []
+    for _ in range(options.rounds):
+        pages = arms.draw(logits, estimator, VISITORS, generator)
+        earned = worth(pages.samples.numpy()) + noise.normal(size=VISITORS)
+        optimizer.zero_grad()
+        (-arms.attach(pages, earned.astype(np.float32))).backward()
+        optimizer.step()
+        shown.append(float(worth(pages.samples.numpy()).mean()))
+    tenths = [float(np.mean(part)) for part in np.array_split(shown, 10)]
+    return tenths, (logits > 0).numpy().astype(float)
+
+
+print(f"known and greedy: {worth(greedy()):.2f};  the {SLOTS} most appealing: ", end="")
+print(f"{worth((np.argsort(np.argsort(-appeal)) < SLOTS).astype(float)):.2f}")
+print(f"{'worth of pages shown':22}" + "".join(f"{tenth:>4}0 %" for tenth in range(1, 11)) + "   in the end")
+for name in ("reinforce", "loorf", "arms-s"):
+    tenths, page = learn(name)
+    print(f"{name:22}" + "".join(f"{value:7.2f}" for value in tenths) + f"{worth(page):13.2f}")

@@ -1,0 +1,185 @@
+"""SubsetSelector: right in what it computes, exact where all subsets can be tried, and a scikit-learn estimator."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes, make_regression
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import arms
+from arms.sklearn import Regressions, SubsetSelector, improve, with_expected_size
+
+
+@pytest.mark.filterwarnings("ignore")  # the checks warn on purpose
+@pytest.mark.parametrize("selector", [SubsetSelector(max_iter=10), SubsetSelector(1, max_iter=5)], ids=str)
+def test_it_is_a_scikit_learn_estimator(selector: SubsetSelector) -> None:
+    check_estimator(selector, on_skip=None)
+
+
+def correlated(rows: int = 80, features: int = 12, seed: int = 0) -> tuple[Any, Any]:
+    generator = np.random.default_rng(seed)
+    X = generator.standard_normal((rows, features)) + 2 * generator.standard_normal((rows, 1))
+    return 3 * X + 1, X[:, [1, 4, 5]] @ [1.0, -1.0, 0.5] + 0.5 * generator.standard_normal(rows) + 10
+
+
+def unexplained(X: Any, y: Any, subset: Any) -> float:
+    return 1 - float(LinearRegression().fit(X[:, subset], y).score(X[:, subset], y))
+
+
+def of(X: Any, y: Any) -> Regressions:
+    return Regressions.of(X - X.mean(0), (y - y.mean(0)).reshape(len(y), -1))
+
+
+def test_every_subset_is_the_regression_that_scikit_learn_makes() -> None:
+    X, y = correlated(features=6)
+    states = torch.tensor(list(itertools.product([0.0, 1.0], repeat=6)), dtype=torch.float64)[1:]
+    expected = [unexplained(X, y, state.bool().numpy()) for state in states]
+    found = of(X, y).unexplained(states.view(7, 9, 6)).flatten()
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), atol=1e-6)
+
+
+def test_one_more_feature_is_what_that_regression_says() -> None:
+    X, y = correlated(features=6)
+    regressions, masks = of(X, y), torch.tensor([[0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0]], dtype=torch.float64)
+    found = regressions.with_one_more(masks)
+    for mask, row in zip(masks, found, strict=True):
+        for j in range(6):
+            more = mask.index_fill(0, torch.tensor(j), 1.0)
+            expected = torch.tensor(torch.inf) if mask[j] else regressions.unexplained(more)
+            assert torch.isclose(row[j], expected.double(), atol=1e-7)
+
+
+def test_exchanges_end_where_no_single_one_helps() -> None:
+    X, y = correlated()
+    regressions = of(X, y)
+    start = torch.zeros(12, dtype=torch.float64).index_fill(0, torch.tensor([0, 2, 3]), 1.0)
+    found = improve(start, regressions, lambda left, _: left.log(), any_size=False)
+    assert found.sum() == 3
+    best = regressions.unexplained(found)
+    assert best < regressions.unexplained(start)
+    inside, outside = found.nonzero().squeeze(-1).tolist(), (found == 0).nonzero().squeeze(-1).tolist()
+    for i, j in itertools.product(inside, outside):
+        other = found.clone()
+        other[i], other[j] = 0, 1
+        assert regressions.unexplained(other) >= best - 1e-9
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_it_finds_the_best_of_all_subsets(seed: int, exchange: bool) -> None:
+    X, y = correlated(seed=seed)
+    best = min(itertools.combinations(range(12), 3), key=lambda subset: unexplained(X, y, list(subset)))
+    selector = SubsetSelector(3, exchange=exchange, random_state=0).fit(X, y)
+    assert tuple(selector.get_support(indices=True)) == best
+    assert selector.probabilities_[list(best)].min() > 0.9
+
+
+@pytest.mark.parametrize("criterion", ["aic", "bic"])
+def test_with_an_open_size_it_finds_the_subset_of_the_lowest_criterion(criterion: str) -> None:
+    X, y = correlated(features=8)
+    weight = 2.0 if criterion == "aic" else np.log(len(y))
+    every = [s for k in range(9) for s in itertools.combinations(range(8), k)]
+
+    def value(subset: tuple[int, ...]) -> float:
+        left = unexplained(X, y, list(subset)) if subset else 1.0
+        return len(y) * float(np.log(left)) + weight * len(subset)
+
+    selector = SubsetSelector(criterion=criterion, random_state=0).fit(X, y)
+    assert tuple(selector.get_support(indices=True)) == min(every, key=value)
+
+
+def test_more_features_than_rows() -> None:
+    X, y, coefficients = make_regression(80, 200, n_informative=3, noise=1.0, coef=True, random_state=0)
+    truth = coefficients.nonzero()[0]
+    for selector in (SubsetSelector(3, random_state=0), SubsetSelector(criterion="ebic", random_state=0)):
+        assert selector.fit(X, y).get_support(indices=True).tolist() == truth.tolist()
+
+
+def test_noise_alone_selects_nothing_by_the_extended_criterion() -> None:
+    generator = np.random.default_rng(0)
+    X, y = generator.standard_normal((100, 30)), generator.standard_normal(100)
+    selector = SubsetSelector(criterion="ebic", random_state=0).fit(X, y)
+    assert not selector.get_support().any()
+    assert np.allclose(selector.predict(X), y.mean())
+
+
+def test_it_predicts_as_the_regression_on_its_subset() -> None:
+    X, y = correlated()
+    for target in (y, np.stack([y, X[:, 2]], 1)):
+        selector = SubsetSelector(4, max_iter=50, random_state=0).fit(X, target)
+        fit = LinearRegression().fit(selector.transform(X), target)
+        assert np.allclose(selector.predict(X), fit.predict(selector.transform(X)))
+        assert selector.score(X, target) == pytest.approx(fit.score(selector.transform(X), target))
+    assert selector.get_support()[2]  # a target of its own
+
+
+def test_the_same_seed_finds_the_same_and_leaves_global_randomness_alone() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    before = torch.get_rng_state()
+    first, again, other = (
+        SubsetSelector(4, max_iter=10, random_state=seed).fit(X, y).probabilities_ for seed in (1, 1, 2)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_constant_and_equal_columns_do_no_harm() -> None:
+    X, y = correlated()
+    X[:, 0], X[:, 2] = 5.0, X[:, 1]
+    selector = SubsetSelector(3, max_iter=100, random_state=0).fit(X, y)
+    assert not selector.get_support()[0]
+    assert selector.get_support()[1] != selector.get_support()[2]
+    assert np.isfinite(selector.coef_).all()
+    assert np.allclose(SubsetSelector(12, random_state=0).fit(X, y).predict(X), LinearRegression().fit(X, y).predict(X))
+
+
+def test_it_works_in_a_pipeline_and_its_size_can_be_searched() -> None:
+    X, y = correlated()
+    pipeline = make_pipeline(StandardScaler(), SubsetSelector(max_iter=20, random_state=0), LinearRegression())
+    search = GridSearchCV(pipeline, {"subsetselector__n_features_to_select": [1, 3]}, cv=3).fit(X, y)
+    assert search.best_params_ == {"subsetselector__n_features_to_select": 3}
+
+
+@pytest.mark.parametrize("estimator", ["loorf", "arms-d", arms.LOORF(32)], ids=str)
+def test_it_takes_any_estimator_of_black_boxes(estimator: Any) -> None:
+    X, y = correlated()
+    assert SubsetSelector(3, estimator=estimator, random_state=0).fit(X, y).get_support().sum() == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_features_to_select": 13}, "an int from 1 to the 12 features of X.* got 13"),
+        ({"n_features_to_select": 0}, "got 0"),
+        ({"n_features_to_select": 1.5}, "a float between 0 and 1, got 1.5"),
+        ({"n_features_to_select": True}, "got True"),
+        ({"criterion": "cp"}, "criterion must be one of aic, bic, ebic, got 'cp'"),
+        ({"estimator": "midpoint"}, "estimator must take values alone"),
+        ({"estimator": "vimco"}, "estimator must take values alone"),
+        ({"estimator": "armss"}, "armss"),
+        ({"num_samples": 1}, "must be an integer >= 2, got 1"),
+        ({"n_restarts": 0}, "n_restarts must be an integer >= 1, got 0"),
+        ({"max_iter": 0}, "max_iter must be an integer >= 1, got 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be positive"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_told_what_is_right(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SubsetSelector(**options).fit(*correlated())
+
+
+@pytest.mark.parametrize("size", [0.5, 3, 9.999])
+def test_probabilities_add_up_to_the_size(size: float) -> None:
+    logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 5
+    assert torch.allclose(
+        with_expected_size(logits, size).sigmoid().sum(-1), torch.tensor(size, dtype=torch.float64), atol=1e-5
+    )
