@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, as_positive
+from arms.draws import attach, draw
 from arms.estimators import Estimator
-from arms.expectation import attach, draw
 
 __all__ = ["SubsetSelector"]
 
