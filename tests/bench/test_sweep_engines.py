@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -367,15 +367,21 @@ def kill_a_worker(folder: Path) -> None:
     os.kill(min(trained_by(folder)), signal.SIGKILL)
 
 
+def at_work(*nodes: Any) -> set[int]:
+    """The processes of nodes that carry out work, whether they have come to train or not."""
+    raylets = {raylet.process.pid for node in nodes for raylet in node.all_processes["raylet"]}
+    found = set()
+    for process in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):  # it has ended
+            parent = int(Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[1])
+            if parent in raylets and b"_carry_out" in Path("/proc", process, "cmdline").read_bytes():
+                found.add(int(process))
+    return found
+
+
 def lose_the_node(cluster: Any, node: Any, folder: Path) -> None:
     """Wait until a worker of the node trains, and kill the node."""
-    (raylet,) = node.all_processes["raylet"]
-
-    def trains() -> bool:
-        parents = [Path(f"/proc/{process}/stat") for process in trained_by(folder)]
-        return any(int(file.read_text().rpartition(")")[2].split()[1]) == raylet.process.pid for file in parents)
-
-    wait_until(trains, 120)
+    wait_until(lambda: at_work(node) & set(trained_by(folder)), 120)
     cluster.remove_node(node, allow_graceful=False)
 
 
@@ -412,18 +418,19 @@ def test_a_killed_driver_is_begun_again_and_two_drivers_share_the_work(tmp_path:
     for folder in (here, there):
         folder.mkdir()
         written(folder, FILE.replace("400", str(LONG.steps)).replace("50", "100"))
-    with two_nodes() as (cluster, _):
+    with two_nodes() as (cluster, node):
         words = ("--engine", "ray", "--address", cluster.address, "--checkpoint-seconds", "0")
         first = command(there, *words)
         wait_until(
             lambda: first.poll() is not None or ((there / "sweep").exists() and trained_by(there / "sweep")), 240
         )
         assert first.poll() is None, first.communicate()[0]
+        assert at_work(cluster.head_node, node)
         first.kill()
         first.communicate(timeout=60)
-        begun = list(find_runs(there))
-        wait_until(lambda: all(is_free(run.path) for run in begun))  # its workers are gone
-        sessions = {run.path: len(list(run.path.glob("events.*"))) for run in begun if run.result() is None}
+        wait_until(lambda: not at_work(cluster.head_node, node))  # only now is it certain that nothing more is begun
+        unfinished = [run.path for run in find_runs(there) if run.result() is None]
+        sessions = {path: len(list(path.glob("events.*"))) for path in unfinished}
         assert sessions
         both = [command(there, *words), command(there, *words)]
         said = [one.communicate(timeout=400)[0] for one in both]
