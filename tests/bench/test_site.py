@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import griffe
 import pytest
@@ -49,12 +50,24 @@ def check_that_nothing_is_loaded(site: Path) -> None:
         html = page.read_text()
         assert re.findall(loads, html) == [], page
         assert "arithmatex" not in html, page  # every formula was turned into MathML
+        check_formulas(html, page)
         assert not re.search(r"<!-- (?:measured|picture):", html), page  # nor is anything left to fill in
         assert 'class="doc-object doc-unknown"' not in html, page
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(\s*[\"']?(?:https?:)?//", style.read_text()), style
     assert (site / "assets" / "math.woff").stat().st_size > 50_000
     assert max(page.stat().st_size for page in every) < 1_000_000
+
+
+PARTS = dict.fromkeys(("msup", "msub", "mfrac", "mover", "munder", "mroot"), 2) | {"msubsup": 3, "munderover": 3}
+
+
+def check_formulas(html: str, page: Path) -> None:
+    """A browser draws a formula with too many parts in one place, but not as it was meant."""
+    for formula in re.findall(r"<math.*?</math>", html, flags=re.DOTALL):
+        for element in ElementTree.fromstring(formula).iter():
+            wanted = PARTS.get(element.tag.rpartition("}")[2], len(element))
+            assert len(element) == wanted, f"{page}: {formula}"
 
 
 def check_what_is_made_at_build_time(site: Path) -> None:
