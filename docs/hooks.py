@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from generators import colours, mathematics, measured, navigation, pages, picture, repository
+from generators import colours, mathematics, measured, navigation, pages, picture, repository, speed
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -15,6 +15,13 @@ MARKERS: dict[str, Callable[[], str]] = {
     "<!-- measured: variance -->": measured.variance_table,
     "<!-- measured: bias -->": measured.bias_table,
     "<!-- measured: toy -->": measured.toy_table,
+    "<!-- measured: agreement -->": measured.agreement_table,
+    "<!-- measured: estimators on a CPU -->": speed.overhead_table,
+    "<!-- measured: training on a CPU -->": speed.train_step_table,
+    "<!-- measured: training on a GPU -->": speed.gpu_step_table,
+    "<!-- measured: precision -->": speed.precision_table,
+    "<!-- measured: estimators on a GPU -->": speed.gpu_estimators_table,
+    "<!-- measured: packs -->": speed.packs_table,
 }
 """What stands in a page for something that is made at build time."""
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from functools import cache
+from statistics import fmean, stdev
 from typing import Any
 
 import arms
@@ -56,10 +57,20 @@ def step_time(name: str, n: int) -> str:
 
 def overhead(name: str) -> str:
     """Return the time of a step at ten samples, over that of LOORF; empty if it was not measured."""
-    ratios = result("estimator_overhead")["ratios"]
-    if not any(measured.endswith("-paper") for measured in ratios):  # from before the plain names were folded
-        ratios = {f"{key}-paper" if f"{key}-paper" in arms.ESTIMATORS else key: ratio for key, ratio in ratios.items()}
+    measured = result("estimator_overhead")["ratios"]
+    ratios = {present: measured[key] for key, present in present_names(measured).items()}
     return f"{ratios[name] / ratios['loorf']:.2f}" if name in ratios else ""
+
+
+def present_names(names: Iterable[str]) -> dict[str, str]:
+    """Return what each name of a result file is called now.
+
+    Files of times are older than the folding of the direct term: they have the papers' forms, under the plain names.
+    """
+    names = list(names)
+    if any(name.endswith("-paper") for name in names):
+        return {name: name for name in names}
+    return {name: f"{name}-paper" if f"{name}-paper" in arms.ESTIMATORS else name for name in names}
 
 
 def by_network(rows: Sequence[Row]) -> list[Row]:
@@ -108,6 +119,14 @@ def toy_table() -> str:
         ["n", *(f"`{name}`" for name in names)],
         [[n, *(shown(of[name]) for name in names)] for n, of in numbers.items()],
     )
+
+
+def agreement_table() -> str:
+    """Return the mean training ELBO of the last steps on dynamic MNIST, by the package and by hand."""
+    curves = result("mnist_agreement")["train_elbo"]
+    columns = {"`arms-d`": "arms-d", "`loorf`": "loorf", "by hand, LOORF": "by hand (loorf)"}
+    last = [f"{fmean(curve[-1]):.2f} ± {stdev(curve[-1]):.2f}" for curve in map(curves.get, columns.values())]
+    return table(list(columns), [[cell.replace("-", "\u2212") for cell in last]], left=0)
 
 
 # ---- what the page of an estimator says

@@ -10,6 +10,7 @@ from statistics import fmean
 import pytest
 import torch
 from generators import pages
+from generators.measured import result
 from markdown.extensions.toc import slugify
 
 from arms.bench.cli import main, verbs
@@ -121,6 +122,11 @@ def test_links_of_a_page_outside_of_the_site_lead_somewhere(page: str) -> None:
             assert anchor in {slugify(title.replace("`", ""), "-") for title in titles}, link
 
 
+def test_the_page_of_the_bench_has_every_command() -> None:
+    named = [" ".join(shlex.split(command)[1:3]) for command in commands(PAGES["docs/bench.md"])]
+    assert [verb for verb in verbs() if not any(f"{name} ".startswith(f"{verb} ") for name in named)] == []
+
+
 def test_the_page_of_commands_counts_runs_rightly() -> None:
     text = PAGES["docs/reproducing.md"]
     assert f"one table, {len(configs('table1', 'laptop'))} runs" in text
@@ -203,6 +209,29 @@ def test_tables_of_the_bounds_page_are_those_of_the_results() -> None:
     assert [line for line in lines if line not in BOUND_PAGE.read_text()] == []
 
 
+def test_steps_of_the_midpoint_page_take_what_was_measured() -> None:
+    rows = result("train_step_slopes")["rows"]
+    cpu = {(row["contender"].removesuffix(" R=1"), row["n"]): row["time / by hand"] for row in rows}
+    tables = [("one CPU thread, linear", cpu)]
+    for network in ("linear", "nonlinear"):
+        rows = [row for row in result("gpu_slopes_r25")["rows"] if row["network"] == network]
+        tables.append((f"H200, 25 replicas, {network}", {(row["estimator"], row["n"]): row["us/step"] for row in rows}))
+    for case, times in tables:
+        cells = " | ".join(f"{times['midpoint', 4] / times['loorf', n]:.2f}" for n in (5, 6))
+        (line,) = [line for line in PAGES["docs/midpoint.md"].splitlines() if line.startswith(f"| {case} ")]
+        assert line.endswith(f" | {cells} |")
+
+
+def test_what_couplings_take_off_the_variance_of_vaes_was_measured() -> None:
+    taken = [
+        1 - row["ratio"]
+        for row in result("vae_variance")["rows"]
+        if row["estimator"] in ("arms-s", "arms-d", "arms-n") and row["budget"] == 6 and row["steps"] > 1
+    ]
+    assert len(taken) == 12  # three estimators, two networks, after 2,000 and 20,000 steps
+    assert f"take {100 * min(taken):.0f}\u2013{100 * max(taken):.0f} % off" in PAGES["docs/math/systematic.md"]
+
+
 def test_the_table_of_the_layers_page_is_that_of_the_results() -> None:
     lines = [line for line in run("benchmarks/layer_variance.py", "--markdown").splitlines() if line.startswith("| ")]
     assert len(lines) > 5
@@ -258,6 +287,34 @@ def test_the_tables_of_full_runs_are_those_of_the_results() -> None:
         ends = [bound(one, split, k) for split, k in (("test", config.num_samples), ("test", 100))]
         (row,) = [line for line in lines if line.startswith(start + " | ".join(ours) + " | ")]
         assert row.endswith(f" | {' | '.join(ends)} |")
+
+
+def in_print(network: str, n: int, estimator: str) -> str:
+    """Return a number of the paper on the training set; empty where it has none."""
+    number = all_printed().get(("dynamic_mnist", network, n, "train", estimator))
+    return f"{number.mean:.2f} ± {number.plus_minus:.2f}".replace("-", "\u2212") if number else ""
+
+
+def test_numbers_of_the_paper_in_full_runs_are_those_printed() -> None:
+    page = PAGES["docs/full_runs.md"]
+    for one in MNIST_RUNS:
+        config = one.config()
+        wanted = "" if config.estimator == "disarm" else in_print(config.network, config.num_samples, config.estimator)
+        assert bool(wanted) == (config.estimator in ("loorf", "arms-d", "arms-n"))
+        start = f"| {config.network} `{config.estimator}` | {bound(one, 'train', 1)} | "
+        (row,) = [line for line in page.splitlines() if line.startswith(start)]
+        assert row.split("|")[4].strip() == wanted
+    heading, _, *rows = page[page.index("| train K = n/2 |") :].splitlines()
+    cases = re.findall(r"(\w+), n = (\d+)", heading)
+    disarm = {
+        (one.config().network, one.config().num_samples): one
+        for one in MNIST_RUNS
+        if one.config().estimator == "disarm"
+    }
+    assert len(cases) == len(disarm) == 4
+    ours = [bound(disarm[network, int(n)], "train", int(n) // 2) for network, n in cases]
+    theirs = [in_print(network, int(n), "disarm") for network, n in cases]
+    assert rows == [f"| `disarm` | {' | '.join(ours)} |", f"| paper | {' | '.join(theirs)} |"]
 
 
 def last_variance(network: str, n: int, estimator: str) -> float:

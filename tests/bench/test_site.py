@@ -7,16 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import griffe
 import pytest
-from generators import colours, measured, navigation, pages, picture, repository
+from generators import colours, measured, navigation, pages, picture, repository, speed
 from generators.doctests import fenced
 from generators.mathematics import as_mathml
 
 import arms
 import arms.bench
 import arms.checks
+from arms.bench.reports.paper import all_printed
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,11 +50,24 @@ def check_that_nothing_is_loaded(site: Path) -> None:
         html = page.read_text()
         assert re.findall(loads, html) == [], page
         assert "arithmatex" not in html, page  # every formula was turned into MathML
+        check_formulas(html, page)
+        assert not re.search(r"<!-- (?:measured|picture):", html), page  # nor is anything left to fill in
         assert 'class="doc-object doc-unknown"' not in html, page
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(\s*[\"']?(?:https?:)?//", style.read_text()), style
     assert (site / "assets" / "math.woff").stat().st_size > 50_000
     assert max(page.stat().st_size for page in every) < 1_000_000
+
+
+PARTS = dict.fromkeys(("msup", "msub", "mfrac", "mover", "munder", "mroot"), 2) | {"msubsup": 3, "munderover": 3}
+
+
+def check_formulas(html: str, page: Path) -> None:
+    """A browser draws a formula with too many parts in one place, but not as it was meant."""
+    for formula in re.findall(r"<math.*?</math>", html, flags=re.DOTALL):
+        for element in ElementTree.fromstring(formula).iter():
+            wanted = PARTS.get(element.tag.rpartition("}")[2], len(element))
+            assert len(element) == wanted, f"{page}: {formula}"
 
 
 def check_what_is_made_at_build_time(site: Path) -> None:
@@ -221,6 +236,81 @@ def test_times_of_bounds_are_those_of_the_form_that_was_measured() -> None:
     assert measured.overhead("disarm-ms") == ""
     assert measured.overhead("disarm-ms-paper") == f"{ratios['disarm-ms'] / ratios['loorf']:.2f}"
     assert measured.overhead("vimco") == f"{ratios['vimco'] / ratios['loorf']:.2f}"
+
+
+def cells(table: str) -> dict[str, list[str]]:
+    """Return the rows of a table by their first cell."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return {row[0]: row[1:] for row in rows}
+
+
+def timed(name: str, **wanted: object) -> measured.Row:
+    rows = measured.result(name)["rows"]
+    (row,) = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return dict(row)
+
+
+def test_times_on_a_cpu_are_those_of_their_files() -> None:
+    ratios = measured.result("estimator_overhead")["ratios"]
+    alone = cells(speed.overhead_table())
+    assert len(alone) == 2 + len(ratios) - 1  # two lines of heading; by hand is 1 by definition
+    assert alone["`arms-s`"] == [f"{ratios['arms-s']:.2f}"]
+    assert alone["`arms-ms-n-paper`"] == [f"{ratios['arms-ms-n']:.2f}"]
+    floor = ratios["relax's floor"]
+    assert alone["the evaluations of `relax` alone"] == [f"{floor:.2f}"]
+    steps = cells(speed.train_step_table())
+    assert steps[""] == ["1 thread, R = 1", "1 thread, R = 5", "2 threads, R = 1", "2 threads, R = 5"]
+    for name, contender in (("arms-n", "arms-n"), ("arms-ms-d-paper", "arms-ms-d")):
+        assert steps[f"`{name}`"] == [
+            f"{timed('train_step', n=10, threads=threads, contender=f'{contender} R={width}')['time / by hand']:.2f}"
+            for threads in (1, 2)
+            for width in (1, 5)
+        ]
+
+
+def test_times_on_a_gpu_are_those_of_their_files() -> None:
+    steps = cells(speed.gpu_step_table())
+    assert steps["nonlinear, n = 4"] == ["8,533", "29,606", "65,417", "92,616", "", "255,072"]
+    last = timed("gpu_step_n10", network="linear", R=150)
+    assert steps["linear, n = 10"][-2:] == [f"{last['run-steps/s']:,}", f"{last['floor run-steps/s']:,}"]
+    ratios = cells(speed.gpu_estimators_table())
+    # By hand: 227.70 / 218.27 and 96.48 / 89.16 microseconds.
+    assert ratios["`disarm-ms-paper`"] == ["1.04", "1.08"]
+    assert "`disarm-ms`" not in ratios
+    packs = cells(speed.packs_table())
+    assert packs["`disarm-ms-paper`, `arms-ms-d-paper`"] == ["30", "235", "286", "405", "495"]
+    moved = timed("precision", network="nonlinear", precision="medium", K=1)
+    assert moved["moved by"] < 0
+    shown = f"\u2212{-moved['moved by']:.3f} ± {moved['standard error']:.3f}"
+    assert cells(speed.precision_table())["`medium`"][2] == shown
+    assert cells(speed.precision_table())["std of the seeds"] == ["0.11", "0.05", "0.20", "0.13"]
+
+
+def test_times_in_the_words_of_the_page_on_speed_are_those_of_the_files() -> None:
+    page = (ROOT / "docs" / "speed.md").read_text()
+    assert not re.search(r"^\|", page, flags=re.MULTILINE)  # every table is made of a file
+    files = ("gpu_step_n4", "gpu_step_n10", "gpu_estimators_r25", "gpu_estimators_r5")
+    starts = [measured.result(name)["rows"][0]["start s"] for name in files]
+    first = {row["estimator"]: row["start s"] for row in reversed(measured.result("gpu_packs")["rows"])}
+    starts += first.values()  # a process for each ensemble
+    assert f"after {min(starts):.0f} to {max(starts):.0f} seconds" in page
+    # By hand: 5.7 thousand seconds are (445.29 + 693.99 + 708.29 + 1004.84) / 2 * 4 microseconds a million times.
+    assert speed.hours(["relax"]) == pytest.approx(5704.82 / 3600)
+    hours = {pack: speed.hours(pack) for pack in speed.packs()}
+    relax = hours.pop(("relax",))
+    assert f"add up to {sum(hours.values()):.1f} hours on one H200, and `relax` alone to another {relax:.1f}" in page
+    trained = len(all_printed()) // 2  # a run has a number on the training set and one on the test set
+    assert f"They are {trained * 5} runs of a million steps" in page
+    precision = measured.result("precision")
+    assert f"after {precision['steps']:,} steps" in page
+    assert f"{precision['replicas']} seeds on the same noise" in page
+
+
+def test_the_table_of_agreement_is_that_of_its_file() -> None:
+    # By hand, for arms-d: the mean of -143.710, -143.421 and -143.685, and their standard deviation.
+    assert "| \u2212143.61 ± 0.16 | " in measured.agreement_table()
+    settings = measured.result("mnist_agreement")["settings"]
+    assert settings == {"steps": 10_000, "num_samples": 4, "seeds": 3, "window": 1000}
 
 
 def test_what_the_recipe_of_relax_says_was_measured() -> None:
