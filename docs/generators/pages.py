@@ -11,6 +11,7 @@ import torch
 import arms
 import arms.bench
 import arms.checks
+import arms.sklearn
 from generators import measured
 from generators.measured import table
 from generators.repository import ROOT
@@ -397,6 +398,8 @@ def api_pages() -> dict[str, str]:
     bench = [(arms.bench, name) for name in arms.bench.__all__]
     words = "`arms.bench`, installed by `arms-grad[bench]`: VAEs, runs, reports."
     pages["api/bench.md"] = _api_page("The bench", words, bench)
+    words = "`arms.sklearn`, installed by `arms-grad[sklearn]`: [what it is worth](../examples/subset_selection.md)."
+    pages["api/sklearn.md"] = _api_page("scikit-learn", words, [(arms.sklearn, name) for name in arms.sklearn.__all__])
     listed = "\n".join(f"- [{text.partition(chr(10))[0][2:]}]({path[4:]})" for path, text in pages.items())
     index = "# API reference\n\nEvery public name, with its arguments. Everything else may change without notice.\n\n"
     return {"api/index.md": f"{index}{listed}\n", **pages}
