@@ -1,29 +1,16 @@
 """What `mkdocs build` calls: generated pages, measured numbers, links to files of the repository, mathematics."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from generators import colours, mathematics, measured, navigation, pages, picture, repository, speed
+from generators import colours, filled, mathematics, navigation, pages, picture, repository
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-MARKERS: dict[str, Callable[[], str]] = {
-    "<!-- picture: choosing -->": picture.draw,
-    "<!-- measured: variance -->": measured.variance_table,
-    "<!-- measured: bias -->": measured.bias_table,
-    "<!-- measured: toy -->": measured.toy_table,
-    "<!-- measured: agreement -->": measured.agreement_table,
-    "<!-- measured: estimators on a CPU -->": speed.overhead_table,
-    "<!-- measured: training on a CPU -->": speed.train_step_table,
-    "<!-- measured: training on a GPU -->": speed.gpu_step_table,
-    "<!-- measured: precision -->": speed.precision_table,
-    "<!-- measured: estimators on a GPU -->": speed.gpu_estimators_table,
-    "<!-- measured: packs -->": speed.packs_table,
-}
-"""What stands in a page for something that is made at build time."""
+MARKERS = {"picture: choosing": picture.draw, **filled.TABLES}
+"""What is made at build time, by its name in the page."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -44,10 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Fill in what is measured, and lead links out of docs/ to the copies."""
-    for marker, make in MARKERS.items():
-        if marker in markdown:
-            markdown = markdown.replace(marker, make())
-    return repository.relinked(markdown, page.file.src_uri)
+    return repository.relinked(filled.in_page(markdown, MARKERS), page.file.src_uri)
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:

@@ -27,7 +27,7 @@ STEPS = (
     Step(("Does f mean nothing", "between 0 and 1?"), "repaired", "expectation", ("slopes at 0 and 1 only",)),
     Step(("Are there a dozen latents", "or fewer?"), "arms-s-taylor", "expectation", ("one slope, at the mean",)),
 )
-LAST = Step((), "midpoint", "expectation", ("many latents, f differentiable",))
+LAST = Step((), "midpoint", "expectation", ("or midpoint-single, f very smooth",))
 
 
 def draw() -> str:

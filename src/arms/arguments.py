@@ -78,7 +78,7 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
     if not isinstance(logits, Tensor):
         raise ValueError(
             "logits must be a tensor, a Bernoulli, a Categorical, a OneHotCategorical, any of them in "
-            f"Independent(..., 1), or a latent of arms, got {type(logits).__name__}"
+            f"Independent(..., 1), or a latent of arms, got {type(logits).__name__}: use torch.as_tensor on an array"
         )
     if not logits.is_floating_point() or logits.dtype not in FLOATS:
         raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float() on them")

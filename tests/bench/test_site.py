@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import griffe
 import pytest
-from generators import colours, measured, navigation, pages, picture, repository, speed
+from generators import colours, filled, measured, navigation, pages, picture, repository, speed
 from generators.doctests import fenced
 from generators.mathematics import as_mathml
 
@@ -213,6 +213,15 @@ def test_links_out_of_docs_lead_to_copies() -> None:
         repository.copies({"index.md": "[no](../nowhere.json)"})
 
 
+def test_pages_of_the_repository_hold_the_tables_that_the_site_makes() -> None:
+    texts = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
+    places = [found[1] for text in texts for found in filled.PLACE.finditer(text)]
+    assert sorted(places) == sorted([*filled.TABLES, "picture: choosing"])
+    for text in texts:
+        assert filled.in_repository(text) == text, "python docs/generators/filled.py"
+        assert len(re.findall(r"<!-- (?:measured|picture):", text)) == len(filled.PLACE.findall(text))
+
+
 def test_measured_tables_hold_the_numbers_of_their_files() -> None:
     # By hand, from the rows of vae_variance.json and toy_variance.json.
     rows = [row for row in measured.result("vae_variance")["rows"] if (row["budget"], row["steps"]) == (6, 20_000)]
@@ -288,7 +297,7 @@ def test_times_on_a_gpu_are_those_of_their_files() -> None:
 
 def test_times_in_the_words_of_the_page_on_speed_are_those_of_the_files() -> None:
     page = (ROOT / "docs" / "speed.md").read_text()
-    assert not re.search(r"^\|", page, flags=re.MULTILINE)  # every table is made of a file
+    assert not re.search(r"^\|", filled.PLACE.sub("", page), flags=re.MULTILINE)  # every table is made of a file
     files = ("gpu_step_n4", "gpu_step_n10", "gpu_estimators_r25", "gpu_estimators_r5")
     starts = [measured.result(name)["rows"][0]["start s"] for name in files]
     first = {row["estimator"]: row["start s"] for row in reversed(measured.result("gpu_packs")["rows"])}

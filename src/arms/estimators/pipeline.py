@@ -259,6 +259,14 @@ def through_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
     return result + (nan if result.shape == latent.logits.shape else latent.sum_event(nan))
 
 
+def _one_choice_a_row(draw: Draw, values: Tensor) -> str:
+    """Return what to do about `[B, K]` logits of categories that were meant as one choice for each of B rows."""
+    phi = draw.latent.logits
+    if draw.latent.event_dims != 2 or values.shape != (len(draw.points), *phi.shape[:-1]):
+        return ""
+    return f"; if each of the {phi.shape[-2]} is the one choice of its own row, give logits.unsqueeze(-2)"
+
+
 def as_values(draw: Draw, values: Values, points: Tensor, options: Options) -> Tensor:
     """Return objective values, of whatever array type, as a checked tensor `[m, *batch]`."""
     expected = points.shape[: points.ndim - draw.latent.event_dims]
@@ -271,7 +279,7 @@ def as_values(draw: Draw, values: Values, points: Tensor, options: Options) -> T
             )
         raise ValueError(
             f"the objective must return one value per sample, shape {list(expected)}, got {list(tensor.shape)}: "
-            "reduce the latent axis and nothing else"
+            f"reduce the latent axis and nothing else{_one_choice_a_row(draw, tensor)}"
         )
     if tensor.is_complex():
         raise ValueError("the objective must return real values, got complex ones: take .real or .abs() yourself")
