@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from marks import slow
 from torch import Tensor
 
 import arms
@@ -141,6 +142,7 @@ def loss_in(said: str) -> float:
     return float(found)
 
 
+@slow
 def test_the_recipe_trains_and_shards_are_the_same_training() -> None:
     whole, shards = (loss_in(torchrun(str(RECIPES / name))) for name in ("ddp.py", "fsdp.py"))
     assert whole < UNTRAINED / 2

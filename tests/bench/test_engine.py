@@ -51,7 +51,8 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
         for name in ALL_ESTIMATORS
         if name != "exact"
     ]
-    + [("arms-d", "extra", "linear"), ("arms-d", "all", "nonlinear"), ("arms-ms-d", "all", "nonlinear")]
+    + [("arms-d", "extra", "linear"), pytest.param("arms-d", "all", "nonlinear", marks=slow)]
+    + [("arms-ms-d", "all", "nonlinear")]
     + [("relax", "extra", "nonlinear"), pytest.param("reinmax", "extra", "nonlinear", marks=slow)],
 )
 def test_compiled_step_is_the_plain_one(
@@ -89,7 +90,7 @@ def test_compiled_ensemble_is_the_plain_one(names: Sequence[str], monkeypatch: p
     [
         ("arms-s", {}),
         ("midpoint", {}),
-        ("disarm", {"layer_samples": "separate"}),
+        pytest.param("disarm", {"layer_samples": "separate"}, marks=slow),
         pytest.param("arms-s", {"layers": (20, 8, 6), "network": "nonlinear"}, marks=slow),
         pytest.param("arms-s", {"decoder_samples": "extra"}, marks=slow),
     ],

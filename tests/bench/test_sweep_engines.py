@@ -294,6 +294,7 @@ def command(path: Path, *words: str) -> "subprocess.Popen[str]":
     )
 
 
+@slow
 def test_two_sweeps_on_one_folder_and_a_third_after_them(tmp_path: Path) -> None:
     written(tmp_path, FILE)
     both = [command(tmp_path), command(tmp_path)]

@@ -46,9 +46,10 @@ def interrupt(config: TrainConfig, path: Path, step: int) -> None:
 
 def test_every_committed_full_run_is_recognised() -> None:
     committed = list(find_runs(RESULTS))
-    assert len(committed) == 50
+    assert len(committed) == 62
     jobs = plan(configs("table1", "paper"), "nowhere", results=[RESULTS], on_gpu=True)
-    done = [task for job in jobs for task in job.tasks if task.state == "done"]
+    bounds = plan(configs("table2", "paper"), "nowhere", results=[RESULTS], on_gpu=True)
+    done = [task for job in [*jobs, *bounds] for task in job.tasks if task.state == "done"]
     assert {task.path for task in done} == {run.path for run in committed}
     assert {task.config.precision for task in done} == {"highest", "high", "medium"}
     assert "5 done (highest) dynamic-mnist arms-d arms-n arms-s loorf disarm; 10 missing (highest)" in jobs[4].line()

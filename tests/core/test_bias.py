@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from instances import INSTANCES, Instance, Wave
+from marks import slow
 from sabotage import SEEN_BY_DRAWS, MarkedLOORF, MarkedStraightThrough, StraightThrough
 from torch import Generator, Tensor, nn
 
@@ -50,7 +51,12 @@ LARGE = [
 DISTINCT = {one.name or repr(one.estimator): one for one in [*INSTANCES, *map(Instance, LARGE)]}
 
 
-@pytest.mark.parametrize("name", DISTINCT, ids=str)
+SLOW = ("Unordered(num_samples=3)", "ExtraSample(num_samples=3, inner=Unordered(num_samples=2))")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=slow) if name in SLOW else name for name in DISTINCT], ids=str
+)
 def test_unbiased(name: str) -> None:
     instance = DISTINCT[name]
     costly = instance.estimator.target.direct or bool(list(instance.estimator.parameters()))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from marks import slow
 from torch import Generator, Tensor, nn
 from torch.distributions import Bernoulli, OneHotCategorical
 
@@ -139,7 +140,7 @@ def test_table_beyond_enumeration_compares_with_loorf() -> None:
     assert all(row.bias_score < table.score_limit for row in table.rows)
 
 
-@pytest.mark.parametrize("logit", [-10.0, 5.0])
+@pytest.mark.parametrize("logit", [pytest.param(-10.0, marks=slow), 5.0])
 def test_nearly_certain_latents_are_left_out_of_the_bias_score(logit: float) -> None:
     names = [row.estimator for row in arms.variance(quadratic, torch.zeros(2), num_samples=8, repeats=2).rows]
     table = arms.variance(
