@@ -79,7 +79,8 @@ def torchrun(*words: str) -> str:
 
 def run_python(*words: str) -> str:
     call = [sys.executable, *words]
-    path = os.pathsep.join([str(DOCS.parent), os.environ.get("PYTHONPATH", "")])
+    tests = DOCS.parent / "tests"
+    path = os.pathsep.join([str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(call, capture_output=True, text=True, timeout=180, check=False, env=environment)
     assert done.returncode == 0, done.stderr
