@@ -52,8 +52,11 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
         if name != "exact"
     ]
     + [("arms-d", "extra", "linear"), pytest.param("arms-d", "all", "nonlinear", marks=slow)]
-    + [("arms-ms-d", "all", "nonlinear")]
-    + [("relax", "extra", "nonlinear"), pytest.param("reinmax", "extra", "nonlinear", marks=slow)],
+    + [pytest.param("arms-ms-d", "all", "nonlinear", marks=slow)]
+    + [
+        pytest.param("relax", "extra", "nonlinear", marks=slow),
+        pytest.param("reinmax", "extra", "nonlinear", marks=slow),
+    ],
 )
 def test_compiled_step_is_the_plain_one(
     name: str, rule: str, network: Network, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from instances import BITS, INSTANCES, Instance, parts
+from marks import slow
 from torch import Generator, Tensor
 from torch.distributions import Bernoulli
 from torch.distributions import Independent as IndependentDistribution
@@ -383,7 +384,9 @@ def test_vmap_of_grad(name: str) -> None:
     assert ((grads.mean(0) - truth).abs() <= score_limit(2 * len(NAMES)) * spread + 1e-9).all()
 
 
-@pytest.mark.parametrize("name", ["disarm", "arms-d", "arms-n", "arms-s"])
+@pytest.mark.parametrize(
+    "name", ["disarm", "arms-s", pytest.param("arms-d", marks=slow), pytest.param("arms-n", marks=slow)]
+)
 def test_compiles_as_one_graph(name: str) -> None:
     torch.compiler.reset()
     weights = torch.linspace(-1, 1, 3)
