@@ -1,6 +1,5 @@
 """What is published: the wheel holds the package and nothing else, the source archive all that a checkout needs."""
 
-import importlib.metadata
 import os
 import re
 import shutil
@@ -8,12 +7,12 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+from bare import make_bare_environment
 
 import arms
 
@@ -99,31 +98,10 @@ def test_the_source_archive_holds_what_a_checkout_needs(built: Path) -> None:
 BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def requirements(name: str, known: set[str]) -> set[str]:
-    key = re.sub(r"[-_.]+", "-", name).lower()
-    try:
-        wanted = importlib.metadata.requires(key) or []
-    except importlib.metadata.PackageNotFoundError:
-        return known
-    if key not in known:
-        known.add(key)
-        for line in wanted:
-            if "extra ==" not in line:
-                requirements(re.split(r"[\s;<>=!~\[(]", line, maxsplit=1)[0], known)
-    return known
-
-
 @pytest.fixture(scope="module")
 def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("bare")
-    venv.create(home, with_pip=False, symlinks=True)
-    (site,) = home.glob("lib/python*/site-packages")
-    for name in requirements("numpy", requirements("torch", set())):
-        distribution = importlib.metadata.distribution(name)
-        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}:
-            source, target = Path(str(distribution.locate_file(top))), site / top
-            if source.exists() and not target.exists():
-                os.symlink(source, target)
+    make_bare_environment(home)
     install = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "--no-deps"]
     done = subprocess.run(
         [*install, "--no-index", str(wheel)], env=BARE, capture_output=True, text=True, timeout=120, check=False

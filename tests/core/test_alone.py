@@ -1,47 +1,22 @@
 """The library alone: in an environment that holds torch, numpy and what those two need, and nothing else."""
 
-import importlib.metadata
-import os
 import re
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
+from bare import make_bare_environment
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "extending.md"
-
-
-def requirements(name: str, known: set[str] | None = None) -> set[str]:
-    """The distributions that one needs, itself included; extras and other platforms' left out."""
-    known = set() if known is None else known
-    key = re.sub(r"[-_.]+", "-", name).lower()
-    try:
-        wanted = importlib.metadata.requires(key) or []
-    except importlib.metadata.PackageNotFoundError:
-        return known
-    if key not in known:
-        known.add(key)
-        for line in wanted:
-            if "extra ==" not in line:
-                requirements(re.split(r"[\s;<>=!~\[(]", line, maxsplit=1)[0], known)
-    return known
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a fresh environment, into which only the files of those distributions are linked."""
     home = tmp_path_factory.mktemp("alone")
-    venv.create(home, with_pip=False, symlinks=True)
-    (site,) = home.glob("lib/python*/site-packages")
-    for name in requirements("torch") | requirements("numpy"):
-        distribution = importlib.metadata.distribution(name)
-        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}:
-            source, target = Path(str(distribution.locate_file(top))), site / top
-            if source.exists() and not target.exists():
-                os.symlink(source, target)
+    site = make_bare_environment(home)
     (site / "arms.pth").write_text(str(ROOT / "src"))
     return home / "bin" / "python"
 

@@ -1,0 +1,35 @@
+"""An environment that holds torch, numpy and what those two need, and nothing else."""
+
+import importlib.metadata
+import os
+import re
+import venv
+from pathlib import Path
+
+
+def make_bare_environment(home: Path) -> Path:
+    """Link the files of those distributions into a fresh environment; return its folder of packages."""
+    venv.create(home, with_pip=False, symlinks=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    for name in _requirements("numpy", _requirements("torch", set())):
+        distribution = importlib.metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            source, target = Path(str(distribution.locate_file(top))), site / top
+            if source.exists() and not target.exists():
+                os.symlink(source, target)
+    return site
+
+
+def _requirements(name: str, known: set[str]) -> set[str]:
+    """Add the distributions that one needs, itself included; extras and other platforms' left out."""
+    key = re.sub(r"[-_.]+", "-", name).lower()
+    try:
+        wanted = importlib.metadata.requires(key) or []
+    except importlib.metadata.PackageNotFoundError:
+        return known
+    if key not in known:
+        known.add(key)
+        for line in wanted:
+            if "extra ==" not in line:
+                _requirements(re.split(r"[\s;<>=!~\[(]", line, maxsplit=1)[0], known)
+    return known
