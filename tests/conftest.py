@@ -1,5 +1,8 @@
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,3 +29,26 @@ def digits(all_digits: Dataset) -> Dataset:
     """Few images: most tests are not about what is learnt."""
     train, valid, test = all_digits.train[:100], all_digits.valid[:20], all_digits.test[:20]
     return replace(all_digits, train=train, valid=valid, test=test)
+
+
+@pytest.fixture
+def say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in an empty folder; return its exit code, and what it said."""
+    from arms.bench.cli import main  # needs packages that the library's own tests do without
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["arms", *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(str(stop.code or 0))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call

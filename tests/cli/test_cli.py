@@ -266,23 +266,13 @@ def test_data_verbs(tmp_path: Path) -> None:
         (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
     ],
 )
-def test_run_mistakes_are_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    message: str,
-) -> None:
+def test_run_mistakes_are_one_line(say: Callable[..., tuple[int, str, str]], words: list[str], message: str) -> None:
     """In this process, which is quicker; that of a real one is the same function."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["arms", *words])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    said = capsys.readouterr()
-    assert stopped.value.code == 2, said.err
-    assert message in said.err
-    assert len(said.err.strip().splitlines()) == 1
-    assert said.out == "", "no bar before the line"
+    code, out, error = say(*words)
+    assert code == 2, error
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+    assert out == "", "no bar before the line"
 
 
 @pytest.mark.parametrize(
@@ -320,23 +310,14 @@ def test_run_mistakes_are_one_line(
         (["data", "get"], "Missing from arms data get: STR Data set."),
     ],
 )
-def test_borders_are_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_borders_are_one_line(say: Callable[..., tuple[int, str, str]], words: list[str], message: str) -> None:
     Run.create("run", TrainConfig())
     Path("file").touch()
-    monkeypatch.setattr(sys, "argv", ["arms", *words])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    said = capsys.readouterr()
-    assert said.err.startswith(f"arms: {message}")
-    assert len(said.err.strip().splitlines()) == 1
-    assert said.out == ""
+    code, out, error = say(*words)
+    assert code == 2
+    assert error.startswith(f"arms: {message}")
+    assert len(error.strip().splitlines()) == 1
+    assert out == ""
 
 
 def test_a_new_verb_of_two_words_needs_no_more_than_its_entry(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from arms.bench.cli import main
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.runs import checkpoints
@@ -64,27 +63,6 @@ class Pairwise(arms.Systematic):
         assert n % 2 == 0
         return super().sample(latent, n, generator)
 """
-
-
-@pytest.fixture
-def say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Run a command in an empty folder; return its exit code, and what it said."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["arms", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(str(stop.code or 0))
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
 
 
 @pytest.fixture
