@@ -1,5 +1,7 @@
 """Distributed data-parallel training with a discrete layer: torchrun --nproc-per-node 2 ddp.py."""
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,12 +26,12 @@ class Gates(nn.Module):
         return arms.expectation(objective, logits, num_samples=4, generator=generator).mean()
 
 
-def main() -> None:
-    """Train on this rank's share of the data."""
+def main(wrap: Callable[[Gates], nn.Module] = DistributedDataParallel) -> None:
+    """Train on this rank's share of the data, with a model that averages the gradients of all ranks."""
     dist.init_process_group("gloo")  # nccl on GPUs
     rank = dist.get_rank()
     torch.manual_seed(0)  # the same weights everywhere
-    model = DistributedDataParallel(Gates())
+    model = wrap(Gates())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     generator = arms.rank_generator(seed=0)  # noise of this rank's own: the same on all would not average out
     data = torch.Generator().manual_seed(rank)  # stands for a DistributedSampler
