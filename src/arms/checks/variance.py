@@ -15,6 +15,7 @@ from arms.checks.oracle import exact_gradient
 from arms.checks.variance_table import VarianceRow, VarianceTable
 from arms.checks.verdicts import score_limit
 from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator, Objective, Options, as_estimator
+from arms.estimators.exact import MOST_LATENTS
 from arms.estimators.pipeline import draw_points, evaluate
 from arms.latents import Bernoulli, Latent, Logits, as_latent
 
@@ -22,8 +23,6 @@ __all__ = ["ENOUGH", "ENUMERABLE", "SAME_OF_BITS", "largest_within", "variance"]
 
 SAME_OF_BITS = {"arms-strat": "arms-s", "disarm-tree": "disarm", "disarm-sb": "disarm"}
 """Estimators that differ of categories only."""
-ALL_BUT_FEW = 2**16
-"""States beyond which drawing n different ones is not worth its time, unless somebody asks for it."""
 ENUMERABLE = 1024
 """The joint states up to which the reference is enumerated."""
 ENOUGH = 100
@@ -251,7 +250,7 @@ def _unfit(name: str, latent: Latent) -> str:
         return f"not for {type(latent).__name__} latents"
     if usual.slopes != "none" and not latent.has_slopes:
         return "no df/db of categories' indices"
-    if not usual.equal_weights and latent.count_states() > ALL_BUT_FEW:
+    if not usual.equal_weights and latent.count_states() > 2**MOST_LATENTS:  # it takes long, and gains nothing
         return "n samples are no share of so many states"
     if usual.has_parameters:  # untrained they would mislead
         return "parameters of their own: compare trained objects"

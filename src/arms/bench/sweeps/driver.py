@@ -3,7 +3,6 @@
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Protocol
@@ -138,16 +137,20 @@ def run_sweep(
         watch: Called with the tally at least once a second.
     """
     waiting, held, begun = deque(works), list[Work](), Counter[tuple[Path, ...]]()
-    started: dict[tuple[Path, ...], Work] = {}
+    started: list[Work] = []
     told = False
+
+    def count_running() -> int:
+        # An engine may take more than it has room for, to have it at hand: the first that came are those that run.
+        return sum(len(work.paths) for work in started[: engine.slots()])
+
     while waiting or held or engine.running():
         while waiting and engine.has_room():
             work = waiting.popleft()
             begun[work.paths] += 1
-            started[work.paths] = work
+            started.append(work)
             engine.start(work)
-        # An engine may take more than it has room for, to have it at hand: the first that came are those that run.
-        tally.running = sum(len(paths) for paths in islice(started, engine.slots()))
+        tally.running = count_running()
         watch(tally)
         if not engine.running():  # all that is left is another process's: it will end it, or die and leave it to us
             if not told:
@@ -158,7 +161,7 @@ def run_sweep(
             held.clear()
             continue
         for work, outcome in engine.ended(PAUSE):
-            del started[work.paths]
+            started.remove(work)
             for line in outcome.lines:
                 notify(f"{work}: {line}")
             if outcome.kind == "busy":
@@ -170,7 +173,7 @@ def run_sweep(
                 kind: Kind = "failed" if outcome.kind == "lost" else outcome.kind
                 tally.counts[kind] += len(work.paths)
                 tally.trained += len(work.paths)
-                tally.running = sum(len(paths) for paths in islice(started, engine.slots()))
+                tally.running = count_running()
                 notify(f"{tally}: {work} {kind}")
     tally.running = 0
     watch(tally)
