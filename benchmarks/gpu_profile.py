@@ -1,25 +1,23 @@
 """Where a GPU's time goes: the kernels of one compiled step, longest first.
 
-    python benchmarks/gpu_profile.py linear,arms-d,10,75,medium,all nonlinear,arms-d,10,75,medium,all
+    python benchmarks/gpu_profile.py linear,arms-d,10,75,medium,all nonlinear,loorf+disarm,10,50,medium,extra
 
-A run is network, estimator, n, replicas, precision, decoder rule. Made-up images of MNIST's shape.
+A run is network, estimators joined by +, n, replicas, precision, decoder rule. Made-up images of MNIST's shape.
 """
 
 import sys
 from collections import defaultdict
-from time import perf_counter
 
 import torch
+from gpu_step import build, measure
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
-from train_step import grey_images
 
-from arms.bench.config import TrainConfig
+from arms.bench.runs.memory import free_memory
 from arms.bench.training.engine import Engine
-from arms.bench.training.trainer import Trainer
 
 STEPS = 20
-SHOWN = 30
+SHOWN = 40
 
 
 def kernels(engine: Engine) -> dict[str, list[float]]:
@@ -40,26 +38,16 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("this measures a GPU, and there is none here")
     for run in sys.argv[1:]:
-        network, estimator, n, replicas, precision, rule = run.split(",")
-        config = TrainConfig(
-            network=network,
-            estimator=estimator,
-            num_samples=int(n),
-            replicas=int(replicas),
-            precision=precision,  # type: ignore[arg-type]
-            decoder_samples=rule,  # type: ignore[arg-type]
-        )
-        engine = Engine(Trainer(config, grey_images(), "cuda"))
-        engine.advance(STEPS)
-        torch.cuda.synchronize()
-        start = perf_counter()
-        engine.advance(50 * STEPS)
-        torch.cuda.synchronize()
-        step = (perf_counter() - start) / (50 * STEPS)
-        print(f"{run}: {1e6 * step:.1f} us/step, {config.replicas / step:.0f} run-steps/s")
-        for name, times in sorted(kernels(engine).items(), key=lambda item: -sum(item[1]))[:SHOWN]:
+        network, estimators, n, replicas, precision, rule = run.split(",")
+        engine = build(network, estimators, int(n), int(replicas), precision, rule)
+        step = measure(engine, 0.3)
+        print(f"{run}: {1e6 * step:.1f} us/step, {int(replicas) / step:.0f} run-steps/s")
+        found = kernels(engine)
+        print(f"  {sum(map(sum, found.values())) / STEPS:8.2f} us in {sum(map(len, found.values())) / STEPS:.0f} kernels")
+        for name, times in sorted(found.items(), key=lambda item: -sum(item[1]))[:SHOWN]:
             print(f"  {sum(times) / STEPS:8.2f} us {len(times) / STEPS:5.1f} x  {name[:100]}")
-        torch.compiler.reset()
+        del engine
+        free_memory()
 
 
 if __name__ == "__main__":
