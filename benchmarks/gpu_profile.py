@@ -43,7 +43,8 @@ def main() -> None:
         step = measure(engine, 0.3)
         print(f"{run}: {1e6 * step:.1f} us/step, {int(replicas) / step:.0f} run-steps/s")
         found = kernels(engine)
-        print(f"  {sum(map(sum, found.values())) / STEPS:8.2f} us in {sum(map(len, found.values())) / STEPS:.0f} kernels")
+        total, count = (sum(map(of, found.values())) / STEPS for of in (sum, len))
+        print(f"  {total:8.2f} us in {count:.0f} kernels")
         for name, times in sorted(found.items(), key=lambda item: -sum(item[1]))[:SHOWN]:
             print(f"  {sum(times) / STEPS:8.2f} us {len(times) / STEPS:5.1f} x  {name[:100]}")
         del engine

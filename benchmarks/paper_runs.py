@@ -47,7 +47,7 @@ def main() -> None:
                 [task.config for task in tasks],
                 [task.path for task in tasks],
                 device=args.device,
-                checkpoint_seconds=3600,
+                checkpoint_seconds=300,
                 progress=False,
                 notify=lambda line: print(line, flush=True),
             )
