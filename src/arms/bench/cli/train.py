@@ -31,7 +31,6 @@ from arms.bench.metrics import METRICS, TEST_BOUND_SAMPLES
 from arms.bench.models import Network, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.progress import Bars
-from arms.bench.reports import build_report
 from arms.bench.runs import loading, pipeline
 from arms.bench.runs.directory import Run
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
@@ -214,6 +213,8 @@ def demo(output: Path = Path("demo"), steps: int = DEMO_CONFIG.steps, replicas: 
         steps: Optimisation steps per estimator.
         replicas: Seeds per estimator, trained together.
     """
+    from arms.bench.reports import build_report  # matplotlib: no other verb of this file should wait for it
+
     configs = [replace(DEMO_CONFIG, estimator=name, steps=steps, replicas=replicas) for name in DEMO_ESTIMATORS]
     finished = []
     with Bars() as bars:
