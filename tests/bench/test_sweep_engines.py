@@ -202,26 +202,24 @@ def test_ensembles_are_shared_out_among_gpus(tmp_path: Path) -> None:
 # ---- processes on this machine
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object, object]]:
+def sweep(engine: Engine, folder: Path, steps: int, notify: Callable[[str], None] = print) -> None:
+    """Train four runs of that many steps."""
+    wanted = [replace(LONG, estimator=name, seed=seed, steps=steps) for name in ("arms-s", "loorf") for seed in (0, 1)]
+    tally = Tally(len(wanted))
+    run_sweep(works(wanted, folder), engine, tally, notify)
+    assert tally.counts == {"done": len(wanted)}
+
+
+def uninterrupted(folder: Path, steps: int) -> dict[str, tuple[object, object]]:
     """The table of the local sweep that nothing happens to."""
-    folder = tmp_path_factory.mktemp("local")
     with Processes(["cpu"], SETTINGS) as engine:
-        sweep(engine, folder)
+        sweep(engine, folder, steps)
     return table(folder)
 
 
-WANTED = [replace(LONG, estimator=name, seed=seed) for name in ("arms-s", "loorf") for seed in (0, 1)]
-
-
-def sweep(engine: Engine, folder: Path, notify: Callable[[str], None] = print) -> None:
-    tally = Tally(len(WANTED))
-    run_sweep(works(WANTED, folder), engine, tally, notify)
-    assert tally.counts == {"done": len(WANTED)}
-
-
-def test_killed_processes_lose_nothing(tmp_path: Path, uninterrupted: dict[str, tuple[object, object]]) -> None:
+def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
     told: list[str] = []
+    steps = LONG.steps // 5
     with Processes(["cpu", "cpu"], SETTINGS) as engine:
         start = engine.start
 
@@ -237,10 +235,10 @@ def test_killed_processes_lose_nothing(tmp_path: Path, uninterrupted: dict[str, 
                 told.append("killed")
 
         engine.start = start_and_kill_the_second  # type: ignore[method-assign]
-        sweep(engine, tmp_path, told.append)
+        sweep(engine, tmp_path / "killed", steps, told.append)
     assert any("its process ended with code -9" in line for line in told)
-    assert table(tmp_path) == uninterrupted
-    command = {run.provenance()["command"] for run in find_runs(tmp_path)}
+    assert table(tmp_path / "killed") == uninterrupted(tmp_path / "whole", steps)
+    command = {run.provenance()["command"] for run in find_runs(tmp_path / "killed")}
     assert command == {"arms sweep typed"}, "the user's, not the worker's"
 
 
@@ -388,28 +386,28 @@ def lose_the_node(cluster: Any, node: Any, folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 @slow  # starts a cluster; where Ray is installed
-def test_a_killed_worker_and_a_lost_node_lose_nothing(
-    tmp_path: Path, uninterrupted: dict[str, tuple[object, object]]
-) -> None:
+def test_a_killed_worker_and_a_lost_node_lose_nothing(tmp_path: Path) -> None:
     told: list[str] = []
+    folder = tmp_path / "killed"
+    folder.mkdir()
     with two_nodes() as (cluster, node), ThreadPoolExecutor(1) as thread:
 
         def havoc() -> None:
-            kill_a_worker(tmp_path)
+            kill_a_worker(folder)
             wait_until(lambda: any("Error: " in line for line in told))
             told.append("the node goes")
-            lose_the_node(cluster, node, tmp_path)
+            lose_the_node(cluster, node, folder)
 
         with RayCluster(SETTINGS, address=cluster.address) as engine:
             assert engine.slots() == 2
             assert engine.check_room() is None
             done = thread.submit(havoc)
-            sweep(engine, tmp_path, told.append)
+            sweep(engine, folder, LONG.steps, told.append)
             done.result()
     after = told[told.index("the node goes") :]
     assert any("Error: " in line for line in after), told
-    assert table(tmp_path) == uninterrupted
-    assert {run.provenance()["command"] for run in find_runs(tmp_path)} == {"arms sweep typed"}
+    assert table(folder) == uninterrupted(tmp_path / "whole", LONG.steps)
+    assert {run.provenance()["command"] for run in find_runs(folder)} == {"arms sweep typed"}
 
 
 @pytest.mark.filterwarnings("ignore")

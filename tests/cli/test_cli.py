@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes."""
+"""The command line as a user meets it: what it says, and its exit codes."""
 
 import errno
 import re
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import pytest
 
@@ -43,6 +43,8 @@ number = 7
 """
 
 
+Say: TypeAlias = Callable[..., tuple[int, str, str]]
+
 ARMS = [sys.executable, "-c", "from arms.bench.cli import main; main()"]
 
 
@@ -56,16 +58,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_check_passes_and_fails_by_exit_code(folder: Path) -> None:
+def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
     fine = run("check", "own:Fine", "--draws", "20000", cwd=folder)
     assert fine.returncode == 0, fine.stderr
     assert "unbiased, n = 8" in fine.stdout
-    broken = run("check", "own:Broken", "--draws", "20000", cwd=folder)
-    assert broken.returncode == 1
-    assert "FAIL" in broken.stdout
-    coupled = run("check", "own:OwnCoupling", "--draws", "5000", cwd=folder)
-    assert coupled.returncode == 0, coupled.stderr
-    assert "exchangeability" in coupled.stdout
+    code, out, _ = say("check", "own:Broken", "--draws", "20000")
+    assert code == 1
+    assert "FAIL" in out
+    code, out, error = say("check", "own:OwnCoupling", "--draws", "5000")
+    assert code == 0, error
+    assert "exchangeability" in out
 
 
 @pytest.mark.parametrize(
@@ -85,49 +87,50 @@ def test_check_passes_and_fails_by_exit_code(folder: Path) -> None:
         (["toy", "--num-samples", "3"], "num_samples of ARM must be even"),
     ],
 )
-def test_mistakes_are_one_line(folder: Path, words: list[str], message: str) -> None:
-    result = run(*words, cwd=folder)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
+@pytest.mark.usefixtures("folder")
+def test_mistakes_are_one_line(say: Say, words: list[str], message: str) -> None:
+    code, _, error = say(*words)
+    assert code == 2
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
 
 
-def test_unknown_flag_is_no_traceback() -> None:
-    result = run("toy", "--repplicas", "3")
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
+def test_unknown_flag_is_no_traceback(say: Say) -> None:
+    code, _, error = say("toy", "--repplicas", "3")
+    assert code == 2
+    assert "Traceback" not in error
 
 
-def test_listing_and_toy(tmp_path: Path) -> None:
-    listed = run("estimators").stdout
+def test_listing_and_toy(say: Say) -> None:
+    _, listed, _ = say("estimators")
     unbiased, biased = listed.split("biased: baselines")
     assert "arms-s" in unbiased
     assert "reinmax" not in unbiased
     assert "reinmax" in biased
     assert "1[z" in biased  # brackets are no markup
-    result = run("toy", "--num-samples", "4", "--replicas", "50", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "arms-n" in result.stdout
+    code, out, error = say("toy", "--num-samples", "4", "--replicas", "50")
+    assert code == 0, error
+    assert "arms-n" in out
 
 
-def test_a_runs_life(tmp_path: Path) -> None:
+def test_a_runs_life(tmp_path: Path, say: Say) -> None:
     train = ["train", "--steps", "30", "--report-every", "10", "--latents", "10", "--replicas", "2", "--name", "mine"]
     first = run(*train, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "test bound K = 100" in first.stdout
     assert "±" in first.stdout
-    again = run(*train, cwd=tmp_path)
-    assert again.returncode == 0
-    assert "(finished before)" in again.stdout
-    evaluated = run("evaluate", "runs/mine", "--samples", "1", "7", "--images", "50", cwd=tmp_path)
-    assert evaluated.returncode == 0, evaluated.stderr
-    assert "│ 7" in evaluated.stdout
-    compared = run("variance", "runs/mine", "--repeats", "20", "--estimators", "loorf", "arms-s", cwd=tmp_path)
-    assert compared.returncode == 0, compared.stderr
-    assert "arms-s" in compared.stdout
-    assert "left out" not in compared.stdout
-    drawn = run("sample", "runs/mine", "--count", "4", cwd=tmp_path)
-    assert drawn.returncode == 0, drawn.stderr
+    code, out, _ = say(*train)
+    assert code == 0
+    assert "(finished before)" in out
+    code, out, error = say("evaluate", "runs/mine", "--samples", "1", "7", "--images", "50")
+    assert code == 0, error
+    assert "│ 7" in out
+    code, out, error = say("variance", "runs/mine", "--repeats", "20", "--estimators", "loorf", "arms-s")
+    assert code == 0, error
+    assert "arms-s" in out
+    assert "left out" not in out
+    code, _, error = say("sample", "runs/mine", "--count", "4")
+    assert code == 0, error
     assert (tmp_path / "runs/mine/samples.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -226,15 +229,15 @@ def test_the_fast_preset(
     assert (one.estimator, one.num_samples, one.steps, one.schedule, one.learning_rate) == expected
 
 
-def test_data_verbs(tmp_path: Path) -> None:
-    listed = run("data", "list", cwd=tmp_path)
-    assert listed.returncode == 0, listed.stderr
-    assert "fashion-mnist" in listed.stdout
-    helped = run("data", "--help", cwd=tmp_path)
-    assert helped.stdout.splitlines() == ["arms data list --help", "arms data get --help"]
-    got = run("data", "get", "digits", cwd=tmp_path)
-    assert got.returncode == 0, got.stderr
-    assert "installed package" in got.stdout
+def test_data_verbs(say: Say) -> None:
+    code, out, error = say("data", "list")
+    assert code == 0, error
+    assert "fashion-mnist" in out
+    _, out, _ = say("data", "--help")
+    assert out.splitlines() == ["arms data list --help", "arms data get --help"]
+    code, out, error = say("data", "get", "digits")
+    assert code == 0, error
+    assert "installed package" in out
 
 
 @pytest.mark.parametrize(
@@ -266,8 +269,7 @@ def test_data_verbs(tmp_path: Path) -> None:
         (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
     ],
 )
-def test_run_mistakes_are_one_line(say: Callable[..., tuple[int, str, str]], words: list[str], message: str) -> None:
-    """In this process, which is quicker; that of a real one is the same function."""
+def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> None:
     code, out, error = say(*words)
     assert code == 2, error
     assert message in error
@@ -310,7 +312,7 @@ def test_run_mistakes_are_one_line(say: Callable[..., tuple[int, str, str]], wor
         (["data", "get"], "Missing from arms data get: STR Data set."),
     ],
 )
-def test_borders_are_one_line(say: Callable[..., tuple[int, str, str]], words: list[str], message: str) -> None:
+def test_borders_are_one_line(say: Say, words: list[str], message: str) -> None:
     Run.create("run", TrainConfig())
     Path("file").touch()
     code, out, error = say(*words)
@@ -406,8 +408,8 @@ def test_a_reader_may_go_early(words: list[str]) -> None:
     assert process.returncode in (1, 141)
 
 
-def test_help_says_what_holds() -> None:
-    said = " ".join(re.sub(r"[^\x20-\x7e]", " ", run("train", "--help").stdout).split())
+def test_help_says_what_holds(say: Say) -> None:
+    said = " ".join(re.sub(r"[^\x20-\x7e]", " ", say("train", "--help")[1]).split())
     assert "the same command again does nothing once it is finished" in said
     assert "they must differ and ask the same of the model" in said
     assert "written after a record of metrics only" in said

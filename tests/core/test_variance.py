@@ -148,6 +148,7 @@ def test_nearly_certain_latents_are_left_out_of_the_bias_score(logit: float) -> 
         torch.tensor([0.0, logit]),
         [*names, Halved(8)],
         generator=seeded(),
+        repeats=400,
     )
     assert table.unscored == 1
     assert "have no part in it: 1" in str(table)
