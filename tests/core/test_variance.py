@@ -179,6 +179,21 @@ def test_measured_variance_is_that_of_the_closed_form() -> None:
         assert exact is not None
         # As above: the kurtosis of these bounded estimates stays under 60.
         assert abs(row.variance / exact.item() - 1) < score_limit(2) * (60 / repeats) ** 0.5
+        assert abs(row.variance - exact.item()) < score_limit(2) * row.variance_error
+
+
+def test_the_standard_error_of_a_variance_is_its_spread() -> None:
+    generator, tables = seeded(), 40
+    rows = [arms.variance(quadratic, torch.zeros(3), "loorf", 4, generator, repeats=100).rows[0] for _ in range(tables)]
+    spread = torch.tensor([row.variance for row in rows]).std().item()
+    ratio = spread / torch.tensor([row.variance_error for row in rows]).mean().item()
+    assert 0.45 < ratio < 1.65, "chi-square with 39 degrees of freedom leaves this once in a million times"
+
+
+def test_two_estimates_have_no_standard_error() -> None:
+    table = arms.variance(quadratic, torch.zeros(3), "loorf", repeats=2)
+    assert math.isnan(table.rows[0].variance_error)
+    assert str(table).splitlines()[1].split()[5] == "-"
 
 
 def test_no_gradient_is_left_anywhere() -> None:
@@ -502,7 +517,7 @@ def test_biased_rows_come_last_and_set_no_standard() -> None:
     assert variances["StraightThrough"] < variances["loorf"] < variances["reinforce"]
     assert [row.unbiased for row in table.rows] == [True, True, False, False]
     lines = str(table).splitlines()
-    assert lines[1].split()[5] == "1.000*"
+    assert lines[1].split()[6] == "1.000*"
     assert [line.split()[1] for line in lines[3:5]] == ["(biased)", "(biased)"]
     ratio = variances["StraightThrough"] / variances["loorf"]
     assert f" {ratio:.3f} " in next(line for line in lines if line.startswith("StraightThrough (biased)"))
@@ -512,7 +527,7 @@ def test_biased_rows_come_last_and_set_no_standard() -> None:
 def test_biased_rows_alone_have_no_ratios() -> None:
     lines = str(arms.variance(quadratic, torch.zeros(3), StraightThrough(8), repeats=2)).splitlines()
     cells = lines[1].split()
-    assert (cells[6], cells[-1]) == ("-", "-")
+    assert (cells[7], cells[-1]) == ("-", "-")
 
 
 def row(name: str, variance: float, milliseconds: float = 1.0, unbiased: bool = True) -> VarianceRow:
@@ -522,13 +537,13 @@ def row(name: str, variance: float, milliseconds: float = 1.0, unbiased: bool = 
 def test_ratio_to_a_variance_of_zero() -> None:
     rows = (row("a", 0.0), row("b", 0.0), row("c", 0.5))
     lines = str(VarianceTable(rows, "enumeration", 5.0)).splitlines()
-    assert [line.split()[5] for line in lines[1:4]] == ["1.000*", "1.000*", "inf"]
+    assert [line.split()[6] for line in lines[1:4]] == ["1.000*", "1.000*", "inf"]
 
 
 def test_the_lowest_of_each_kind_is_marked() -> None:
     rows = (row("a", 1.0, 8.0), row("b", 2.0, 2.0), row("c", 0.5, 0.1, unbiased=False))
     cells = [line.split() for line in str(VarianceTable(rows, "enumeration", 5.0)).splitlines()[1:4]]
-    assert [line[5] for line in cells[:2]] == ["1.000*", "2.000"]
+    assert [line[6] for line in cells[:2]] == ["1.000*", "2.000"]
     assert [line[-2:] for line in cells[:2]] == [["8", "2.000"], ["4", "1.000*"]]
     assert cells[2][-1] == "0.013"
 
@@ -536,7 +551,7 @@ def test_the_lowest_of_each_kind_is_marked() -> None:
 def test_it_fits_a_terminal_and_loses_no_name() -> None:
     names = ["loorf", "ARMS(OwnCouplingOfAVeryLongName(strength=0.123456789)) #1", "x" * 60]
     rows = tuple(
-        VarianceRow(name, 10**4, 65536, 65536, 1.2345e-105, 12345.678, 123456.789, False, True) for name in names
+        VarianceRow(name, 10**4, 65536, 65536, 1.2345e-105, 12345.678, 123456.789, False, True, 1.0) for name in names
     )
     reasons = {**{f"estimator-{i}": "another target" for i in range(30)}, "exact": "enumeration of all states"}
     text = str(VarianceTable(rows, "other draws of loorf", 5.0, 10**6, reasons))
@@ -549,8 +564,8 @@ def test_markdown_has_the_same_figures() -> None:
     table = arms.variance(quadratic, torch.zeros(3), ["loorf", StraightThrough(8)], repeats=2)
     lines = table.to_markdown().splitlines()
     heading = [cell.strip() for cell in lines[0].replace(r"\|", "!").strip("|").split("|")]
-    assert heading[:5] == ["estimator", "n", "evaluations", "derivatives", "variance"]
-    assert heading[6] == "bias !z!"
+    assert heading[:6] == ["estimator", "n", "evaluations", "derivatives", "variance", "± of it"]
+    assert heading[7] == "bias !z!"
     assert all(line.replace(r"\|", "!").count("|") == len(heading) + 1 for line in lines[:4])
     first = [cell.strip() for cell in lines[2].strip("|").split("|")]
     assert first[:4] == ["loorf", "8", "8", "0"]

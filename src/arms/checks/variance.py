@@ -107,6 +107,7 @@ def variance(
                 milliseconds=1e3 * median(tally.seconds),
                 unbiased=one.unbiased,
                 untrained=contender.untrained,
+                variance_error=tally.variance_error(),
             )
         )
     rows.sort(key=lambda row: (not row.unbiased, row.variance))
@@ -306,12 +307,17 @@ def _reference(
 
 
 class _Tally:
-    """Mean and variance of an estimator by Welford's recurrence, which keeps nothing but two arrays, and its times."""
+    """Mean and variance of an estimator by Welford's recurrence, which keeps nothing but two arrays, and its times.
+
+    What each estimate adds to the sum of squares has the variance as its expectation: so the spread of these says how
+    sure the variance is.
+    """
 
     def __init__(self, estimator: Estimator, logits: Tensor) -> None:
         self.estimator = estimator
         self.mean = torch.zeros_like(logits, dtype=torch.float64)
         self.squares = torch.zeros_like(self.mean)
+        self.added: list[Tensor] = []
         self.seconds: list[float] = []
 
     def add(self, objective: Objective, latent: Latent, generator: Generator | None) -> None:
@@ -322,10 +328,17 @@ class _Tally:
         self.seconds.append(perf_counter() - start)
         delta = grad.double() - self.mean
         self.mean += delta / len(self.seconds)
-        self.squares += delta * (grad.double() - self.mean)
+        added = delta * (grad.double() - self.mean)
+        self.squares += added
+        self.added.append(added.mean())
 
     def variance(self) -> Tensor:
         return self.squares / (len(self.seconds) - 1)
+
+    def variance_error(self) -> float:
+        """Return the standard error of the variance's mean over all logits, NaN where two estimates are all."""
+        added = torch.stack(self.added[1:])  # the first adds nothing
+        return (added.std() / len(added) ** 0.5).item() if len(added) > 1 else float("nan")
 
 
 def _measure(

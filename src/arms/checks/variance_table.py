@@ -10,8 +10,8 @@ __all__ = ["HEADINGS", "IN_FULL", "IN_FULL_HTML", "WIDTH", "VarianceRow", "Varia
 
 WIDTH = 100
 """Columns of a terminal that a table fits."""
-HEADINGS = ("estimator", "n", "evals", "derivs", "variance", "x lowest", "bias |z|", "ms", "var x ms", "x lowest")
-IN_FULL_HTML = {"evals": "evaluations", "derivs": "derivatives", "var x ms": "variance x ms"}
+HEADINGS = ("estimator", "n", "evals", "derivs", "variance", "±", "x lowest", "bias |z|", "ms", "var x ms", "x lowest")
+IN_FULL_HTML = {"evals": "evaluations", "derivs": "derivatives", "±": "± of it", "var x ms": "variance x ms"}
 IN_FULL = {**IN_FULL_HTML, "bias |z|": r"bias \|z\|"}
 
 
@@ -37,6 +37,8 @@ class VarianceRow:
     """What the estimator says of itself."""
     untrained: bool = False
     """Whether it has parameters of its own, and was given by name: they are as they were made."""
+    variance_error: float = math.nan
+    """Standard error of the variance, over repeats."""
 
     @property
     def variance_time(self) -> float:
@@ -111,6 +113,7 @@ class VarianceTable:
                 str(row.evaluations),
                 str(row.derivatives),
                 f"{row.variance:.4g}",
+                _percent(row.variance_error, row.variance),
                 _ratio(row.variance, lowest, row.unbiased),
                 _number(row.bias_score, 2),
                 _number(row.milliseconds, 3),
@@ -123,6 +126,7 @@ class VarianceTable:
     def _notes(self) -> list[str]:
         against = f"bias |z|: the largest over all logits, against {self.reference}"
         notes = ["variance: of one logit's gradient, mean over all logits, in squared units of the objective"]
+        notes.append("±: its standard error, in per cent of it; rare large estimates can hide from both")
         notes += ["*: the lowest of the unbiased", f"{against}; suspicious beyond {self.score_limit:.2f}"]
         if self.unscored:
             notes.append(f"logits that have no part in it: {self.unscored} (too few flips or repeats)")
@@ -138,6 +142,13 @@ def _ratio(value: float, lowest: float, unbiased: bool) -> str:
     """Return how many times the lowest, with a mark on the lowest itself."""
     ratio = value / lowest if lowest > 0 else math.nan if math.isnan(lowest) else 1.0 if value == 0 else math.inf
     return _number(ratio, 3) + ("*" if unbiased and value == lowest else " ")
+
+
+def _percent(error: float, value: float) -> str:
+    if math.isnan(error) or value == 0:
+        return "-"
+    share = 100 * error / value
+    return f"{share:.1f}%" if share < 1000 else ">999%"
 
 
 def _number(value: float, digits: int) -> str:
