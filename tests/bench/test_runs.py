@@ -276,7 +276,9 @@ def test_the_commit_is_that_of_the_package_not_of_a_project_around_it(
     (tmp_path / "installed" / "__init__.py").write_text("x = 1")
     assert provenance.commit() not in found.values(), "other code, another digest"
     monkeypatch.setenv("ARMS_COMMIT", "abc123")
-    assert provenance.commit() == "abc123"
+    for folder in ("kept", "installed"):
+        monkeypatch.setattr(provenance, "PACKAGE", tmp_path / folder)
+        assert provenance.commit() == "abc123", "said by somebody who knows"
 
 
 def test_the_version_needs_no_installation() -> None:

@@ -47,10 +47,10 @@ def provenance_of(device: str, seconds: float, together: Sequence[str], earlier:
 def commit() -> str:
     """Return the commit of the package, not that of a project it is merely installed in.
 
-    Without git it is what ARMS_COMMIT says, and without that a digest of the package's source: two runs with the same
-    one were made by the same code.
+    Where ARMS_COMMIT says it, that is it: a copy of a checkout may have a git that knows it only as dirty. Without
+    either it is a digest of the package's source: two runs with the same one were made by the same code.
     """
-    return _git_commit(PACKAGE) or os.environ.get("ARMS_COMMIT", "").strip() or f"source-{_source_digest()}"
+    return os.environ.get("ARMS_COMMIT", "").strip() or _git_commit(PACKAGE) or f"source-{_source_digest()}"
 
 
 @cache  # it is asked of every run, and a process has the code that it was started with
