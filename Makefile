@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow lint docs browser smoke oldest clean
+.PHONY: demo test slow cluster lint docs browser smoke oldest clean
 
 demo: .venv/installed
 	$(BIN)/arms demo
@@ -13,6 +13,10 @@ test: .venv/installed lint
 # The cases that `make test` leaves out, being much like those it runs.
 slow: .venv/installed
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
+
+# Sweeps on a Ray cluster of two nodes, of which one is lost, and the recipes that need Lightning and Accelerate.
+cluster: .venv-cluster/installed
+	.venv-cluster/bin/pytest -q -m 'slow or not slow' tests/bench/test_sweep_engines.py tests/bench/test_distributed.py tests/bench/test_copies.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -34,10 +38,12 @@ browser: demo docs
 smoke: .venv/installed
 	$(BIN)/arms experiments run all --scale smoke --output smoke --device cpu
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: EXTRA = dev
+.venv-cluster/installed: EXTRA = cluster
+.venv/installed .venv-cluster/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "arms needs Python 3.11 or newer, this is " + sys.version)'
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]'
 	touch $@
 
 # The library's tests on the oldest PyTorch that pyproject.toml admits: several gigabytes, so not part of `make test`.
@@ -47,4 +53,4 @@ oldest:
 	PYTHONPATH=src .venv-oldest/bin/python -m pytest -q tests/core
 
 clean:
-	rm -rf .venv .venv-oldest build dist demo smoke site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cluster .venv-oldest build dist demo smoke site .pytest_cache .mypy_cache .ruff_cache .hypothesis
