@@ -1,11 +1,12 @@
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from commands import Say
 from hypothesis import settings
 
 from arms.bench.data import Dataset, load
@@ -32,9 +33,7 @@ def digits(all_digits: Dataset) -> Dataset:
 
 
 @pytest.fixture
-def say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[int, str, str]]]:
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Say]:
     """Run a command in an empty folder; return its exit code, and what it said.
 
     In this process, which is quicker by the import of torch; that of a real one is the same function.

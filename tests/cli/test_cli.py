@@ -6,9 +6,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import pytest
+from commands import Say
 
 import arms
 from arms.bench.cli import main
@@ -42,8 +43,6 @@ instance = arms.LOORF(4)
 number = 7
 """
 
-
-Say: TypeAlias = Callable[..., tuple[int, str, str]]
 
 ARMS = [sys.executable, "-c", "from arms.bench.cli import main; main()"]
 
@@ -138,16 +137,13 @@ class Marked(arms.LOORF):
     unbiased: ClassVar[bool] = False
 
 
-def test_variance_counts_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_variance_counts_the_work(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(arms.ESTIMATORS, "marked", Marked)
 
     def said(*words: str) -> list[str]:
-        monkeypatch.setattr(sys, "argv", ["arms", *words])
-        main()
-        return capsys.readouterr().out.splitlines()
+        code, out, error = say(*words)
+        assert code == 0, error
+        return out.splitlines()
 
     said("train", "--steps", "10", "--report-every", "10", "--latents", "8", "--num-samples", "4", "--name", "mine")
     compare = ("variance", "runs/mine", "--repeats", "3", "--batch-size", "4")
@@ -167,19 +163,13 @@ def test_variance_counts_the_work(
     assert next(line.split() for line in said(*compare, "--num-samples", "6") if "loorf " in line)[1] == "6"
 
 
-def test_several_estimators_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    small = ["arms", "train", "--steps", "20", "--report-every", "10", "--latents", "10", "--name", "both"]
-    monkeypatch.setattr(sys, "argv", [*small, "--together", "loorf", "arms-s"])
-    main()
-    said = capsys.readouterr().out
+def test_several_estimators_at_once(say: Say) -> None:
+    small = ["train", "--steps", "20", "--report-every", "10", "--latents", "10", "--name", "both"]
+    code, said, error = say(*small, "--together", "loorf", "arms-s")
+    assert code == 0, error
     assert all(f"runs/both-{name}: test bound K = 1" in said for name in ("loorf", "arms-s"))
-    monkeypatch.setattr(sys, "argv", [*small, "--learning-rate", "1e38"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    lost = capsys.readouterr().err
+    code, _, lost = say(*small, "--learning-rate", "1e38")
+    assert code == 2
     assert lost.startswith("arms: no replica survives of runs/both (step 10): their numbers are not finite")
     assert len(lost.strip().splitlines()) == 1
 

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from commands import Say
 from safetensors.torch import save_file
 
 from arms.bench.config import TrainConfig
@@ -91,7 +91,7 @@ def is_one_line(said: tuple[int, str, str], message: str) -> None:
         ("NoCoupling", "raised AttributeError"),
     ],
 )
-def test_a_broken_class_fails_the_check(name: str, figure: str, say: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_broken_class_fails_the_check(name: str, figure: str, say: Say) -> None:
     Path("broken_classes.py").write_text(BROKEN)
     code, said, error = say("check", f"broken_classes:{name}", "--draws", "1000")
     assert (code, error) == (1, "")
@@ -107,19 +107,17 @@ def test_a_broken_class_fails_the_check(name: str, figure: str, say: Callable[..
         ("x = (", "importing exits ends in SyntaxError"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_no_pass(
-    module: str, message: str, say: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_module_that_cannot_be_imported_is_no_pass(module: str, message: str, say: Say) -> None:
     Path("exits.py").write_text(module)
     is_one_line(say("check", "exits:X"), re.escape(message))
 
 
-def test_a_class_that_cannot_be_made(say: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_class_that_cannot_be_made(say: Say) -> None:
     Path("broken_makes.py").write_text(BROKEN)
     is_one_line(say("check", "broken_makes:Unmakeable"), "cannot be called with num_samples alone: not today")
 
 
-def test_a_coupling_may_draw_even_numbers_only(say: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_coupling_may_draw_even_numbers_only(say: Say) -> None:
     Path("even_coupling.py").write_text(BROKEN)
     code, said, _ = say("check", "even_coupling:Pairwise", "--draws", "2000")
     assert code == 0
@@ -142,7 +140,7 @@ VERBS = (["train", *FLAGS, "--name", "run"], ["evaluate", "runs/run"], ["sample"
 
 
 @pytest.mark.parametrize("line", ['{"step": 100, "train_elbo": 3}', "null", "[" * 100_000, '{"step": true}'])
-def test_odd_lines_of_metrics_are_skipped(line: str, run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+def test_odd_lines_of_metrics_are_skipped(line: str, run: Run, say: Say) -> None:
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write(f"{line}\n")
     for verb in VERBS[:3]:
@@ -151,7 +149,7 @@ def test_odd_lines_of_metrics_are_skipped(line: str, run: Run, say: Callable[...
 
 
 @pytest.mark.parametrize("result", ["{}", '{"bounds": null}', '{"bounds": {}}', '{"bounds": {"test": 3}}'])
-def test_a_result_that_is_none_of_ours(result: str, run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_result_that_is_none_of_ours(result: str, run: Run, say: Say) -> None:
     (run.path / "result.json").write_text(result)
     is_one_line(say(*VERBS[0]), r"runs/run/result.json must hold \{'bounds'.*: remove it, and train the run again")
     (run.path / "result.json").write_text('{"bounds": {"test": {"1": [-1.0]}}}')  # no note, and only one K
@@ -159,9 +157,7 @@ def test_a_result_that_is_none_of_ours(result: str, run: Run, say: Callable[...,
 
 
 @pytest.mark.parametrize("counts", [None, torch.zeros(0, dtype=torch.int64)])
-def test_a_checkpoint_without_its_step(
-    counts: torch.Tensor | None, run: Run, say: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_checkpoint_without_its_step(counts: torch.Tensor | None, run: Run, say: Say) -> None:
     state = run.checkpoint()
     assert state is not None
     state.pop("counts")
@@ -176,7 +172,7 @@ def test_a_checkpoint_without_its_step(
     assert say("runs")[0] == 0
 
 
-def test_a_checkpoint_without_its_noise(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_checkpoint_without_its_noise(run: Run, say: Say) -> None:
     state = run.checkpoint()
     assert state is not None
     state.pop("generator")
@@ -186,7 +182,7 @@ def test_a_checkpoint_without_its_noise(run: Run, say: Callable[..., tuple[int, 
     is_one_line(say(*VERBS[0]), "the checkpoint lacks generator")
 
 
-def test_a_checkpoint_that_is_a_folder(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_checkpoint_that_is_a_folder(run: Run, say: Say) -> None:
     (run.path / checkpoints.CHECKPOINTS[0]).unlink()
     (run.path / checkpoints.CHECKPOINTS[0]).mkdir()
     is_one_line(say("evaluate", "runs/run"), "runs/run/checkpoint.safetensors")
@@ -201,22 +197,20 @@ def test_a_checkpoint_that_is_a_folder(run: Run, say: Callable[..., tuple[int, s
         ('{"learning_rate": "fast"}', "runs/run/config.json is not a configuration: learning_rate must be"),
     ],
 )
-def test_a_configuration_that_is_none(
-    text: str, message: str, run: Run, say: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_configuration_that_is_none(text: str, message: str, run: Run, say: Say) -> None:
     (run.path / "config.json").write_text(text)
     for verb in VERBS:
         is_one_line(say(*verb), message)
     assert say("report", "runs", "--no-files")[0] == 0
 
 
-def test_wall_time_that_is_none_is_forgotten(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+def test_wall_time_that_is_none_is_forgotten(run: Run, say: Say) -> None:
     (run.path / "provenance.json").write_text('{"wall_seconds": "abc"}')
     assert say(*VERBS[0], "--evaluate", "30")[0] == 0
     assert json.loads((run.path / "provenance.json").read_text())["wall_seconds"] > 0
 
 
-def test_a_loop_of_links(say: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_loop_of_links(say: Say) -> None:
     Path("loop").symlink_to("loop")
     is_one_line(say("train", *FLAGS, "--runs", "loop"), "loop")
 
@@ -224,7 +218,7 @@ def test_a_loop_of_links(say: Callable[..., tuple[int, str, str]]) -> None:
 # ---- reports
 
 
-def test_numbers_beyond_drawing_do_not_end_the_page(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+def test_numbers_beyond_drawing_do_not_end_the_page(run: Run, say: Say) -> None:
     other = Run.create(Path("runs/huge"), replace(CONFIG, seed=1, replicas=2))
     for step in (10, 20):
         other.append({"step": step, "train_elbo": [-1e200, -2e300], "gradient_variance": [1e307, 1.0]})
@@ -238,7 +232,7 @@ def test_numbers_beyond_drawing_do_not_end_the_page(run: Run, say: Callable[...,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names themselves")
-def test_paths_that_are_no_text(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+def test_paths_that_are_no_text(run: Run, say: Say) -> None:
     odd = os.fsdecode(b"runs/\xff")
     run.path.rename(odd)
     for verb in (["evaluate", odd], ["sample", odd], ["train", *FLAGS, "--name", os.fsdecode(b"\xff")]):
@@ -253,9 +247,7 @@ def test_paths_that_are_no_text(run: Run, say: Callable[..., tuple[int, str, str
 # ---- disks and signals
 
 
-def test_a_full_disk_names_the_file(
-    run: Run, say: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_names_the_file(run: Run, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -304,7 +296,7 @@ def test_interrupted_while_it_starts(module: str, tmp_path: Path) -> None:
 # ---- small things
 
 
-def test_version_help_and_guesses(say: Callable[..., tuple[int, str, str]]) -> None:
+def test_version_help_and_guesses(say: Say) -> None:
     import arms
 
     assert say("--version") == (0, f"arms {arms.__version__}\n", "")
@@ -321,16 +313,14 @@ def test_version_help_and_guesses(say: Callable[..., tuple[int, str, str]]) -> N
     is_one_line(say("train", "--model", "math:sqrt", "--network", "linear"), "give --model math:sqrt or --network, not")
 
 
-def test_rloo_is_loorf(run: Run, say: Callable[..., tuple[int, str, str]]) -> None:
+def test_rloo_is_loorf(run: Run, say: Say) -> None:
     assert TrainConfig(estimator="rloo") == TrainConfig(estimator="loorf")
     code, said, _ = say("variance", "runs/run", "--repeats", "3", "--estimators", "rloo")
     assert code == 0
     assert "loo" in said
 
 
-def test_a_file_without_a_checksum_is_readable(
-    say: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_without_a_checksum_is_readable(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path("folder/mnist.npz")
     monkeypatch.setattr("arms.bench.data.fetch", lambda name, data_dir: (path,))
     assert say("data", "get", "dynamic-mnist")[1] == "readable, without a checksum to compare: folder/mnist.npz\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import Say
 
 from arms.bench import Run, TrainConfig, build_report, evaluate, load_model, train
-from arms.bench.cli import main
 from arms.bench.data import Dataset
 from arms.bench.evaluation import gradient_variances
 from arms.bench.pictures import write_samples
@@ -36,22 +36,17 @@ TRAIN = ["train", "--dataset", "mine.npz", "--model", "nets:conv", *FLAGS]
 
 
 @pytest.fixture
-def say(
-    tmp_path: Path, all_digits: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
+def say(say: Say, all_digits: Dataset) -> Callable[..., str]:
     """Run a command in a folder with a module of networks and a file of images; return what it said."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "nets", raising=False)
     Path("nets.py").write_text(NETS)
     np.savez(
         "mine.npz", train=all_digits.train[:200].view(-1, 8, 8), test=all_digits.test[:40].view(-1, 8, 8), levels=16
     )
 
     def call(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["arms", *words])
-        main()
-        return capsys.readouterr().out
+        code, out, error = say(*words)
+        assert code == 0, error
+        return out
 
     return call
 
