@@ -133,7 +133,7 @@ def coverage(numbers: Sequence[Beside]) -> str:
     return "\n\n".join(
         [
             "## Coverage",
-            "Missing are all of RELAX, n = 6 and 8, and what else the tables show.",
+            "Missing are RELAX, and n = 6 and 8.",
             table(["table of the paper", "printed", "ours beside them"], by_table),
             table(["", *(f"n = {n}" for n in BUDGETS)], by_setting),
         ]
@@ -142,8 +142,9 @@ def coverage(numbers: Sequence[Beside]) -> str:
 
 def conclusion(numbers: Sequence[Beside]) -> str:
     """Return what the numbers say, in numbers."""
-    elbo, bound = ([one for one in numbers if (one.number.table in BOUND_TABLES) == of] for of in (False, True))
-    points = [overall(elbo), disarm(elbo), against_loorf(elbo), *([bounds(bound)] if bound else []), LEFT]
+    elbo = [one for one in numbers if one.number.table not in BOUND_TABLES]
+    bound = [one for one in numbers if one.number.table in BOUND_TABLES and not is_repeated(one)]
+    points = [overall(elbo), disarm(elbo), against_loorf(elbo), overall_bound(bound), against_vimco(bound), LEFT]
     rows = [
         [dataset, network, trained, *agreement(same)]
         for trained, of in (("ELBO", elbo), ("bound", bound))
@@ -160,6 +161,11 @@ def conclusion(numbers: Sequence[Beside]) -> str:
         f"beyond {FAR:g} standard errors",
     ]
     return "\n\n".join(["## What we conclude", "\n".join(f"- {point}" for point in points), table(columns, rows)])
+
+
+def is_repeated(one: Beside) -> bool:
+    """Return whether it is of the column of table 2 that is table 1's, and so no result on the bound."""
+    return one.estimator == "disarm-ms-paper" and one.number.table == min(BOUND_TABLES)
 
 
 def overall(numbers: Sequence[Beside]) -> str:
@@ -215,19 +221,33 @@ def against_loorf(numbers: Sequence[Beside]) -> str:
     )
 
 
-def bounds(numbers: Sequence[Beside]) -> str:
-    """Return what becomes of the runs on the multi-sample bound."""
+def overall_bound(numbers: Sequence[Beside]) -> str:
+    """Return how far ours are from the printed ones, of the runs on the multi-sample bound."""
+    near = sum(abs(one.errors(one.at_its_count)) <= FAR for one in numbers)
+    distances = [abs(one.difference(one.at_its_count)) for one in numbers]
     parts = []
     for name in dict.fromkeys(one.estimator for one in numbers):
-        found = [one for one in numbers if one.estimator == name]
-        if name == "disarm-ms-paper":  # its column of table 2 is table 1's
-            found = [one for one in found if one.number.table == max(BOUND_TABLES)]
-        where = "in table 4" if name == "disarm-ms-paper" else "on average"
-        off = signed(mean(one.difference(one.at_its_count) for one in found))
-        parts.append(f"`{name}` is {off} nats from print, {where} ({len(found)} numbers)")
+        found = [one.difference(one.at_its_count) for one in numbers if one.estimator == name]
+        parts.append(f"`{name}` {signed(mean(found))} ({len(found)} numbers)")
     return (
-        f"**Trained on the bound: nearly so.** At K = n {'; '.join(parts)}. What the released code has of multi-sample "
-        "ARMS averages over slots where the derivation sums: another estimator than ours."
+        f"**Trained on the bound: within {max(distances):.2f} nats**, {mean(distances):.2f} on average, which is more "
+        f"than chance: {near} of {len(numbers)} lie within {FAR:g} standard errors. (DisARM's column of table 2, which "
+        "repeats table 1's, is left out here and in the table below.) Ours minus print, on average: "
+        f"{', '.join(parts)}."
+    )
+
+
+def against_vimco(numbers: Sequence[Beside]) -> str:
+    """Return how far multi-sample ARMS is above VIMCO, in print and in our runs."""
+    gap_printed, gap_ours = (gaps(numbers, "arms-ms-d-paper", of, "vimco") for of in (in_print, in_our_runs))
+    return (
+        f"**Multi-sample ARMS is above VIMCO in print, and below it in our runs**: {signed(mean(gap_printed))} nats on "
+        f"average, above in {sum(gap > 0 for gap in gap_printed)} of {len(gap_printed)}, against "
+        f"{signed(mean(gap_ours))}, above in {sum(gap > 0 for gap in gap_ours)}. Ours has n evaluations, n/2 samples "
+        "in the bound and n/2 that are tried, as the paper says, and ends where [its gradient "
+        "variance](bound.md#measured) leads one to expect. Why print differs is not known. The released function is "
+        "[another estimator](released_code.md#estimators): it averages over slots where the derivation sums, and "
+        "leaves the direct term to its caller. Nothing released calls it."
     )
 
 
@@ -240,11 +260,13 @@ def in_our_runs(one: Beside) -> float:
     return one.at_n.mean
 
 
-def gaps(numbers: Sequence[Beside], estimator: str, value: Callable[[Beside], float]) -> list[float]:
-    """Return how far an estimator is above LOORF, wherever both are there."""
-    loorf = {(one.setting, one.split): value(one) for one in numbers if one.estimator == "loorf"}
+def gaps(
+    numbers: Sequence[Beside], estimator: str, value: Callable[[Beside], float], other: str = "loorf"
+) -> list[float]:
+    """Return how far an estimator is above another one, wherever both are there."""
+    theirs = {(one.setting, one.split): value(one) for one in numbers if one.estimator == other}
     mine = {(one.setting, one.split): value(one) for one in numbers if one.estimator == estimator}
-    return [mine[key] - loorf[key] for key in mine if key in loorf]
+    return [mine[key] - theirs[key] for key in mine if key in theirs]
 
 
 def section(title: str, groups: Sequence[Group]) -> str:
