@@ -16,7 +16,7 @@ slow: .venv/installed
 
 # Sweeps on a Ray cluster of two nodes, of which one is lost, and the recipes that need Lightning and Accelerate.
 cluster: .venv-cluster/installed
-	.venv-cluster/bin/pytest -q -m 'slow or not slow' tests/bench/test_sweep_engines.py tests/bench/test_distributed.py tests/bench/test_copies.py
+	.venv-cluster/bin/pytest -q -m cluster tests/bench
 
 lint: .venv/installed
 	$(BIN)/ruff check .

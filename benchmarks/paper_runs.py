@@ -6,7 +6,8 @@
 It trains what `arms experiments run table2 --scale paper --precision medium` would, restricted to some networks, n,
 estimators and data sets, skips what `--results` holds, and after every ensemble writes what is finished as packs, one
 per data set and network. Take a pack into the committed results by `arms pack results/X.json new/X.json -o
-results/X.json`. Several processes on one GPU gained little, under NVIDIA's MPS too: plan for one after the other.
+results/X.json`. Two processes on one GPU, one for each n under NVIDIA's MPS, gain
+little more than that one compiles and evaluates while the other trains; more of them gain hardly anything.
 """
 
 import argparse

@@ -5,4 +5,6 @@ import torch
 
 slow = pytest.mark.slow
 """Of a long list of alike cases those that `make slow` runs; `make test` runs the others."""
+needs_cluster = pytest.mark.cluster
+"""Of what needs the packages of the extra `cluster`: `make cluster` runs it, in an environment of its own."""
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -10,7 +10,7 @@ from threading import Thread
 from uuid import uuid4
 
 import pytest
-from marks import slow
+from marks import needs_cluster
 
 from arms.bench.cli import main
 from arms.bench.config import TrainConfig
@@ -134,10 +134,16 @@ def check_reading(url: str, count: int, call: "partial[str]") -> None:
 def test_a_sweep_and_its_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url = f"file://{tmp_path / 'copies'}"
-    check_whole_way(url, tmp_path, monkeypatch, capsys)
-    pytest.importorskip("aiohttp", reason="fsspec reads http by aiohttp")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "copies"))
+    check_whole_way(f"file://{tmp_path / 'copies'}", tmp_path, monkeypatch, capsys)
+
+
+@needs_cluster  # by aiohttp, which comes with Lightning
+def test_copies_are_read_from_the_web(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = tmp_path / "copies"
+    check_whole_way(f"file://{copies}", tmp_path, monkeypatch, capsys)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(copies))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         call = partial(arms, monkeypatch=monkeypatch, capsys=capsys)
@@ -169,7 +175,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.stop()
 
 
-@slow
+@needs_cluster
 @pytest.mark.filterwarnings("ignore")  # those of the server and its client
 def test_a_sweep_and_its_copies_in_a_bucket(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from marks import slow
+from marks import needs_cluster, slow
 from torch import Tensor
 
 import arms
@@ -150,15 +150,15 @@ def test_the_recipe_trains_and_shards_are_the_same_training() -> None:
     assert shards == pytest.approx(whole, abs=2e-4), "of numbers that are printed with four digits"
 
 
+@needs_cluster
 def test_the_recipe_of_lightning_trains() -> None:
-    pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
     said = run_python(str(RECIPES / "lightning_gates.py"))
     assert "on 2 ranks" in said
     assert loss_in(said) < UNTRAINED / 2
 
 
+@needs_cluster
 def test_the_recipe_of_accelerate_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install accelerate")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     said = torchrun(str(RECIPES / "accelerate_gates.py"))
     assert "on 2 ranks" in said

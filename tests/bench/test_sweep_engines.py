@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marks import slow
+from marks import needs_cluster, slow
 from rich.console import Console
 
 from arms.bench.cli import main
@@ -337,7 +337,6 @@ def is_free(path: Path) -> bool:
 @contextmanager
 def two_nodes(**of_the_second: Any) -> Iterator[tuple[Any, Any]]:
     """A Ray cluster of two nodes with a core each, and the second node."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arms-grad[ray]'")
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as environment:
@@ -385,7 +384,7 @@ def lose_the_node(cluster: Any, node: Any, folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-@slow  # starts a cluster; where Ray is installed
+@needs_cluster
 def test_a_killed_worker_and_a_lost_node_lose_nothing(tmp_path: Path) -> None:
     told: list[str] = []
     folder = tmp_path / "killed"
@@ -411,7 +410,7 @@ def test_a_killed_worker_and_a_lost_node_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@slow
+@needs_cluster
 def test_a_killed_driver_is_begun_again_and_two_drivers_share_the_work(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
@@ -442,7 +441,7 @@ def test_a_killed_driver_is_begun_again_and_two_drivers_share_the_work(tmp_path:
 
 
 @pytest.mark.filterwarnings("ignore")
-@slow
+@needs_cluster
 def test_ensembles_share_a_gpu_of_the_cluster(tmp_path: Path) -> None:
     wanted = [replace(LONG, estimator=name) for name in ("arms-s", "arms-d", "loorf", "disarm")]
     with two_nodes(num_gpus=1) as (cluster, _):
@@ -473,7 +472,7 @@ def test_ensembles_share_a_gpu_of_the_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@slow
+@needs_cluster
 def test_a_job_for_a_gpu_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
     told: list[str] = []
     tally = Tally(1)
@@ -497,7 +496,7 @@ def test_without_ray_one_line_says_what_to_install(
 
 
 @pytest.mark.filterwarnings("ignore")
+@needs_cluster
 def test_no_cluster_is_one_line() -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arms-grad[ray]'")
     with pytest.raises(ValueError, match=r"no Ray cluster at '127.0.0.1:1': .*refused"):
         RayCluster(SETTINGS, address="127.0.0.1:1")
