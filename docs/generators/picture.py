@@ -21,7 +21,7 @@ class Step:
 
 
 STEPS = (
-    Step(("Is it the K-sample bound", "of importance weights?"), "disarm-ms", "bound", ("or vimco for K = n",)),
+    Step(("Is it the K-sample bound", "of importance weights?"), "vimco", "bound", ("disarm-ms, K up to n/2",)),
     Step(("Can all states be evaluated?", "(16 bits at most)"), "exact", "expectation", ("unord for some of them",)),
     Step(("Is f a black box?", "(no df/db)"), "arms-s", "expectation", ("any number of latents",)),
     Step(("Does f mean nothing", "between 0 and 1?"), "repaired", "expectation", ("slopes at 0 and 1 only",)),

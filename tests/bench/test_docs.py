@@ -131,7 +131,10 @@ def test_the_page_of_commands_counts_runs_rightly() -> None:
     text = PAGES["docs/reproducing.md"]
     assert f"one table, {len(configs('table1', 'laptop'))} runs" in text
     one, two = len(configs("table1", "paper")), len(configs("table2", "paper"))
-    assert f"One table is {one} runs (table 1, and 3, which has the same runs) or {two} (table 2, and 4)" in text
+    assert (
+        f"One table is {one} runs of five seeds (table 1, and 3, which has the same runs) or {two} (table 2, and 4)"
+        in text
+    )
 
 
 # ---- tables
@@ -258,6 +261,9 @@ def test_the_page_of_reproduced_numbers_is_what_its_script_prints() -> None:
     (covered,) = re.findall(r"\| all \| (\d+ \| \*\*\d+)\*\*", (DOCS / "reproduced.md").read_text())
     total, ours = covered.split(" | **")
     assert f"{ours} of its {total} numbers beside ours" in PAGES["README.md"]
+    of_vimco = r"K = 100, test \|.*\|.*above in (\d+) of (\d+) \|.*\|"
+    (disarm, count) = re.findall(of_vimco, (DOCS / "reproduced.md").read_text())[0]
+    assert f"above the others at K = 100 in {int(count) - int(disarm)} settings of {count}" in PAGES["docs/bound.md"]
     assert f"that they cover, {ours} of {total}, beside ours" in PAGES["docs/full_runs.md"]
     assert f"that they cover beside ours, {ours} of {total}" in (ROOT / "CHANGELOG.md").read_text()
     # By hand: -0.25 / sqrt((0.30**2 + 0.05**2) / 5) = -1.8.

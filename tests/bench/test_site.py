@@ -309,7 +309,7 @@ def test_times_in_the_words_of_the_page_on_speed_are_those_of_the_files() -> Non
     relax = hours.pop(("relax",))
     assert f"add up to {sum(hours.values()):.1f} hours on one H200, and `relax` alone to another {relax:.1f}" in page
     trained = len(all_printed()) // 2  # a run has a number on the training set and one on the test set
-    assert f"They are {trained * 5} runs of a million steps" in page
+    assert f"They are {trained} configurations with five seeds, {trained * 5} trainings of a million steps" in page
     precision = measured.result("precision")
     assert f"after {precision['steps']:,} steps" in page
     assert f"{precision['replicas']} seeds on the same noise" in page
