@@ -4,62 +4,82 @@
         --estimators vimco disarm-ms-paper arms-ms-d-paper --output runs --packs new
 
 It trains what `arms experiments run table2 --scale paper --precision medium` would, restricted to some networks, n,
-estimators and data sets, skips what `--results` holds, and after every ensemble writes what is finished as packs, one
-per data set and network. Take a pack into the committed results by `arms pack results/X.json new/X.json -o
-results/X.json`. Two processes on one GPU, one for each n under NVIDIA's MPS, gain
-little more than that one compiles and evaluates while the other trains; more of them gain hardly anything.
+estimators and data sets, skips what `--results` holds, and after every ensemble writes what has ended as packs, one
+per data set and network; called again it resumes. Take a pack into the committed results by `arms pack results/X.json
+new/X.json -o results/X.json`. Two processes on one GPU, one for each n under NVIDIA's MPS, gain little more than that
+one compiles and evaluates while the other trains; more of them gain hardly anything.
 """
 
 import argparse
+from collections import defaultdict
 from pathlib import Path
 
-from arms.bench.experiments import configs
-from arms.bench.runs.directory import Run
-from arms.bench.runs.packs import write_pack
+from arms.bench.config import TrainConfig
+from arms.bench.experiments import EXPERIMENTS, SCALES, configs
+from arms.bench.runs.live_run import DivergedError
+from arms.bench.runs.packs import find_runs, write_pack
 from arms.bench.runs.pipeline import train_together
 from arms.bench.sweeps.jobs import plan
+from arms.bench.sweeps.local import check_folders
+
+
+def wanted_runs(args: argparse.Namespace) -> list[TrainConfig]:
+    """Return the runs of the table that were asked for; a value that none of them has is an error."""
+    found = configs(args.table, args.scale)
+    for field in ("network", "num_samples", "estimator", "dataset"):
+        option = field if field == "num_samples" else f"{field}s"
+        asked, known = getattr(args, option), {getattr(config, field) for config in found}
+        if asked and (unknown := [value for value in asked if value not in known]):
+            raise SystemExit(f"no run of {args.table} has the {field} {unknown[0]}: choose of {sorted(known)}")
+        found = [config for config in found if not asked or getattr(config, field) in asked]
+    return found
+
+
+def write_packs(output: Path, packs: Path) -> None:
+    """Write all that has ended in the folder of runs, also in an earlier call, a pack per data set and network."""
+    ended = defaultdict(list)
+    for run in find_runs(output):
+        config = run.config()
+        if run.is_finished() or len(run.stopped()) == config.replicas:
+            ended[f"{config.dataset}-{config.network}"].append(run)
+    for name, runs in ended.items():
+        write_pack(packs / f"{name}.json", runs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table")
-    parser.add_argument("--networks", nargs="+", required=True)
-    parser.add_argument("--num-samples", type=int, nargs="+", required=True)
-    parser.add_argument("--estimators", nargs="+", required=True)
-    parser.add_argument("--datasets", nargs="+", default=["dynamic-mnist", "fashion-mnist", "omniglot"])
+    parser.add_argument("table", choices=[name for name in EXPERIMENTS if configs(name, "paper")])
+    parser.add_argument("--networks", nargs="+", help="all unless given, as the following ones")
+    parser.add_argument("--num-samples", type=int, nargs="+")
+    parser.add_argument("--estimators", nargs="+")
+    parser.add_argument("--datasets", nargs="+")
+    parser.add_argument("--scale", choices=SCALES, default="paper")
     parser.add_argument("--results", nargs="*", type=Path, default=[Path("results")])
     parser.add_argument("--output", type=Path, required=True, help="folder of the run directories")
-    parser.add_argument("--packs", type=Path, required=True, help="folder for the packs of finished runs")
+    parser.add_argument("--packs", type=Path, required=True, help="folder for the packs of what has ended there")
     parser.add_argument("--precision", default="medium")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
-    wanted = [
-        config
-        for config in configs(args.table, "paper")
-        if config.network in args.networks
-        and config.num_samples in args.num_samples
-        and config.estimator in args.estimators
-        and config.dataset in args.datasets
-    ]
+    wanted = wanted_runs(args)
+    check_folders(args.results)
     jobs = plan(wanted, args.output, results=args.results, precision=args.precision, on_gpu=True)
-    args.packs.mkdir(parents=True, exist_ok=True)
-    finished: dict[str, list[Run]] = {}
+    write_packs(args.output, args.packs)
     for job in jobs:
         print(job.line(), flush=True)
-        tasks = job.rest
+        tasks = [task for task in job.rest if task.state != "diverged"]
         if tasks:
-            runs = train_together(
-                [task.config for task in tasks],
-                [task.path for task in tasks],
-                device=args.device,
-                checkpoint_seconds=300,
-                progress=False,
-                notify=lambda line: print(line, flush=True),
-            )
-            for task, run in zip(tasks, runs, strict=True):
-                finished.setdefault(f"{task.config.dataset}-{task.config.network}", []).append(run)
-            for name, own in finished.items():
-                write_pack(args.packs / f"{name}.json", own)
+            try:
+                train_together(
+                    [task.config for task in tasks],
+                    [task.path for task in tasks],
+                    device=args.device,
+                    checkpoint_seconds=300,
+                    progress=False,
+                    notify=lambda line: print(line, flush=True),
+                )
+            except DivergedError as error:  # the others of the ensemble were trained to their end
+                print(error, flush=True)
+            write_packs(args.output, args.packs)
 
 
 if __name__ == "__main__":

@@ -276,14 +276,14 @@ def by_count(groups: Sequence[Group]) -> str:
     rows = []
     for name, count_of, splits in counts:
         values = {
-            (row.estimator, group.setting, split): stat.mean
+            (row.estimator, (group.setting, split)): stat.mean
             for group in groups
             for row in group.rows
             for split in splits
             if (stat := bound_stat(row, split, count_of(group.setting.num_samples)))
         }
         cells = [
-            above([value - values[other, *where] for (one, *where), value in values.items() if one == mine])
+            above([value - values[other, where] for (one, where), value in values.items() if one == mine])
             for mine, other in pairs
         ]
         rows.append([name, *cells])

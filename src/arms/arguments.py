@@ -53,9 +53,17 @@ def as_positive(value: object, what: str) -> float:
     >>> as_positive(2, "temperature")
     2.0
     """
-    if isinstance(value, bool) or not (isinstance(value, Real) and 0 < float(value) < math.inf):
-        raise ValueError(f"{what} must be positive and finite, got {value!r}")
-    return float(value)
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # of a whole number with hundreds of digits
+        number = math.inf
+    if not 0 < number < math.inf:
+        raise ValueError(f"{what} must be positive and finite, got {_shortened(value)}")
+    return number
+
+
+def _shortened(value: object) -> str:
+    return "a number of hundreds of digits" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
 
 
 def unknown_name(

@@ -1,8 +1,10 @@
 """Finished runs at addresses: what a sweep copies there counts, and is read from there; half a copy is no run."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,19 +12,21 @@ from threading import Thread
 from uuid import uuid4
 
 import pytest
+from commands import Say
 from marks import needs_cluster
 
 from arms.bench.cli import main
-from arms.bench.config import TrainConfig
-from arms.bench.runs.copies import check_folder, copied_names, copy_run, local_copies
+from arms.bench.config import TrainConfig, run_name
+from arms.bench.runs.copies import copied_names, copy_run, local_copies
 from arms.bench.runs.directory import Run
-from arms.bench.runs.packs import find_runs, read_pack
+from arms.bench.runs.packs import find_runs, read_pack, write_pack
 from arms.bench.runs.pipeline import train
 from arms.bench.sweeps.driver import work_of
 from arms.bench.sweeps.jobs import plan
 from arms.bench.sweeps.worker import Settings, carry_out
 
 SMALL = TrainConfig(latents=10, batch_size=10, steps=20, report_every=10)
+NAME = run_name(SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +49,13 @@ def test_a_copy_is_the_run(run: Run, url: str) -> None:
     assert copied_names(url) == set()
     copy_run(run.path, url)
     copy_run(run.path, url)  # again does no harm
-    assert copied_names(url) == {"one"}
-    for place in (url, f"{url}/", f"{url}/one"):
+    assert copied_names(url) == {NAME}
+    for place in (url, f"{url}/", f"{url}/{NAME}"):
         with local_copies([place, "elsewhere"]) as (folder, other):
             (copy,) = find_runs(folder)
             assert other == Path("elsewhere")
             assert (copy.path.name, copy.config(), copy.metrics(), copy.result(), copy.provenance()) == (
-                *("one", SMALL, run.metrics(), run.result(), run.provenance()),
+                *(NAME, SMALL, run.metrics(), run.result(), run.provenance()),
             )
             assert not list(folder.rglob("*.safetensors")), "too large for what is read here"
     assert not folder.exists()
@@ -60,16 +64,16 @@ def test_a_copy_is_the_run(run: Run, url: str) -> None:
 def test_half_a_copy_is_no_run(run: Run, tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
     copy_run(run.path, url)
-    (tmp_path / "one" / "result.json").unlink()
-    (tmp_path / "one" / "result.json").mkdir()  # so that it cannot be written
+    (tmp_path / NAME / "result.json").unlink()
+    (tmp_path / NAME / "result.json").mkdir()  # so that it cannot be written
     with pytest.raises(OSError, match=r"^file://"):
         copy_run(run.path, url)
-    assert (tmp_path / "one" / "metrics.jsonl").exists()
+    assert (tmp_path / NAME / "metrics.jsonl").exists()
     assert copied_names(url) == set()
-    (tmp_path / "one" / "result.json").rmdir()
+    (tmp_path / NAME / "result.json").rmdir()
     copy_run(run.path, url)
-    assert copied_names(url) == {"one"}
-    assert (tmp_path / "one" / "checkpoint.safetensors").exists(), "the model can be had from there"
+    assert copied_names(url) == {NAME}
+    assert (tmp_path / NAME / "checkpoint.safetensors").exists(), "the model can be had from there"
 
 
 @pytest.mark.parametrize(
@@ -84,8 +88,6 @@ def test_an_address_that_cannot_be_read_is_one_line(url: str, complaint: str) ->
     with pytest.raises(ValueError, match=complaint) as error, local_copies([url]):
         pass
     assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match="--output must be a folder"):
-        check_folder(Path(url), "--output")
 
 
 def test_a_worker_copies_what_has_ended(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +99,58 @@ def test_a_worker_copies_what_has_ended(tmp_path: Path, url: str, monkeypatch: p
         assert (outcome.kind, outcome.lines[-1]) == ("lost", "OSError: nothing://x: Protocol not known: nothing")
         assert carry_out(work, Settings(("arms",), copy_to=url), "cpu").kind == kind
         assert work.paths[0].name in copied_names(url)
+
+
+def test_a_copy_over_the_run_itself_is_refused(tmp_path: Path, run: Run) -> None:
+    own = Path(shutil.copytree(run.path, tmp_path / NAME))
+    before = {file.name: file.read_bytes() for file in own.iterdir()}
+    for place in (str(tmp_path), f"file://{tmp_path}", f"{tmp_path}/x/.."):
+        with pytest.raises(ValueError, match="copies must be apart from the runs"):
+            copy_run(own, place)
+    assert {file.name: file.read_bytes() for file in own.iterdir()} == before
+
+
+@pytest.mark.parametrize("place", ["sweep", "file://{}/sweep", "sweep/copies", "."])
+def test_a_sweep_does_not_copy_into_its_own_folder(place: str, tmp_path: Path, say: Say) -> None:
+    Path("sweep.toml").write_text(FILE)
+    code, _, error = say("sweep", "sweep.toml", "--gpus-per-job", "0", "--copy-to", place.format(tmp_path))
+    assert (code, error.count("\n")) == (2, 1)
+    assert "copies must be apart from the runs in sweep" in error
+    assert not Path("sweep").exists()
+
+
+def test_copies_are_told_apart_by_what_they_are(tmp_path: Path, say: Say) -> None:
+    """Runs whose folders have one name, one that was given more steps, one evaluated again, and one that diverged."""
+    url, options = f"file://{tmp_path}/copies", ("--gpus-per-job", "0", "-o", "runs", "--copy-to")
+    config = "steps = 20\nlatents = 10\nbatch_size = 10\nreport_every = 10\n"
+    Path("sweep.toml").write_text(f"{config}seed = [0, 1]\n")
+    seeds = [replace(SMALL, seed=seed) for seed in (0, 1)]
+    for seed, one in enumerate(seeds):
+        train(one, f"runs/{seed}/run", device="cpu", progress=False, evaluate=None if seed else 5)
+    assert "2/2 done" in say("sweep", "sweep.toml", *options, url)[1]
+    assert copied_names(url) == set(map(run_name, seeds))
+    with local_copies([url]) as (folder,):
+        assert {run.config().seed: run.result() for run in find_runs(folder)} == {
+            seed: Run(f"runs/{seed}/run").result() for seed in (0, 1)
+        }
+    assert "images" not in (Run("runs/0/run").result() or {}), "bounds over five images were no result"
+    longer = replace(SMALL, steps=30)
+    train(longer, "runs/0/run", device="cpu", progress=False, notify=print)
+    Path("sweep.toml").write_text(config.replace("steps = 20", "steps = 30"))
+    assert "1/1 done" in say("sweep", "sweep.toml", *options, url)[1]
+    assert copied_names(url) == {*map(run_name, seeds), run_name(longer)}
+    Path("sweep.toml").write_text(f"{config}learning_rate = 1e38\n")
+    assert "1 diverged" in say("sweep", "sweep.toml", *options[:-1])[1]
+    assert "1 diverged" in say("sweep", "sweep.toml", *options, url)[1]
+    assert copied_names(url) == {*map(run_name, seeds), run_name(longer), run_name(replace(SMALL, learning_rate=1e38))}
+
+
+def test_packs_at_an_address_count(tmp_path: Path, run: Run, say: Say) -> None:
+    Path("sweep.toml").write_text(FILE.replace("[0, 1, 2]", "0"))
+    write_pack("packs/pack.json", [run])
+    for place in ("packs", f"file://{tmp_path}/packs", f"file://{tmp_path}/packs/pack.json"):
+        said = say("sweep", "sweep.toml", "--gpus-per-job", "0", "--dry-run", "--results", place)[1]
+        assert "1 done, 0 unfinished, 0 missing" in said
 
 
 FILE = "steps = 20\nlatents = 10\nbatch_size = 10\nreport_every = 10\nseed = [0, 1, 2]\n"

@@ -135,9 +135,39 @@ def test_packs_can_be_joined_and_names_are_unique(tmp_path: Path, monkeypatch: p
     say(monkeypatch, "pack", "a", "-o", "pack.json")
     say(monkeypatch, "pack", "pack.json", "b", "-o", "pack.json")
     assert [run.path.name for run in read_pack("pack.json")] == ["other", "run"]
-    with pytest.raises(ValueError, match="must have names of their own, got run twice"):
+    with pytest.raises(ValueError, match="must have names of their own, got two that differ as run"):
         write_pack("pack.json", [*read_pack("pack.json"), Run("c/run")])
     assert len(read_pack("pack.json")) == 2
+    say(monkeypatch, "pack", "pack.json", "a", "b", "-o", "pack.json")
+    assert len(read_pack("pack.json")) == 2, "what is there twice in the same words is one"
+
+
+def test_a_run_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    pack = tmp_path / "pack.json"
+    write_pack(pack, [make_run(tmp_path / "run", CONFIG)])
+    content = json.loads(pack.read_text())
+    pack.write_text(json.dumps({**content, "runs": content["runs"] * 2}))
+    with pytest.raises(ValueError, match="must hold each run once, got 2 with 1 names"):
+        read_pack(pack)
+
+
+def test_what_a_damaged_pack_held_is_not_trained_again(tmp_path: Path) -> None:
+    pack = tmp_path / "packs" / "pack.json"
+    write_pack(pack, [make_run(tmp_path / "run", CONFIG)])
+    whole = pack.read_text()
+    pack.write_text("\ufeff" + whole)  # as some editors write it
+    assert plan([CONFIG], tmp_path / "out", results=[pack.parent])[0].tasks[0].state == "done"
+    pack.write_text(whole.replace('"estimator": "loorf"', '"estimator": null'))
+    with pytest.raises(ValueError, match=r"pack\.json/run/config\.json is not a configuration"):
+        plan([CONFIG], tmp_path / "out", results=[pack.parent])
+
+
+def test_links_to_runs_are_followed(tmp_path: Path) -> None:
+    make_run(tmp_path / "disk" / "run", CONFIG)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "link").symlink_to(tmp_path / "disk" / "run")
+    (tmp_path / "runs" / "again").symlink_to(tmp_path / "runs")
+    assert [run.path for run in find_runs(tmp_path / "runs")] == [tmp_path / "runs" / "link"]
 
 
 DAMAGED = {
@@ -211,3 +241,19 @@ def test_a_broken_run_leaves_the_others_of_its_pack(tmp_path: Path) -> None:
     found = collect([pack])
     assert len(found.runs) == 5
     assert "must hold 3 numbers" in found.problems[0].what
+
+
+@pytest.mark.parametrize("bounds", [5, ["x", "y", "z"], [10**400, 1, 2]], ids=["a number", "words", "too large"])
+def test_bounds_that_are_no_numbers_are_said_to_be_broken(
+    bounds: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack = tmp_path / "pack.json"
+    write_pack(pack, [make_run(tmp_path / "run", CONFIG)])
+    content = json.loads(pack.read_text())
+    content["runs"][0]["result"]["bounds"]["test"]["1"] = bounds
+    pack.write_text(json.dumps(content))
+    say(monkeypatch, "runs", str(pack))
+    assert "broken: " in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        say(monkeypatch, "pack", str(pack), "-o", str(tmp_path / "other.json"))
+    assert "must hold 3 numbers" in capsys.readouterr().err

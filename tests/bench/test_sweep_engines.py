@@ -19,11 +19,13 @@ from marks import needs_cluster, slow
 from rich.console import Console
 
 from arms.bench.cli import main
+from arms.bench.cli.runs import runs
 from arms.bench.config import TrainConfig, run_name
 from arms.bench.progress import SweepBar
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import locked
 from arms.bench.runs.packs import find_runs
+from arms.bench.runs.pipeline import train
 from arms.bench.sweeps.driver import ATTEMPTS, Engine, Tally, run_sweep, share_out, work_of
 from arms.bench.sweeps.files import read_sweep
 from arms.bench.sweeps.jobs import plan
@@ -83,6 +85,8 @@ def test_lists_are_every_combination(tmp_path: Path) -> None:
         ("runs = 3", "runs must be tables"),
         ('precision = ["high", "highest"]', "precision must be one value"),
         ('dataset = "mine.npz"', "no data set is called 'mine.npz'"),
+        (f"learning_rate = {10**400}", "learning_rate must be positive and finite, got a number of hundreds of digits"),
+        (f"seed = {'[' * 3000}{']' * 3000}", "brackets in brackets"),
     ],
 )
 def test_a_file_that_is_wrong_is_one_line(
@@ -108,6 +112,9 @@ def test_a_file_that_is_wrong_is_one_line(
         (["figure3", "--gpus-per-job", "2"], "--gpus-per-job must be between 0 and 1"),
         (["figure3", "--gpus-per-job", "nan"], "--gpus-per-job must be between 0 and 1"),
         (["figure3", "--address", "here:1"], "is for --engine ray only"),
+        (["figure3", "--checkpoint-seconds", "-1"], "--checkpoint-seconds must be a finite number >= 0, got -1"),
+        (["figure3", "-o", __file__], "--output must be a folder, got the file"),
+        (["figure3", "-o", "s3://bucket/runs"], "--output must be a path on this machine, got s3:/bucket/runs"),
     ],
 )
 def test_odd_words_are_one_line(
@@ -254,6 +261,25 @@ def test_a_run_of_another_process_is_waited_for(tmp_path: Path) -> None:
     assert (work.paths[0] / "provenance.json").stat() == before, "not trained again"
 
 
+def test_another_run_in_its_folder_is_not_taken_for_it(tmp_path: Path) -> None:
+    (work,) = works([SMALL], tmp_path)
+    train(replace(SMALL, steps=30), work.paths[0], device="cpu", progress=False)
+    outcome = carry_out_here(work)
+    assert outcome.kind == "failed"
+    assert "holds another run (steps is 30 there, 20 was asked for)" in outcome.lines[-1]
+
+
+def test_bounds_over_a_few_images_are_not_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(SMALL, tmp_path / run_name(SMALL), device="cpu", progress=False, evaluate=3)
+    runs(str(tmp_path))
+    assert "over 3 images only" in capsys.readouterr().out
+    (job,) = plan([SMALL], tmp_path)
+    assert job.tasks[0].state == "unfinished"
+    assert carry_out_here(work_of([job])[0]).kind == "done"
+    assert "images" not in (run.result() or {})
+    assert plan([SMALL], tmp_path)[0].tasks[0].state == "done"
+
+
 def carry_out_here(work: Work) -> Outcome:
     argv = sys.argv
     try:
@@ -288,7 +314,12 @@ def command(path: Path, *words: str) -> "subprocess.Popen[str]":
     call = ["sweep", "sweep.toml", "--gpus-per-job", "0", *words]
     code = "import sys; from arms.bench.cli import main; sys.argv[0] = 'arms'; main()"
     return subprocess.Popen(
-        [sys.executable, "-c", code, *call], cwd=path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-c", code, *call],
+        cwd=path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -321,6 +352,19 @@ def test_a_killed_driver_takes_its_processes_along_and_the_run_is_saved(tmp_path
     step = Run(path).step()
     assert 0 < step < 20000
     assert json.loads((path / "provenance.json").read_text())["command"].startswith("arms sweep")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "the end of a job"])
+def test_a_signal_to_all_processes_has_them_save(number: signal.Signals, tmp_path: Path) -> None:
+    """The driver and its processes both get it, and the driver passes it on."""
+    written(tmp_path, FILE.replace("400", "200000").replace("50", "500").replace("[0, 1, 2, 3]", "0"))
+    first = command(tmp_path, "--checkpoint-seconds", "1e9")
+    path = tmp_path / "sweep" / run_name(read_sweep(tmp_path / "sweep.toml")[0])
+    wait_until(lambda: path.exists() and len(Run(path).metrics()) > 2, 120)
+    os.killpg(first.pid, number)
+    first.communicate(timeout=60)
+    wait_until(lambda: is_free(path))
+    assert Run(path).step() > 500, "later than the first record, which is always saved"
 
 
 def is_free(path: Path) -> bool:

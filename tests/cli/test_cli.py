@@ -14,7 +14,8 @@ from commands import Say
 import arms
 from arms.bench.cli import main
 from arms.bench.cli.parsing import parse
-from arms.bench.config import TrainConfig
+from arms.bench.config import TrainConfig, run_name
+from arms.bench.experiments import configs
 from arms.bench.runs.directory import Run
 from arms.bench.training.state import step_of
 
@@ -186,6 +187,40 @@ def trained_by(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[TrainConfig
     monkeypatch.setattr(sys, "argv", ["arms", "train", *words])
     main()
     return asked
+
+
+def test_the_papers_preset_makes_the_runs_of_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in ("table1", "table2"):
+        for wanted in configs(table, "paper")[:10]:
+            words = (*("--network", wanted.network), *("--num-samples", str(wanted.num_samples)))
+            (one,) = trained_by(
+                monkeypatch,
+                *("--preset", "paper", "--dataset", wanted.dataset, "--estimator", wanted.estimator, *words),
+            )
+            assert run_name(one) == run_name(wanted)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pack", "runs", "-o", "s3://bucket/pack.json"),
+        ("report", "runs", "-o", "s3://bucket/page.html"),
+        ("experiments", "run", "figure1", "-o", "s3://bucket/figures"),
+        ("train", "--runs", "s3://bucket/runs"),
+        ("toy", "-o", "s3://bucket/toy"),
+    ],
+)
+def test_what_is_written_is_on_this_machine(words: tuple[str, ...], say: Say) -> None:
+    code, _, error = say(*words)
+    assert code == 2
+    assert "must be a path on this machine, got s3:/bucket/" in error
+    assert not list(Path().iterdir())
+
+
+def test_a_plan_is_for_a_device_that_could_be(say: Say) -> None:
+    words = ("experiments", "run", "table1", "--scale", "paper", "--dry-run", "--device")
+    assert say(*words, "cuda:3")[0] == 0
+    assert say(*words, "banana") == (2, "", "arms: no device 'banana' here: choose auto, cpu, cuda or cuda:N\n")
 
 
 @pytest.mark.parametrize(

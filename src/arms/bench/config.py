@@ -99,7 +99,7 @@ class TrainConfig:
     """What each cut of the schedule `step` multiplies both rates by."""
     decoder_samples: DecoderSamples = "all"
     """Where decoder and prior take their gradient from: all samples, or one extra, independent one (the paper).
-    The multi-sample bound always uses its own samples."""
+    The multi-sample bound always uses its own samples, and says all."""
     precision: Precision = "highest"
     """Matrix products on a GPU, in PyTorch's words: float32; high takes TF32; medium also bfloat16, in gradients."""
     categories: int = 2
@@ -135,7 +135,10 @@ class TrainConfig:
 
     def _check_latents(self) -> None:
         chosen = as_estimator(self.estimator, self.num_samples)
-        states = self.categories**self.latents
+        if chosen.target.direct:  # one run, whatever was said of what it does not do
+            object.__setattr__(self, "decoder_samples", "all")
+        # Beyond the largest that matters it is not the exact number, which takes long where latents are many.
+        states = self.categories ** min(self.latents, 64)
         if isinstance(chosen, Exact) and states > 2**MOST_LATENTS:
             raise ValueError(
                 f"exact trains at most {MOST_LATENTS} latents ({2**MOST_LATENTS} states), got "

@@ -63,9 +63,7 @@ class Sweep:
         return list(dict.fromkeys(_scaled(self._config(*combination), scale) for combination in combinations))
 
     def _config(self, dataset: str, network: Network, num_samples: int, estimator: str) -> TrainConfig:
-        # The bound always trains its decoder on its own samples: say so, rather than what the preset says.
-        config = paper_preset(TrainConfig(dataset, network, estimator, num_samples))
-        return replace(config, decoder_samples="all") if self.estimators == BOUND_ESTIMATORS else config
+        return paper_preset(TrainConfig(dataset, network, estimator, num_samples))
 
 
 @dataclass(frozen=True)

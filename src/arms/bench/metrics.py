@@ -16,6 +16,7 @@ __all__ = [
     "TRAIN_ELBO",
     "Metric",
     "Record",
+    "is_values",
     "stopped_replicas",
     "stopping_values",
     "surviving",
@@ -24,6 +25,8 @@ __all__ = [
 Record: TypeAlias = dict[str, Any]
 """One line of metrics.jsonl: "step", and a list with one value per replica under the key of each metric."""
 
+LARGEST_INT = 2**1000
+"""JSON has whole numbers of any size, and none beyond it is a float."""
 TEST_BOUND_SAMPLES = 100
 """K of the bound that stands for the log-likelihood of the test set."""
 
@@ -113,6 +116,17 @@ def surviving(values: Sequence[float | None]) -> list[float]:
     [-1.5, -2.5]
     """
     return [value for value in values if value is not None]
+
+
+def is_values(content: object) -> bool:
+    """Whether JSON is what a metric or a bound is: a list with a number per replica, null for one that has stopped.
+
+    >>> is_values([-1.5, None, 2]), is_values([10**400]), is_values(-1.5)
+    (True, False, False)
+    """
+    return isinstance(content, list) and all(
+        isinstance(value, float | None) or (isinstance(value, int) and abs(value) < LARGEST_INT) for value in content
+    )
 
 
 def stopped_replicas(records: Iterable[Record]) -> dict[int, int]:

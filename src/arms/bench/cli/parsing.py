@@ -12,6 +12,8 @@ from typing import Annotated
 
 import tyro
 
+from arms.bench.runs.copies import is_url
+
 __all__ = ["DESCRIPTION", "Output", "RunPath", "Source", "in_one_line", "parse"]
 
 DESCRIPTION = "Gradients through binary choices: train discrete VAEs, check and compare estimators, draw and report."
@@ -57,13 +59,24 @@ def _later(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:
 
     @wraps(function)
     def prepare(*args: object, **options: object) -> Callable[[], None]:
-        return partial(function, *args, **options)
+        return partial(_call, function, args, options)
 
     # The help is wrapped to the terminal's width: line breaks of the source would only make it ragged.
     prepare.__doc__ = re.sub(r"\n {12}", " ", function.__doc__ or "")
     prepare.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     del prepare.__wrapped__  # whose documentation the parser would take
     return prepare
+
+
+def _call(function: Callable[..., None], args: Sequence[object], options: Mapping[str, object]) -> None:
+    """Call a verb; what it takes as a path is on this machine."""
+    for name, value in options.items():
+        if isinstance(value, Path) and is_url(value):
+            raise ValueError(
+                f"--{name.replace('_', '-')} must be a path on this machine, got {value}: write it here, and copy it "
+                "there (for runs, arms sweep has --copy-to)"
+            )
+    function(*args, **options)
 
 
 def in_one_line(box: str, verb: str) -> str:

@@ -61,8 +61,8 @@ def pack(runs: Annotated[tuple[Source, ...], tyro.conf.Positional], /, output: O
         once = list({run.path.resolve(): run for run in opened}.values())
         if not once:
             raise ValueError("give at least one run directory, or a folder of them: arms pack runs -o runs.json")
-        write_pack(output, once)
-    print_plain(f"wrote {output}: {len(once)} runs, {output.stat().st_size / 1000:.0f} kB")
+        count = write_pack(output, once)
+    print_plain(f"wrote {output}: {count} runs, {output.stat().st_size / 1000:.0f} kB")
 
 
 def _described(config: TrainConfig) -> str:
@@ -87,7 +87,8 @@ def _progress(run: Run) -> str:
     tested = [
         f"K={count} {format_mean_std(bounds[str(count)])}" for count in (1, TEST_BOUND_SAMPLES) if str(count) in bounds
     ]
-    return f"finished: {config.steps:,} steps; test bound {', '.join(tested) or 'missing'}"
+    over = f" over {result['images']:,} images only" if isinstance(result.get("images"), int) else ""
+    return f"finished: {config.steps:,} steps; test bound {', '.join(tested) or 'missing'}{over}"
 
 
 def evaluate(

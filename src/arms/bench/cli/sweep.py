@@ -1,6 +1,7 @@
 """The verb for many runs: sweep."""
 
 import sys
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,9 +15,10 @@ from arms.bench.cli.parsing import Output, Source
 from arms.bench.config import Precision
 from arms.bench.experiments import Scale
 from arms.bench.progress import SweepBar
-from arms.bench.runs.copies import check_folder, copied_names, local_copies
-from arms.bench.runs.loop import CHECKPOINT_SECONDS
-from arms.bench.sweeps.driver import Tally, run_sweep, work_of, work_to_copy
+from arms.bench.runs.copies import check_apart, copied_names, is_url, local_copies
+from arms.bench.runs.loop import CHECKPOINT_SECONDS, check_seconds
+from arms.bench.runs.packs import find_runs
+from arms.bench.sweeps.driver import Tally, run_sweep, tasks_to_copy, work_of, work_to_copy
 from arms.bench.sweeps.files import wanted_runs
 from arms.bench.sweeps.jobs import plan, totals
 from arms.bench.sweeps.local import check_folders
@@ -74,21 +76,34 @@ def sweep(
     gpus = float(torch.cuda.is_available()) if gpus_per_job is None else gpus_per_job
     if not 0 <= gpus <= 1:
         raise ValueError(f"--gpus-per-job must be between 0 and 1, as a run is on one GPU, got {gpus:g}")
-    check_folder(output, "--output")
+    check_seconds(checkpoint_seconds, "--checkpoint-seconds")
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output must be a folder, got the file {output}: choose another place")
+    if copy_to:
+        check_apart(output, copy_to)
     wanted = wanted_runs(what, scale)
-    copied = copied_names(copy_to) if copy_to else set()
-    with local_copies([*results, *([copy_to] if copy_to and copied else [])], COUNTED) as folders:
+    are_copies = copy_to is not None and bool(copied_names(copy_to))
+    places = [*results, *([copy_to] if copy_to and are_copies else [])]
+    with local_copies(places, COUNTED) as folders:
         check_folders(folders)
         jobs = plan(wanted, output, results=folders, precision=precision, on_gpu=gpus > 0)
-        to_copy = work_to_copy(jobs, copied) if copy_to else []
+        copies = {run.path.name: run for run in find_runs(folders[-1])} if are_copies else {}
+        # What was found at an address is here for a while only.
+        fetched = [folder for folder, place in zip(folders, places, strict=True) if is_url(place)]
+        to_copy = [
+            task
+            for task in (tasks_to_copy(jobs, copies) if copy_to else [])
+            if not any(task.path.is_relative_to(folder) for folder in fetched)
+        ]
     if dry_run:
         for index, job in enumerate(jobs, 1):
             print_plain(f"{index}/{len(jobs)} {job.line()}")
         print_plain(totals(jobs))
         return
-    states = [task.state for job in jobs for task in job.tasks]
-    tally = Tally(len(states))
-    tally.counts.update(done=states.count("done") - len(to_copy), diverged=states.count("diverged"))
+    states = Counter(task.state for job in jobs for task in job.tasks)
+    tally = Tally(states.total())
+    states.subtract(task.state for task in to_copy)  # these are still to come
+    tally.counts.update(done=states["done"], diverged=states["diverged"])
     settings = Settings(tuple(sys.argv), cpus_per_job, data_dir and data_dir.resolve(), checkpoint_seconds, copy_to)
     with ExitStack() as stack:
         on: RayCluster | Processes
@@ -102,7 +117,7 @@ def sweep(
             on = stack.enter_context(Processes(local_devices(cpus_per_job, gpus), settings))
         bar = stack.enter_context(SweepBar())
         run_sweep(
-            [*to_copy, *work_of(jobs, on.slots())],
+            [*work_to_copy(to_copy), *work_of(jobs, on.slots())],
             on,
             tally,
             print_plain,

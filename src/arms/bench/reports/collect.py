@@ -98,7 +98,7 @@ def _read(run: Run, problems: list[Problem]) -> RunData:
     config = run.config()
     metrics = _metrics(run, config, problems)
     result = run.result()
-    bounds = None if result is None else _bounds(result, config)
+    bounds = None if result is None else _by_count(result["bounds"])
     stopped = stopped_replicas(metrics)
     diverged = len(stopped) == config.replicas
     if bounds is None and not diverged:
@@ -135,26 +135,10 @@ def _metrics(run: Run, config: TrainConfig, problems: list[Problem]) -> list[Rec
 
 
 def _is_complete(record: Record, replicas: int) -> bool:
-    return all(_is_values(value, replicas) for name, value in record.items() if name != "step")
+    return all(len(value) == replicas for name, value in record.items() if name != "step")
 
 
-def _is_values(value: object, count: int) -> bool:
-    return isinstance(value, list) and len(value) == count and all(isinstance(x, int | float | None) for x in value)
-
-
-def _bounds(result: Record, config: TrainConfig) -> Bounds:
-    bounds = result.get("bounds")
-    if not isinstance(bounds, dict) or not all(isinstance(of_split, dict) for of_split in bounds.values()):
-        raise ValueError(
-            "result.json must hold {'bounds': {split: {K: [...]}}}, got something else: train the run again"
-        )
-    for split, of_split in bounds.items():
-        for count, values in of_split.items():
-            if not str(count).isdecimal() or not _is_values(values, config.replicas):
-                raise ValueError(
-                    f"result.json must hold {config.replicas} numbers, one per replica, for each whole K, "
-                    f"got something else for K = {count!r} of {split!r}: train the run again"
-                )
+def _by_count(bounds: Mapping[str, Mapping[str, Sequence[float | None]]]) -> Bounds:
     return {split: {int(count): values for count, values in of.items()} for split, of in bounds.items()}
 
 

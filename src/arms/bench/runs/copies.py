@@ -12,9 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from arms.bench.config import run_name
 from arms.bench.runs.checkpoints import CHECKPOINTS
+from arms.bench.runs.directory import Run
+from arms.bench.runs.packs import RUN_FILES
 
-__all__ = ["check_folder", "copied_names", "copy_run", "is_url", "local_copies"]
+__all__ = ["check_apart", "copied_names", "copy_run", "is_url", "local_copies"]
 
 MARKER = "config.json"
 LEFT_OUT = (CHECKPOINTS[1],)
@@ -30,14 +33,26 @@ def is_url(place: Path | str) -> bool:
     return re.match(r"[a-z][a-z0-9+.-]+:/", str(place)) is not None
 
 
-def check_folder(path: Path, option: str) -> None:
-    """Raise if what must be a folder of this machine is an address."""
-    if is_url(path):
-        raise ValueError(f"{option} must be a folder, as runs are trained in one, got {path}: add --copy-to for copies")
+def check_apart(folder: Path, url: str) -> None:
+    """Raise if copies would come to lie among the runs of a folder, or over them."""
+    with _naming(url):
+        files, there = _opened(url)
+    _check_apart(folder, files, there, url)
+
+
+def _check_apart(folder: Path, files: Any, there: str, url: str) -> None:
+    if "file" not in files.protocol:
+        return
+    own, other = folder.resolve(), Path(there).resolve()
+    if own == other or own in other.parents or other in own.parents:
+        raise ValueError(f"copies must be apart from the runs in {folder}, got {url}: choose another folder for them")
 
 
 def copy_run(path: Path, url: str) -> None:
-    """Copy a run that has ended into a folder of runs.
+    """Copy a run that has ended into a folder of runs, under the name that its configuration gives it.
+
+    Whatever the run's own folder is called: two runs do not overwrite each other, and a run that was given more steps
+    does not pass for what was copied before.
 
     Args:
         path: Its directory.
@@ -45,10 +60,13 @@ def copy_run(path: Path, url: str) -> None:
 
     Raises:
         OSError: It cannot be written; a reader takes what was copied for no run until all of it is there.
+        ValueError: The copy would be the run itself.
     """
     with _naming(url):
         files, folder = _opened(url)
-        own = f"{folder}/{path.name}"
+    own = f"{folder}/{run_name(Run(path).config())}"
+    _check_apart(path, files, own, url)
+    with _naming(url):
         files.makedirs(own, exist_ok=True)
         if files.exists(f"{own}/{MARKER}"):
             files.rm_file(f"{own}/{MARKER}")
@@ -71,7 +89,7 @@ def local_copies(places: Sequence[Path | str], only: Sequence[str] | None = None
 
     Args:
         places: Paths, which are returned as they are, and addresses of runs, packs, or folders of them.
-        only: The files that are needed, by name; unless given, all but checkpoints and events.
+        only: The files of a run that are needed, by name; unless given, all but checkpoints and events.
 
     Raises:
         ValueError: An address cannot be read.
@@ -104,7 +122,9 @@ def _fetched(url: str, target: Path, only: Sequence[str] | None) -> Path:
 
 
 def _is_wanted(name: str, only: Sequence[str] | None) -> bool:
-    return name in only if only is not None else name.endswith((".json", ".jsonl", ".png"))
+    if only is None or name not in RUN_FILES:
+        return name.endswith((".json", ".jsonl", ".png") if only is None else ".json")  # also packs
+    return name in only
 
 
 def _opened(url: str) -> tuple[Any, str]:

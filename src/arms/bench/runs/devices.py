@@ -4,18 +4,24 @@ import re
 
 import torch
 
-__all__ = ["choose_device"]
+__all__ = ["choose_device", "planned_device"]
 
 
 def choose_device(device: str | torch.device) -> str:
     """Return the device's name; `auto` is the GPU where there is one."""
+    name = planned_device(device)
+    if name != "cpu" and (why := _why_not(name)):
+        raise ValueError(f"no device {name!r} here, {why}: try auto or cpu")
+    return name
+
+
+def planned_device(device: str | torch.device) -> str:
+    """Return the device's name, also of one that is not here."""
     name = str(device)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"no device {name!r} here: choose auto, cpu, cuda or cuda:N")
-    if name != "cpu" and (why := _why_not(name)):
-        raise ValueError(f"no device {name!r} here, {why}: try auto or cpu")
     return name
 
 

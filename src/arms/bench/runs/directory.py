@@ -29,7 +29,7 @@ from arms.bench.config import (
     is_longer,
     schema_of,
 )
-from arms.bench.metrics import Record, stopped_replicas
+from arms.bench.metrics import Record, is_values, stopped_replicas
 from arms.bench.runs.checkpoints import CHECKPOINTS, DamagedError, digest_of_tensors, read_checkpoint, step_in
 from arms.bench.runs.files import check_utf8, naming, replace_file, to_json, to_line, written_through
 from arms.bench.runs.provenance import provenance_of
@@ -157,8 +157,22 @@ class Run:
                 f"{self.path / 'result.json'} must hold {{'bounds': {{split: {{K: [...]}}}}}}, got something else: "
                 "remove it, and train the run again"
             )
+        replicas = self.config().replicas
+        for split, of_split in bounds.items():
+            for count, values in of_split.items():
+                if not count.isdecimal() or not is_values(values) or len(values) != replicas:
+                    raise ValueError(
+                        f"{self.path / 'result.json'} must hold {replicas} numbers, one per replica, for each whole K, "
+                        f"got something else for K = {count!r} of {split!r}: remove it, and train the run again"
+                    )
         # A run that was given more steps has the bounds of its earlier end until it comes to the new one.
         return result if not self._lengthened() or result.get("steps") == self.config().steps else None
+
+    def is_finished(self, images: int | None = None) -> bool:
+        """Whether there are final bounds, over all images of each split, or over as many as asked for."""
+        result = self.result()
+        seen = None if result is None else result.get("images")  # of each split, if not all of them
+        return result is not None and (not isinstance(seen, int) or (images is not None and images <= seen))
 
     def has(self, name: str) -> bool:
         """Whether one of its files is there."""
@@ -337,11 +351,7 @@ def is_record(content: object) -> bool:
     """Whether a line of metrics is one of ours: a step, and lists of numbers, null for a replica that has stopped."""
     if not isinstance(content, dict) or type(content.get("step")) is not int:
         return False
-    return all(
-        isinstance(values, list) and all(isinstance(value, int | float | None) for value in values)
-        for name, values in content.items()
-        if name != "step"
-    )
+    return all(is_values(values) for name, values in content.items() if name != "step")
 
 
 def _fields(config: TrainConfig) -> dict[str, object]:

@@ -54,10 +54,7 @@ class LiveRun:
     def is_finished(self) -> bool:
         """Whether nothing remains to be done; a directory that cannot be this run's is an error."""
         self.run.check_same_run(self.config)
-        if not self.run.exists() or self.is_lengthened() or (result := self.run.result()) is None:
-            return False
-        seen = result.get("images")  # of each split, if not all of them
-        return not isinstance(seen, int) or (self.images is not None and self.images <= seen)
+        return self.run.exists() and not self.is_lengthened() and self.run.is_finished(self.images)
 
     def is_lengthened(self) -> bool:
         """Whether more steps are asked for than the run was begun with."""

@@ -26,11 +26,17 @@ from arms.bench.training.engine import Engine, Execution, block_of, check_execut
 from arms.bench.training.state import finite_replicas, of_run
 from arms.bench.training.trainer import Trainer
 
-__all__ = ["CHECKPOINT_SECONDS", "MOST_SAVING", "TerminatedError", "TrainOptions", "train_ensemble"]
+__all__ = ["CHECKPOINT_SECONDS", "MOST_SAVING", "TerminatedError", "TrainOptions", "check_seconds", "train_ensemble"]
 
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
 """How many times as long as a checkpoint takes a run trains before the next, unless all are asked for."""
+
+
+def check_seconds(seconds: object, what: str) -> None:
+    """Raise unless it is a time between two checkpoints."""
+    if not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
+        raise ValueError(f"{what} must be a finite number >= 0, got {seconds!r}")
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -52,9 +58,7 @@ class TrainOptions:
     def __post_init__(self) -> None:
         if self.execution not in get_args(Execution):
             raise ValueError(f"execution must be one of {', '.join(get_args(Execution))}, got {self.execution!r}")
-        seconds = self.checkpoint_seconds
-        if not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
-            raise ValueError(f"checkpoint_seconds must be a finite number >= 0, got {seconds!r}")
+        check_seconds(self.checkpoint_seconds, "checkpoint_seconds")
         if self.evaluate is not None:
             as_count(self.evaluate, 1, "evaluate")
 
@@ -145,17 +149,20 @@ def _record(
 def _interruptible() -> Iterator[Callable[[], int]]:
     """Turn Ctrl-C and SIGTERM into a question that is asked between steps: nobody could resume from half a step.
 
-    The answer is the number of the signal, 0 without one. A second one does not wait, and interrupts at once.
+    The answer is the number of the signal, 0 without one. A second Ctrl-C does not wait, and interrupts at once; a
+    second SIGTERM changes nothing, as whole groups of processes get it, and their parents pass it on. A process that
+    ignores Ctrl-C goes on to: it is in the background, or a sweep's, which is told by its driver.
     """
     asked: list[int] = []
 
     def ask(number: int, _: object) -> None:
-        if asked:
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.append(number)
 
+    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
     try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, ask) for number in heard}
     except ValueError:  # only the main thread may
         yield lambda: 0
         return

@@ -8,7 +8,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 
@@ -61,24 +60,28 @@ class PackedRun(Run):
 # ---- writing
 
 
-def write_pack(path: Path | str, runs: Sequence[Run]) -> None:
-    """Write runs that have come to their end into one file, a line each, in the order of their names.
+def write_pack(path: Path | str, runs: Sequence[Run]) -> int:
+    """Write runs that have come to their end into one file, a line each, in the order of their names; return how many.
 
     Args:
         path: The file, which ends in .json; its folder is made.
-        runs: Run directories, or runs of other packs.
+        runs: Run directories, or runs of other packs; one that is there twice, in the same words, is written once.
     """
     file = Path(path)
     check_utf8(file)
     if file.suffix != ".json":
         raise ValueError(f"a pack must be a .json file, got {file}: try {file.with_suffix('.json')}")
-    names = [run.path.name for run in runs]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"runs in a pack must have names of their own, got {twice[0]} twice: leave one out")
-    entries = [json.dumps(_packed(run), allow_nan=False) for run in sorted(runs, key=lambda run: run.path.name)]
+    entries: dict[str, str] = {}
+    for run in sorted(runs, key=lambda run: run.path.name):
+        entry = json.dumps(_packed(run), allow_nan=False)
+        if entries.setdefault(run.path.name, entry) != entry:
+            raise ValueError(
+                f"runs in a pack must have names of their own, got two that differ as {run.path.name}: leave one out"
+            )
     file.parent.mkdir(parents=True, exist_ok=True)
     # The marker comes first: by it a pack is told from other JSON files without reading them.
-    replace_file(file, f'{{"packed_runs": {PACK_VERSION}, "runs": [\n' + ",\n".join(entries) + "\n]}\n")
+    replace_file(file, f'{{"packed_runs": {PACK_VERSION}, "runs": [\n' + ",\n".join(entries.values()) + "\n]}\n")
+    return len(entries)
 
 
 def _packed(run: Run) -> Record:
@@ -117,7 +120,7 @@ def is_pack(path: Path | str) -> bool:
     """Whether a file says that it is a pack."""
     try:
         with Path(path).open("rb") as file:
-            return re.match(rb'\s*\{\s*"packed_runs"', file.read(100)) is not None
+            return re.match(rb'(\xef\xbb\xbf)?\s*\{\s*"packed_runs"', file.read(100)) is not None
     except OSError:
         return False
 
@@ -130,7 +133,7 @@ def read_pack(path: Path | str) -> list[Run]:
     """
     file = Path(path)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{file} must be a file of `arms pack`, but cannot be read: {error}") from None
     if not isinstance(content, dict) or "packed_runs" not in content:
@@ -143,7 +146,12 @@ def read_pack(path: Path | str) -> list[Run]:
     runs = content.get("runs")
     if not isinstance(runs, list):
         raise ValueError(f"{file} must hold a list of runs, got {type(runs).__name__}: pack the runs again")
-    return [_unpacked(file, index, entry) for index, entry in enumerate(runs, 1)]
+    found = {run.path.name: run for run in (_unpacked(file, index, entry) for index, entry in enumerate(runs, 1))}
+    if len(found) < len(runs):
+        raise ValueError(
+            f"{file} must hold each run once, got {len(runs)} with {len(found)} names: remove what is twice"
+        )
+    return list(found.values())
 
 
 def _unpacked(file: Path, index: int, entry: object) -> Run:
@@ -181,8 +189,11 @@ def run_sources(path: Path | str) -> Iterator[Path]:
     if top.is_file() or top.parent.is_file():
         yield top
         return
-    for folder, folders, files in os.walk(top):
-        folders.sort()
+    seen = {os.path.realpath(top)}
+    for folder, folders, files in os.walk(top, followlinks=True):
+        # A link to a folder above would be walked forever.
+        folders[:] = [name for name in sorted(folders) if os.path.realpath(Path(folder, name)) not in seen]
+        seen.update(os.path.realpath(Path(folder, name)) for name in folders)
         if RUN_FILES & set(files):
             yield Path(folder)
         others = sorted(name for name in files if name.endswith(".json") and name not in RUN_FILES)
@@ -209,13 +220,10 @@ def find_runs(folder: Path | str) -> Iterator[Run]:
         ValueError: A pack is damaged. Its runs would otherwise be trained again.
     """
     for source in run_sources(folder):
-        for run in open_runs(source) if source.is_file() else _directory(source):
-            with suppress(ValueError):
+        try:
+            for run in open_runs(source):
                 run.config()
                 yield run
-
-
-def _directory(source: Path) -> list[Run]:
-    with suppress(ValueError):  # a path that is not UTF-8
-        return open_runs(source)
-    return []
+        except ValueError:  # of a directory: a path that is not UTF-8, or a config.json that is not ours
+            if not source.is_dir():
+                raise

@@ -1,18 +1,20 @@
 """A sweep on any engine: hand out work while there is room, give it again where a worker was lost, and count."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Protocol
 
+from arms.bench.config import run_name
 from arms.bench.ensemble import group_for_ensembles
+from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import Notify
-from arms.bench.sweeps.jobs import Job
+from arms.bench.sweeps.jobs import Job, Task
 from arms.bench.sweeps.worker import Kind, Outcome, Work
 
-__all__ = ["ATTEMPTS", "Engine", "Tally", "run_sweep", "share_out", "work_of", "work_to_copy"]
+__all__ = ["ATTEMPTS", "Engine", "Tally", "run_sweep", "share_out", "tasks_to_copy", "work_of", "work_to_copy"]
 
 ATTEMPTS = 4
 """How often work is begun whose worker is lost each time: it may itself be what kills them."""
@@ -89,19 +91,24 @@ def work_of(jobs: Iterable[Job], slots: int = 1) -> list[Work]:
     return share_out(found, slots)
 
 
-def work_to_copy(jobs: Iterable[Job], copied: Container[str]) -> list[Work]:
-    """Return what is done and not copied yet: a worker finds nothing to train, and copies it.
+def tasks_to_copy(jobs: Iterable[Job], copies: Mapping[str, Run]) -> list[Task]:
+    """Return what has ended in a directory and is not copied yet, or was with another result.
 
     Args:
         jobs: What `plan` returned.
-        copied: Names of the runs that are copied.
+        copies: The runs that are copied, by name.
     """
-    done = [task for job in jobs for task in job.tasks if task.state == "done"]
+    ended = [task for job in jobs for task in job.tasks if task.state in ("done", "diverged") and task.path.is_dir()]
     return [
-        Work((task.config,), (task.path.resolve(),))
-        for task in done
-        if task.path.name not in copied and task.path.is_dir()
+        task
+        for task in ended
+        if (copy := copies.get(run_name(task.config))) is None or copy.result() != Run(task.path).result()
     ]
+
+
+def work_to_copy(tasks: Iterable[Task]) -> list[Work]:
+    """Return what has ended as work: a worker finds nothing to train, and copies it."""
+    return [Work((task.config,), (task.path.resolve(),)) for task in tasks]
 
 
 def share_out(works: Sequence[Work], slots: int) -> list[Work]:

@@ -53,6 +53,8 @@ def read_sweep(path: Path | str) -> list[TrainConfig]:
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         found = list(_configs(content))
+    except RecursionError:
+        raise ValueError(f"{path}: brackets in brackets, deeper than can be read") from None
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
     return list({digest_of(identity(config)): config for config in reversed(found)}.values())[::-1]

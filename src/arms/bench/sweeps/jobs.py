@@ -141,7 +141,7 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
 
 def _is_finished(run: Run) -> bool:
     with suppress(ValueError):
-        return run.result() is not None
+        return run.is_finished()
     return False
 
 

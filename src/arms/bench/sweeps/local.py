@@ -7,7 +7,7 @@ from time import perf_counter
 from arms.bench.config import Precision
 from arms.bench.ensemble import group_for_ensembles
 from arms.bench.experiments import Scale, configs, draw
-from arms.bench.runs.devices import choose_device
+from arms.bench.runs.devices import choose_device, planned_device
 from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import DivergedError, Notify
 from arms.bench.runs.pipeline import train_together
@@ -81,7 +81,7 @@ def preview(
     check_folders(results)
     by_name = {name: configs(name, scale) for name in names}
     wanted = list(dict.fromkeys(config for found in by_name.values() for config in found))
-    on_gpu = (choose_device(device) if device == "auto" else device).startswith("cuda")
+    on_gpu = planned_device(device).startswith("cuda")
     jobs = plan(wanted, output, results=results, precision=precision, on_gpu=on_gpu)
     drawn = [f"{name}: is drawn without training" for name, found in by_name.items() if not found]
     return [*drawn, *(f"{index}/{len(jobs)} {job.line()}" for index, job in enumerate(jobs, 1)), totals(jobs)]

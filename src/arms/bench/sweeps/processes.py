@@ -125,6 +125,7 @@ class Processes:
 def _serve(connection: Connection, settings: Settings, device: str) -> None:
     """Carry out work until the driver closes the connection, or is gone."""
     keep_freed_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C comes to the driver too, which has us save
     Thread(target=_stop_with_the_driver, daemon=True).start()
     try:
         while True:

@@ -13,7 +13,7 @@ from arms.bench.data import Dataset, load
 from arms.bench.runs.copies import copy_run
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import BusyError
-from arms.bench.runs.live_run import DivergedError, Notify
+from arms.bench.runs.live_run import DivergedError, LiveRun, Notify
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TerminatedError
 from arms.bench.runs.pipeline import train_together
 
@@ -92,7 +92,8 @@ def carry_out(work: Work, settings: Settings, device: str) -> Outcome:
 
 
 def _train(work: Work, settings: Settings, device: str, notify: Notify) -> None:
-    if all(run.exists() and run.result() is not None for run in map(Run, work.paths)):
+    runs = zip(work.paths, work.configs, strict=True)
+    if all(LiveRun(Run(path), config, notify).is_finished() for path, config in runs):
         return  # and needs no data
     train_together(
         work.configs,
