@@ -134,6 +134,11 @@ def test_copies_are_told_apart_by_what_they_are(tmp_path: Path, say: Say) -> Non
             seed: Run(f"runs/{seed}/run").result() for seed in (0, 1)
         }
     assert "images" not in (Run("runs/0/run").result() or {}), "bounds over five images were no result"
+    damaged = Path("copies", run_name(seeds[1]), "result.json")
+    for content in ('{"bounds": 3}', damaged.read_text().replace("-", "-9")):
+        damaged.write_text(content)
+        assert "2/2 done" in say("sweep", "sweep.toml", *options, url)[1]
+        assert damaged.read_bytes() == Path("runs/1/run/result.json").read_bytes()
     longer = replace(SMALL, steps=30)
     train(longer, "runs/0/run", device="cpu", progress=False, notify=print)
     Path("sweep.toml").write_text(config.replace("steps = 20", "steps = 30"))

@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, sleep
@@ -99,11 +100,13 @@ def tasks_to_copy(jobs: Iterable[Job], copies: Mapping[str, Run]) -> list[Task]:
         copies: The runs that are copied, by name.
     """
     ended = [task for job in jobs for task in job.tasks if task.state in ("done", "diverged") and task.path.is_dir()]
-    return [
-        task
-        for task in ended
-        if (copy := copies.get(run_name(task.config))) is None or copy.result() != Run(task.path).result()
-    ]
+    return [task for task in ended if not _is_copied(Run(task.path), copies.get(run_name(task.config)))]
+
+
+def _is_copied(run: Run, copy: Run | None) -> bool:
+    with suppress(ValueError):  # a damaged copy is none
+        return copy is not None and copy.result() == run.result()
+    return False
 
 
 def work_to_copy(tasks: Iterable[Task]) -> list[Work]:
