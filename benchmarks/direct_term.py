@@ -1,17 +1,18 @@
 """What an estimator of the bound learns without the direct term, -sum_k (w_k / sum w) grad log q(b_k), which is biased.
 
-    python benchmarks/direct_term.py train --runs runs/direct_term --output benchmarks/results/direct_term.json
+    python benchmarks/direct_term.py train --runs direct_term
     python benchmarks/direct_term.py show
 
 The released function for multi-sample ARMS returns the score part alone; whoever differentiates nothing else trains
 like that. Nonlinear VAEs on dynamic MNIST with n = 4, a cosine from 1e-3, one run per seed: about ten minutes each on a
-core. Runs that are finished are not trained again; `--only` names some of the contenders, so that several processes can
-share the work.
+core. Runs that are finished are not trained again; with `--only`, several processes share the work, and a last call
+without it writes the result. Keep the folder of these runs apart: what says `-score` is not what its config.json says.
 """
 
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -101,8 +102,7 @@ def main() -> None:
     verbs.add_parser("show")
     training = verbs.add_parser("train")
     training.add_argument("--runs", type=Path, required=True)
-    training.add_argument("--output", type=Path, default=RESULT)
-    training.add_argument("--only", nargs="+", choices=contenders(), default=list(contenders()))
+    training.add_argument("--only", nargs="+", choices=contenders())
     training.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     training.add_argument("--steps", type=int, default=60_000)
     training.add_argument("--images", type=int, default=5_000, help="of each split in the final bounds")
@@ -117,11 +117,11 @@ def main() -> None:
         for key in args.only
     ]
     content = {
-        "command": f"python benchmarks/direct_term.py train --steps {args.steps} --images {args.images}",
+        "command": " ".join(["python", *sys.argv]),
         "machine": f"{platform.machine()}, one thread, torch {torch.__version__}",
         "rows": rows,
     }
-    args.output.write_text(json.dumps(content, indent=1) + "\n")
+    RESULT.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 It trains what `arms experiments run table2 --scale paper --precision medium` would, restricted to some networks, n,
 estimators and data sets, skips what `--results` holds, and after every ensemble writes what has ended as packs, one
 per data set and network; called again it resumes. Take a pack into the committed results by `arms pack results/X.json
-new/X.json -o results/X.json`. Two processes on one GPU, one for each n under NVIDIA's MPS, gain little more than that
-one compiles and evaluates while the other trains; more of them gain hardly anything.
+new/X.json -o results/X.json`. Two processes on one GPU, one for each n with folders of its own, under NVIDIA's MPS,
+gain little more than that one compiles and evaluates while the other trains; more of them gain hardly anything.
 """
 
 import argparse

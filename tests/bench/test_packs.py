@@ -167,7 +167,9 @@ def test_links_to_runs_are_followed(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "link").symlink_to(tmp_path / "disk" / "run")
     (tmp_path / "runs" / "again").symlink_to(tmp_path / "runs")
-    assert [run.path for run in find_runs(tmp_path / "runs")] == [tmp_path / "runs" / "link"]
+    make_run(tmp_path / "runs" / "newest", replace(CONFIG, seed=1))
+    (tmp_path / "runs" / "latest").symlink_to("newest")
+    assert [run.path.name for run in find_runs(tmp_path / "runs")] == ["newest", "link"], "each once, by its own name"
 
 
 DAMAGED = {

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 import arms
-from arms.bench.config import TrainConfig, identity, run_name
+from arms.bench.config import TrainConfig, digest_of, identity, run_name
 from arms.bench.runs import checkpoints, provenance
 from arms.bench.runs.checkpoints import CHECKPOINTS
 from arms.bench.runs.devices import choose_device
@@ -399,6 +399,28 @@ def test_blocks_end_on_the_records_of_a_resumed_run() -> None:
 
 
 # ---- files that do not belong together
+
+
+def test_a_run_on_the_bound_that_said_another_decoder_rule_goes_on(tmp_path: Path) -> None:
+    """The bound has but one, and runs did not always say so."""
+    config = replace(CONFIG, estimator="vimco", decoder_samples="extra")
+    assert config.decoder_samples == "all"
+    run = train(config, tmp_path, device="cpu", progress=False)
+    written = json.loads((tmp_path / "config.json").read_text())
+    state = run.checkpoint()
+    assert state is not None
+    for said in ("extra", "all"):
+        (tmp_path / "config.json").write_text(json.dumps(written | {"decoder_samples": said}))
+        digest = digest_of(identity(config) | {"decoder_samples": "extra"})
+        named = {"sha256": checkpoints.digest_of_tensors(state), "run": digest}
+        save_file(state, tmp_path / CHECKPOINTS[0], metadata=named)
+        if said == "extra":
+            assert run.config() == config
+            longer = train(replace(config, steps=130), tmp_path, device="cpu", progress=False, notify=print)
+            assert longer.step() == 130
+        else:
+            with pytest.raises(ValueError, match="checkpoint of another configuration"):
+                run.load()
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:

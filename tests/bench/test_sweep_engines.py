@@ -114,7 +114,7 @@ def test_a_file_that_is_wrong_is_one_line(
         (["figure3", "--address", "here:1"], "is for --engine ray only"),
         (["figure3", "--checkpoint-seconds", "-1"], "--checkpoint-seconds must be a finite number >= 0, got -1"),
         (["figure3", "-o", __file__], "--output must be a folder, got the file"),
-        (["figure3", "-o", "s3://bucket/runs"], "--output must be a path on this machine, got s3:/bucket/runs"),
+        (["figure3", "-o", "s3://bucket/runs"], "what is written must be a path on this machine, got s3:/bucket/runs"),
     ],
 )
 def test_odd_words_are_one_line(
@@ -513,6 +513,24 @@ def test_ensembles_share_a_gpu_of_the_cluster(tmp_path: Path) -> None:
     assert min(free) == 0.5, "three halves of two GPUs"
     together = {tuple(run.provenance().get("together", [])) for run in find_runs(tmp_path)}
     assert sorted(map(len, together))[-1] == 2, together
+
+
+@pytest.mark.filterwarnings("ignore")
+@needs_cluster
+def test_cancelled_work_is_saved_also_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
+    (work,) = works([replace(LONG, steps=10**6)], tmp_path)
+    run = Run(work.paths[0])
+    settings = replace(SETTINGS, checkpoint_seconds=1e9)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a script
+    try:
+        with two_nodes() as (cluster, _):
+            with RayCluster(settings, address=cluster.address) as engine:
+                engine.start(work)
+                wait_until(lambda: len(run.metrics()) > 2, 120)
+            wait_until(lambda: is_free(run.path), 60)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert run.step() > LONG.report_every, "later than the first record, which is always saved"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -208,6 +208,8 @@ def test_the_papers_preset_makes_the_runs_of_its_tables(monkeypatch: pytest.Monk
         ("experiments", "run", "figure1", "-o", "s3://bucket/figures"),
         ("train", "--runs", "s3://bucket/runs"),
         ("toy", "-o", "s3://bucket/toy"),
+        ("evaluate", "s3://bucket/run"),
+        ("data", "list", "--data-dir", "s3://bucket/data"),
     ],
 )
 def test_what_is_written_is_on_this_machine(words: tuple[str, ...], say: Say) -> None:

@@ -334,7 +334,11 @@ class Run:
         """Return what checkpoints of this run may name it: it is one run, however often it was given more steps."""
         config = self.config()
         ends = [replace(config, steps=end) for end in self._lengthened()]
-        return {digest_of(identity(one) | {"schema": self.schema()}) for one in (config, *ends)}
+        found = [identity(one) | {"schema": self.schema()} for one in (config, *ends)]
+        # What config.json itself says: runs on the bound used to keep a decoder rule that they do not have.
+        rule = self.read("config.json").get("decoder_samples", config.decoder_samples)
+        earlier = [one | {"decoder_samples": rule} for one in found] if rule != config.decoder_samples else []
+        return set(map(digest_of, [*found, *earlier]))
 
     def _whole_lines(self) -> Iterator[Record]:
         file = self.path / "metrics.jsonl"

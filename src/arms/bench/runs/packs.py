@@ -191,9 +191,13 @@ def run_sources(path: Path | str) -> Iterator[Path]:
         return
     seen = {os.path.realpath(top)}
     for folder, folders, files in os.walk(top, followlinks=True):
-        # A link to a folder above would be walked forever.
-        folders[:] = [name for name in sorted(folders) if os.path.realpath(Path(folder, name)) not in seen]
-        seen.update(os.path.realpath(Path(folder, name)) for name in folders)
+        # Links last: what they point to has its own name here, or a link to a folder above would be walked forever.
+        names = sorted(folders, key=lambda name: (Path(folder, name).is_symlink(), name))
+        folders.clear()
+        for name in names:
+            if (place := os.path.realpath(Path(folder, name))) not in seen:
+                seen.add(place)
+                folders.append(name)
         if RUN_FILES & set(files):
             yield Path(folder)
         others = sorted(name for name in files if name.endswith(".json") and name not in RUN_FILES)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import socket
 from types import TracebackType
 from typing import Any, Self
@@ -10,6 +11,9 @@ from arms.bench.runs.memory import keep_freed_memory
 from arms.bench.sweeps.worker import Outcome, Settings, Work, carry_out
 
 __all__ = ["RayCluster"]
+
+SAVING_SECONDS = 60.0
+"""How long work that is cancelled may take to save."""
 
 
 class RayCluster:
@@ -55,6 +59,8 @@ class RayCluster:
     ) -> None:
         for task in self._running:
             self._ray.cancel(task)  # interrupts it, and it saves
+        if self._running:  # a cluster that is left takes its workers away at once
+            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=SAVING_SECONDS)
         if self._ours:
             self._ray.shutdown()
 
@@ -107,6 +113,8 @@ class RayCluster:
 
 def _carry_out(work: Work, settings: Settings, device: str) -> Outcome:
     keep_freed_memory()
+    # Ray cancels by this signal, and a cluster that was started in the background ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     return carry_out(work, settings, device)
 
 
