@@ -114,10 +114,12 @@ def main() -> None:
     rows = [
         trained(args.runs, *contenders()[key], seed, args.steps, args.images)
         for seed in args.seeds
-        for key in args.only
+        for key in args.only or contenders()
     ]
+    if args.only:
+        return
     content = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": "python benchmarks/direct_term.py " + " ".join(sys.argv[1:]),
         "machine": f"{platform.machine()}, one thread, torch {torch.__version__}",
         "rows": rows,
     }

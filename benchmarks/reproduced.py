@@ -258,9 +258,10 @@ def against_vimco(numbers: Sequence[Beside]) -> str:
         f"({above(gap_ours)}), at K = n, which VIMCO was trained on and ARMS, with K = n/2, was not. Below that K it "
         "is level or above: [the table below](#on-the-bound-by-k). Against DisARM, which is trained on the same bound "
         f"with as many evaluations, the difference is {above(to_disarm)}, as the [gradient "
-        "variances](bound.md#measured) lead one to expect. Why print differs is not known. The code that made those "
-        "numbers [is not released](released_code.md#estimators): there is a function for multi-sample ARMS, another "
-        "estimator than ours, that nothing calls."
+        "variances](bound.md#measured) lead one to expect. Why print differs is not known: the code that made those "
+        "numbers [is not released](released_code.md#estimators), but for a function for multi-sample ARMS, without its "
+        "direct term, that nothing calls. Whoever trains by that alone is biased, and [ends above "
+        "VIMCO](bound.md#without-the-direct-term) in short runs, too."
     )
 
 

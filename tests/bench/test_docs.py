@@ -160,6 +160,7 @@ def test_the_page_of_commands_counts_runs_rightly() -> None:
             (page, ["benchmarks/training_comparison.py", "show", "--output", str(RESULTS / file)], r"\| [a-z].*\d \|")
             for page, file in (("layers.md", "layer_training.json"), ("bound.md", "bound_training.json"))
         ),
+        ("bound.md", ["benchmarks/direct_term.py", "show"], r"\|"),
         ("distributed.md", ["benchmarks/sweep_overhead.py", "--markdown"], r"\|"),
     ],
 )
