@@ -34,7 +34,7 @@ N = 4
 SHOWN = {
     "train K = 1": ("train", 1),
     f"train K = {N}": ("train", N),
-    "test K = 4": ("test", N),
+    f"test K = {N}": ("test", N),
     "test K = 100": ("test", 100),
 }
 
@@ -63,8 +63,9 @@ def contenders() -> dict[str, tuple[str, bool]]:
     return {f"{name}{'' if whole else '-score'}": (name, whole) for name in ESTIMATORS for whole in (True, False)}
 
 
-def trained(folder: Path, name: str, whole: bool, seed: int, steps: int, images: int) -> dict[str, object]:
+def trained(folder: Path, key: str, seed: int, steps: int, images: int) -> dict[str, object]:
     """Train a run, unless it is there; return its final bounds."""
+    name, whole = contenders()[key]
     config = TrainConfig(
         "dynamic-mnist",
         "nonlinear",
@@ -76,9 +77,8 @@ def trained(folder: Path, name: str, whole: bool, seed: int, steps: int, images:
         schedule="cosine",
         report_every=steps // 6,
     )
-    place = folder / f"{name}{'' if whole else '-score'}-{seed}"
     with nullcontext() if whole else without_direct_term(name):
-        run = train(config, place, device="cpu", progress=False, evaluate=images, notify=print)
+        run = train(config, folder / f"{key}-{seed}", device="cpu", progress=False, evaluate=images, notify=print)
     result = run.result()
     assert result is not None
     return {"estimator": name, "direct term": whole, "seed": seed, "bounds": result["bounds"]}
@@ -112,7 +112,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     rows = [
-        trained(args.runs, *contenders()[key], seed, args.steps, args.images)
+        trained(args.runs, key, seed, args.steps, args.images)
         for seed in args.seeds
         for key in args.only or contenders()
     ]

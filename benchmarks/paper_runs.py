@@ -16,11 +16,9 @@ from pathlib import Path
 
 from arms.bench.config import TrainConfig
 from arms.bench.experiments import EXPERIMENTS, SCALES, configs
-from arms.bench.runs.live_run import DivergedError
 from arms.bench.runs.packs import find_runs, write_pack
-from arms.bench.runs.pipeline import train_together
 from arms.bench.sweeps.jobs import plan
-from arms.bench.sweeps.local import check_folders
+from arms.bench.sweeps.local import check_folders, run_jobs
 
 
 def wanted_runs(args: argparse.Namespace) -> list[TrainConfig]:
@@ -39,8 +37,8 @@ def write_packs(output: Path, packs: Path) -> None:
     """Write all that has ended in the folder of runs, also in an earlier call, a pack per data set and network."""
     ended = defaultdict(list)
     for run in find_runs(output):
-        config = run.config()
-        if run.is_finished() or len(run.stopped()) == config.replicas:
+        if run.is_finished() or run.has_diverged():
+            config = run.config()
             ended[f"{config.dataset}-{config.network}"].append(run)
     for name, runs in ended.items():
         write_pack(packs / f"{name}.json", runs)
@@ -64,22 +62,17 @@ def main() -> None:
     check_folders(args.results)
     jobs = plan(wanted, args.output, results=args.results, precision=args.precision, on_gpu=True)
     write_packs(args.output, args.packs)
-    for job in jobs:
+    for job in (job for job in jobs if job.rest):
         print(job.line(), flush=True)
-        tasks = [task for task in job.rest if task.state != "diverged"]
-        if tasks:
-            try:
-                train_together(
-                    [task.config for task in tasks],
-                    [task.path for task in tasks],
-                    device=args.device,
-                    checkpoint_seconds=300,
-                    progress=False,
-                    notify=lambda line: print(line, flush=True),
-                )
-            except DivergedError as error:  # the others of the ensemble were trained to their end
-                print(error, flush=True)
-            write_packs(args.output, args.packs)
+        run_jobs(
+            [job],
+            args.table,
+            device=args.device,
+            checkpoint_seconds=300,
+            progress=False,
+            notify=lambda line: print(line, flush=True),
+        )
+        write_packs(args.output, args.packs)
 
 
 if __name__ == "__main__":

@@ -179,11 +179,17 @@ def is_repeated(one: Beside) -> bool:
     return one.estimator == "disarm-ms-paper" and one.number.table == min(BOUND_TABLES)
 
 
+def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
+    """Return how many are not far from print, if its ± is a standard deviation or error, and each distance in nats."""
+    near, near_if_errors = (
+        sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers) for runs in (RUNS_OF_THE_PAPER, 1)
+    )
+    return near, near_if_errors, [abs(one.difference(one.at_its_count)) for one in numbers]
+
+
 def overall(numbers: Sequence[Beside]) -> str:
     """Return how far ours are from the printed ones."""
-    near = sum(abs(one.errors(one.at_its_count)) <= FAR for one in numbers)
-    near_if_errors = sum(abs(one.errors(one.at_its_count, 1)) <= FAR for one in numbers)
-    distances = [abs(one.difference(one.at_its_count)) for one in numbers]
+    near, near_if_errors, distances = closeness(numbers)
     return (
         f"**Trained on the ELBO: at its K every number lies within {up(max(distances))} nats of print**, "
         f"{mean(distances):.2f} on average; {near} of {len(numbers)} lie within {FAR:g} standard errors, where chance "
@@ -234,10 +240,7 @@ def against_loorf(numbers: Sequence[Beside]) -> str:
 
 def overall_bound(numbers: Sequence[Beside]) -> str:
     """Return how far ours are from the printed ones, of the runs on the multi-sample bound."""
-    near, near_if_errors = (
-        sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers) for runs in (RUNS_OF_THE_PAPER, 1)
-    )
-    distances = [abs(one.difference(one.at_its_count)) for one in numbers]
+    near, near_if_errors, distances = closeness(numbers)
     parts = []
     for name in dict.fromkeys(one.estimator for one in numbers):
         found = [one.difference(one.at_its_count) for one in numbers if one.estimator == name]

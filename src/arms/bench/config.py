@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from arms.arguments import as_count, as_positive, unknown_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
-from arms.estimators import ALIASES, Exact, Unordered, as_estimator
+from arms.estimators import ALIASES, Estimator, Exact, Unordered, as_estimator
 from arms.estimators.chained import why_no_root
 from arms.estimators.exact import MOST_LATENTS
 from arms.latents import OneHot
@@ -131,12 +131,12 @@ class TrainConfig:
         self._check_schedule()
         object.__setattr__(self, "categories", as_count(self.categories, 2, "categories"))
         self._check_layers()
-        self._check_latents()
-
-    def _check_latents(self) -> None:
         chosen = as_estimator(self.estimator, self.num_samples)
         if chosen.target.direct:  # one run, whatever was said of what it does not do
             object.__setattr__(self, "decoder_samples", "all")
+        self._check_latents(chosen)
+
+    def _check_latents(self, chosen: Estimator) -> None:
         # Beyond the largest that matters it is not the exact number, which takes long where latents are many.
         states = self.categories ** min(self.latents, 64)
         if isinstance(chosen, Exact) and states > 2**MOST_LATENTS:

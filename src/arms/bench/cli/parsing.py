@@ -72,8 +72,9 @@ def _call(function: Callable[..., None], args: Sequence[object], options: Mappin
     """Call a verb; what it takes as a path is on this machine."""
     for name, value in options.items():
         if isinstance(value, Path) and is_url(value):
-            what = "what is written" if name in ("output", "runs") else f"the {name.replace('_', ' ')}"
-            hint = "copy it there (arms sweep has --copy-to)" if name in ("output", "runs") else "copy it here first"
+            what, hint = f"the {name.replace('_', ' ')}", "copy it here first"
+            if name in ("output", "runs"):
+                what, hint = "what is written", "copy it there (arms sweep has --copy-to)"
             raise ValueError(f"{what} must be a path on this machine, got {value}: {hint}")
     function(*args, **options)
 

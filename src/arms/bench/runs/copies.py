@@ -122,9 +122,9 @@ def _fetched(url: str, target: Path, only: Sequence[str] | None) -> Path:
 
 
 def _is_wanted(name: str, only: Sequence[str] | None) -> bool:
-    if only is None or name not in RUN_FILES:
-        return name.endswith((".json", ".jsonl", ".png") if only is None else ".json")  # also packs
-    return name in only
+    if only is None:
+        return name.endswith((".json", ".jsonl", ".png"))
+    return name in only if name in RUN_FILES else name.endswith(".json")  # a pack, perhaps
 
 
 def _opened(url: str) -> tuple[Any, str]:

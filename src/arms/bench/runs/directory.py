@@ -150,6 +150,7 @@ class Run:
         """Return the final bounds, or None while the run is not finished."""
         if not self.has("result.json"):
             return None
+        replicas = self.config().replicas
         result = {"note": "", **self.read("result.json")}
         bounds = result.get("bounds")
         if not (isinstance(bounds, dict) and bounds and all(isinstance(of, dict) for of in bounds.values())):
@@ -157,7 +158,6 @@ class Run:
                 f"{self.path / 'result.json'} must hold {{'bounds': {{split: {{K: [...]}}}}}}, got something else: "
                 "remove it, and train the run again"
             )
-        replicas = self.config().replicas
         for split, of_split in bounds.items():
             for count, values in of_split.items():
                 if not count.isdecimal() or not is_values(values) or len(values) != replicas:
@@ -288,6 +288,10 @@ class Run:
     def stopped(self) -> dict[int, int]:
         """Return the replicas that have stopped, each with the step of the record that showed it."""
         return stopped_replicas(self._whole_lines())
+
+    def has_diverged(self) -> bool:
+        """Whether no replica survives."""
+        return len(self.stopped()) == self.config().replicas
 
     def truncate_after(self, step: int) -> None:
         """Drop the records and checkpoints of later steps, which will be done again.

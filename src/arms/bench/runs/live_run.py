@@ -16,7 +16,7 @@ from arms.bench.metrics import METRICS, Record, stopping_values
 from arms.bench.runs.directory import Run
 from arms.bench.runs.tensorboard import TensorBoardEvents
 
-__all__ = ["DivergedError", "LiveRun", "Notify", "OnRecord", "check_survivors"]
+__all__ = ["DivergedError", "LiveRun", "Notify", "OnRecord", "check_survivors", "unfinished"]
 
 OnRecord: TypeAlias = Callable[[Record], None]
 """Called with every record: step, and each metric as a list with one number per replica, None once it has stopped."""
@@ -121,6 +121,14 @@ class LiveRun:
             who, whose = ("replicas", "their") if len(replicas) > 1 else ("replica", "its")
             which = f"{who} {', '.join(replicas)} of {self.name}"
             self.notify(f"{which} stopped at step {step}: {whose} {cause} not finite; {rest}")
+
+
+def unfinished(live_runs: Sequence[LiveRun]) -> list[LiveRun]:
+    """Return the runs that are not finished, each knowing the replicas that it has lost."""
+    found = [live for live in live_runs if not live.is_finished()]
+    for live in found:
+        live.stopped = live.run.stopped()
+    return found
 
 
 def check_survivors(live_runs: Sequence[LiveRun]) -> None:

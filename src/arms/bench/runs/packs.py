@@ -85,8 +85,7 @@ def write_pack(path: Path | str, runs: Sequence[Run]) -> int:
 
 
 def _packed(run: Run) -> Record:
-    config, result = run.config(), run.result()
-    if result is None and len(run.stopped()) < config.replicas:
+    if run.result() is None and not run.has_diverged():
         raise ValueError(f"{run.path} is unfinished, and only finished runs are packed: train it to its end first")
     entry: Record = {"name": run.path.name}
     # Word for word as they were written: a later version may read them in another way than this one.

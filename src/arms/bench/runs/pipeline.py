@@ -26,7 +26,7 @@ from arms.bench.models import (
 from arms.bench.progress import Bars
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import locked
-from arms.bench.runs.live_run import LiveRun, Notify, OnRecord, check_survivors
+from arms.bench.runs.live_run import LiveRun, Notify, OnRecord, check_survivors, unfinished
 from arms.bench.runs.loading import MakeModel, own_data, own_model
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TrainOptions, train_ensemble
 from arms.bench.runs.memory import free_memory, is_out_of_memory
@@ -213,11 +213,9 @@ def _both(one: OnRecord | None, other: OnRecord | None) -> OnRecord | None:
 def _train(
     live_runs: Sequence[LiveRun], options: TrainOptions, data_dir: Path | str | None, given: Mapping[str, Dataset]
 ) -> None:
-    rest = [live for live in live_runs if not live.is_finished()]
+    rest = unfinished(live_runs)
     if lacking := [live for live in rest if live.config.structure and options.model is None]:
         raise ValueError(f"{lacking[0].config.network!r} is a model of your own: give it, as model=")
-    for live in rest:
-        live.stopped = live.run.stopped()
     if not any(live.surviving for live in rest):
         check_survivors(rest)
         return
@@ -242,9 +240,7 @@ def _train_locked(
     live_runs: Sequence[LiveRun], open_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
     # Another process may have trained some of them since we looked: what counts is what is there under the lock.
-    rest = [live for live in open_runs if not live.is_finished()]
-    for live in rest:
-        live.stopped = live.run.stopped()
+    rest = unfinished(open_runs)
     groups = group_by_step([set(live.run.resumable()) for live in rest])
     if len(rest) < len(live_runs) or len(groups) > 1:
         options.notify(_who_resumes(live_runs, rest, groups))

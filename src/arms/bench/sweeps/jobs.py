@@ -135,7 +135,7 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
     own = replace(config, precision=found.config().precision)
     if finished:
         return Task(own, found.path, "done", config.steps)
-    state: State = "diverged" if len(found.stopped()) == config.replicas else "unfinished"
+    state: State = "diverged" if found.has_diverged() else "unfinished"
     return Task(own, found.path, state, found.step())
 
 

@@ -8,10 +8,10 @@ from arms.bench.config import Precision
 from arms.bench.ensemble import group_for_ensembles
 from arms.bench.experiments import Scale, configs, draw
 from arms.bench.runs.devices import choose_device, planned_device
-from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import DivergedError, Notify
+from arms.bench.runs.loop import CHECKPOINT_SECONDS
 from arms.bench.runs.pipeline import train_together
-from arms.bench.sweeps.jobs import Job, Task, plan, totals
+from arms.bench.sweeps.jobs import Job, plan, totals
 
 __all__ = ["check_folders", "preview", "run_experiment", "run_jobs"]
 
@@ -93,6 +93,8 @@ def run_jobs(
     *,
     device: str = "auto",
     data_dir: Path | str | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    progress: bool = True,
     notify: Notify = lambda line: None,
 ) -> None:
     """Train what is not done, job by job.
@@ -102,6 +104,8 @@ def run_jobs(
         title: Begins the line about each job.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        checkpoint_seconds: Time between two checkpoints.
+        progress: Whether to show bars, on a terminal or in a notebook.
         notify: Called with a line per job, and with what a user should read in between.
     """
     total, count = sum(len(job.tasks) for job in jobs), 0
@@ -114,7 +118,18 @@ def run_jobs(
         # Runs that were begun at several precisions are one job, but not one ensemble.
         of = {task.config: task for task in job.rest}
         for together in group_for_ensembles(list(of)):
-            _train([of[config] for config in together], device, data_dir, notify)
+            try:
+                train_together(
+                    together,
+                    [of[config].path for config in together],
+                    device=device,
+                    data_dir=data_dir,
+                    checkpoint_seconds=checkpoint_seconds,
+                    progress=progress,
+                    notify=notify,
+                )
+            except DivergedError as error:
+                notify(str(error))
         names = ", ".join(task.path.name for task in job.rest)
         notify(f"{title} {count}/{total} {names}: {perf_counter() - start:.1f} s")
 
@@ -124,17 +139,3 @@ def check_folders(results: Sequence[Path | str]) -> None:
     for folder in results:
         if not Path(folder).exists():
             raise ValueError(f"there is no folder {folder} to look for finished runs in: name one that is there")
-
-
-def _train(tasks: Sequence[Task], device: str, data_dir: Path | str | None, notify: Notify) -> list[Run]:
-    try:
-        return train_together(
-            [task.config for task in tasks],
-            [task.path for task in tasks],
-            device=device,
-            data_dir=data_dir,
-            notify=notify,
-        )
-    except DivergedError as error:
-        notify(str(error))
-        return []

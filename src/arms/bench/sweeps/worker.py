@@ -13,7 +13,7 @@ from arms.bench.data import Dataset, load
 from arms.bench.runs.copies import copy_run
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import BusyError
-from arms.bench.runs.live_run import DivergedError, LiveRun, Notify, check_survivors
+from arms.bench.runs.live_run import DivergedError, LiveRun, Notify, check_survivors, unfinished
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TerminatedError
 from arms.bench.runs.pipeline import train_together
 
@@ -92,10 +92,8 @@ def carry_out(work: Work, settings: Settings, device: str) -> Outcome:
 
 
 def _train(work: Work, settings: Settings, device: str, notify: Notify) -> None:
-    live_runs = [LiveRun(Run(path), config, notify) for path, config in zip(work.paths, work.configs, strict=True)]
-    rest = [live for live in live_runs if not live.is_finished()]
-    for live in rest:
-        live.stopped = live.run.stopped()
+    runs = zip(work.paths, work.configs, strict=True)
+    rest = unfinished([LiveRun(Run(path), config, notify) for path, config in runs])
     if not any(live.surviving for live in rest):  # all has ended, and needs no data
         check_survivors(rest)
         return
