@@ -365,7 +365,7 @@ def coupling_index() -> str:
 
 API = {
     "functions": ("Functions", "What most programs call.", (
-        "expectation", "multi_sample_bound", "draw", "attach", "variance", "variance_loss", "coupled_bound",
+        "expectation", "multi_sample_bound", "draw", "attach", "variance", "variance_loss",
         "as_estimator", "as_coupling", "as_latent", "relax_control", "rank_generator",
     )),
     "latents": ("Latents and targets", "What is random, and what is differentiated.", (

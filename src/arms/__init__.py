@@ -57,7 +57,7 @@ from arms.estimators import (
     relax_control,
     variance_loss,
 )
-from arms.expectation import coupled_bound, expectation, multi_sample_bound
+from arms.expectation import expectation, multi_sample_bound
 from arms.latents import Bernoulli, Categorical, Latent, OneHot, as_latent
 from arms.targets import Expectation, MultiSampleBound, Target
 
@@ -121,7 +121,6 @@ __all__ = [
     "as_latent",
     "attach",
     "checks",
-    "coupled_bound",
     "draw",
     "expectation",
     "multi_sample_bound",

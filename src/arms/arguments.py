@@ -19,6 +19,7 @@ __all__ = [
     "check_generator",
     "check_logits",
     "exact_logit",
+    "in_function_transform",
     "is_readable",
     "logits_of",
     "true_or_unreadable",
@@ -93,6 +94,8 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
     if logits.layout != torch.strided or logits.is_nested:
         kind = "a nested tensor: pad it" if logits.is_nested else f"one of layout {logits.layout}: call .to_dense()"
         raise ValueError(f"logits must be an ordinary, dense tensor, got {kind}")
+    if logits.is_meta:
+        raise ValueError("logits must be on a device that holds numbers, got the meta device: move the model off it")
     if logits.ndim < axes:
         got = "a scalar: unsqueeze it" if logits.ndim == 0 else f"shape {list(logits.shape)}"
         raise ValueError(f"logits must have shape [*batch, {event_axes}] with the latent axis last, got {got}")
@@ -178,6 +181,11 @@ def is_readable(tensor: Tensor) -> bool:
         return False
     # A private question (tried on PyTorch 2.8 to 2.13): under vmap a value is many values, and reading it raises.
     return not torch._C._functorch.is_batchedtensor(_unwrapped(tensor))
+
+
+def in_function_transform() -> bool:
+    """Whether torch.func.grad, vmap or another transform of functions is running."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _unwrapped(tensor: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import version_of
+from arms.arguments import FLOATS, is_readable, true_or_unreadable
 from arms.estimators import Draw, Estimator, as_estimator
 from arms.estimators.attachment import attach_gradient
 from arms.estimators.base import Values
@@ -63,9 +63,14 @@ def draw(
     latent = as_latent(logits, validate=validate)
     kept = replace(latent, logits=latent.logits.detach().clone())
     if given is not None:
-        return _draw_deeper(latent, kept, given, estimator, num_samples, generator)
+        return _draw_deeper(latent, kept, given, estimator, num_samples, generator, validate)
     drawn = draw_ahead(as_estimator("arms-s" if estimator is None else estimator, num_samples), kept, generator)
-    return replace(drawn, given=latent, version=version_of(drawn.points))
+    return replace(drawn, given=latent, original=_copy_to_compare(drawn.points, validate))
+
+
+def _copy_to_compare(points: Tensor, validate: bool) -> Tensor | None:
+    """Return what `attach` compares the points with, to notice if they were changed; None where it cannot look."""
+    return points.detach().clone() if validate and is_readable(points) else None
 
 
 def _draw_deeper(
@@ -75,6 +80,7 @@ def _draw_deeper(
     estimator: str | Estimator | None,
     num_samples: int | None,
     generator: Generator | None,
+    validate: bool,
 ) -> Draw:
     root = _check_parent(parent)
     if estimator is not None or num_samples is not None:
@@ -92,7 +98,8 @@ def _draw_deeper(
             f"them of given.{kind}"
         )
     drawn = draw_next(root, latent, generator)
-    return replace(drawn, latent=kept, given=latent, version=version_of(drawn.points), parent=parent)
+    original = _copy_to_compare(drawn.points, validate)
+    return replace(drawn, latent=kept, given=latent, original=original, parent=parent)
 
 
 def _check_parent(parent: Draw) -> Draw:
@@ -152,7 +159,7 @@ def attach(
     if asked != "none" and slopes is None:
         slopes = slopes_of(draw, draw.points, tensor, options, learning=learns(draw.estimator))
     elif slopes is not None:
-        slopes = _check_slopes(draw, slopes)
+        slopes = _check_slopes(draw, slopes, options)
     found = Evaluation(tensor, slopes)
     value = draw.estimator.value(draw, tensor)
     if not is_wanted(latent):
@@ -211,17 +218,22 @@ def _check_draw(draw: Draw) -> Latent:
     """Return the latent behind a draw as the user gave it, if it is still the draw that was handed out."""
     if not isinstance(draw, Draw) or draw.given is None:
         raise ValueError(f"draw must be what arms.draw returned, got {type(draw).__name__}")
-    if version_of(draw.points) != draw.version:
+    if draw.original is not None and not torch.equal(draw.points.detach(), draw.original):
         raise ValueError(
             "draw.points were changed in place, and the gradient is made of them: change draw.samples, a copy"
         )
     return draw.given
 
 
-def _check_slopes(draw: Draw, slopes: Tensor) -> Tensor:
+def _check_slopes(draw: Draw, slopes: object, options: Options) -> Tensor:
     if draw.estimator.slopes == "none":
         raise ValueError(f"{type(draw.estimator).__name__} needs no slopes, got some: leave them out")
     expected = draw.points[len(draw.points) - count_differentiated(draw) :].shape
+    if not isinstance(slopes, Tensor) or slopes.dtype not in FLOATS:
+        got = slopes.dtype if isinstance(slopes, Tensor) else type(slopes).__name__
+        raise ValueError(f"slopes must be a floating-point tensor of shape {list(expected)}, got {got}")
     if slopes.shape != expected:
         raise ValueError(f"slopes must have shape {list(expected)}, got {list(slopes.shape)}")
-    return slopes
+    if options.checks == "all" and not true_or_unreadable(slopes.isfinite().all()):
+        raise ValueError("slopes must be finite, got NaN or infinity (validate=False lets it through)")
+    return slopes.to(draw.points.device)

@@ -1,17 +1,13 @@
 """The public functions: a tensor whose value is the objective's mean or a bound, and whose gradient is the estimate."""
 
-import torch
 from torch import Generator, Tensor
 
-from arms.arguments import true_or_unreadable
-from arms.couplings import Coupling, as_coupling
-from arms.estimators import ARMS, Estimator, Objective, as_estimator
+from arms.estimators import Estimator, Objective, as_estimator
 from arms.estimators.pipeline import Options, draw_points, evaluate, gradient, through_nan
 from arms.latents import Latent, Logits, as_latent
 from arms.surrogate import attached, is_wanted
-from arms.targets import log_mean_exp
 
-__all__ = ["coupled_bound", "expectation", "multi_sample_bound"]
+__all__ = ["expectation", "multi_sample_bound"]
 
 
 def expectation(
@@ -43,6 +39,7 @@ def expectation(
     Returns:
         `[*batch]`, differentiable once with respect to the logits.
 
+    >>> import torch
     >>> logits = torch.zeros(5, 3, requires_grad=True)
     >>> value = expectation(lambda b: (b - 0.4).square().sum(-1), logits, num_samples=4)
     >>> value.sum().backward()
@@ -86,6 +83,7 @@ def multi_sample_bound(
     Returns:
         The bound `[*batch]`.
 
+    >>> import torch
     >>> logits = torch.zeros(5, 3, requires_grad=True)
     >>> def log_weight(b):  # log p(x, b) = b.sum(-1), say
     ...     return b.sum(-1) - torch.distributions.Bernoulli(logits=logits).log_prob(b).sum(-1)
@@ -97,38 +95,6 @@ def multi_sample_bound(
     if not chosen.target.direct:
         raise ValueError(f"{chosen} estimates the gradient of the {chosen.target}: use arms.expectation")
     return _surrogate(chosen, log_weight, as_latent(logits, validate=validate), generator, chunk, validate)
-
-
-def coupled_bound(
-    log_weight: Objective,
-    logits: Logits,
-    coupling: str | Coupling = "systematic",
-    num_samples: int = 8,
-    generator: Generator | None = None,
-) -> Tensor:
-    """Return log(1/n sum_i w_i) `[*batch]` over n coupled samples: a lower bound of log p(x) too, for evaluation only.
-
-    Each sample has the law q, so the mean of the weights is unbiased for p(x) and Jensen's inequality holds as it does
-    for independent ones. Antithetic samples mostly tighten the bound, but no theorem says so: there are models where
-    they loosen it. The result is detached.
-
-    Args:
-        log_weight: Maps samples `[n, *batch, d]` to log-weights `[n, *batch]`; -inf is a weight of zero.
-        logits: As for `expectation`.
-        coupling: A name in `arms.COUPLINGS`, or a coupling.
-        num_samples: Samples of the bound.
-        generator: Source of all randomness; PyTorch's global one unless given.
-
-    >>> coupled_bound(lambda b: b.sum(-1), torch.zeros(5, 3), "systematic", num_samples=4).shape
-    torch.Size([5])
-    """
-    options = Options(checks="cheap", gradient=False)
-    with torch.no_grad():
-        drawn = draw_points(ARMS(num_samples, as_coupling(coupling)), as_latent(logits), generator)
-        values = evaluate(log_weight, drawn, options).values
-        if not true_or_unreadable((values < torch.inf).all()):  # NaN is not
-            raise ValueError("the log-weights must be numbers or -inf, got NaN or infinity: look where they come from")
-        return log_mean_exp(values)
 
 
 def _surrogate(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from instances import INSTANCES, Instance, Wave
@@ -187,10 +188,19 @@ def test_forward_mode_and_reverse_mode_agree(name: str) -> None:
     torch.testing.assert_close(tangent, grad @ direction, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["rebar", "relax"])
-def test_slopes_inside_function_transforms_are_refused_aloud(name: str) -> None:
-    with pytest.raises(RuntimeError, match="functorch transform"):
-        torch.func.grad(lambda phi: arms.expectation(quadratic, phi, name, 4))(POINT)
+@pytest.mark.parametrize("name", ["rebar", "relax", "midpoint", "repaired", "double-cv", "rodeo", "arms-s-taylor"])
+def test_derivatives_inside_function_transforms_are_refused(name: str) -> None:
+    def value(phi: Tensor) -> Tensor:
+        return arms.expectation(quadratic, phi, name, 4)
+
+    transforms: list[Callable[[], object]] = [
+        lambda: torch.func.grad(value)(POINT),
+        lambda: torch.func.vmap(torch.func.grad(value), randomness="different")(POINT.expand(2, -1)),
+        lambda: torch.func.jvp(value, (POINT,), (POINT,)),
+    ]
+    for transform in transforms:
+        with pytest.raises(ValueError, match=r"differentiates the objective by autograd, which torch\.func"):
+            transform()
 
 
 def test_forward_mode_of_categories_and_batches() -> None:
@@ -384,8 +394,17 @@ def test_slopes_and_parameters_that_are_no_numbers(
 def test_given_slopes_that_are_no_numbers() -> None:
     draw = arms.draw(torch.zeros(5, 3, requires_grad=True), "rebar", 4)
     values = quadratic(draw.points)
-    with pytest.raises(ValueError, match="NaN or infinite"):
+    with pytest.raises(ValueError, match="slopes must be finite, got NaN"):
         arms.attach(draw, values, torch.full((4, 5, 3), torch.nan))
+
+
+@pytest.mark.parametrize(
+    "slopes", [np.zeros((4, 5, 3)), [0.0], torch.zeros(4, 5, 3).long(), torch.zeros(4, 5, 3, dtype=torch.complex64)]
+)
+def test_given_slopes_of_another_type(slopes: object) -> None:
+    draw = arms.draw(torch.zeros(5, 3, requires_grad=True), "rebar", 4)
+    with pytest.raises(ValueError, match="slopes must be a floating-point tensor of shape"):
+        arms.attach(draw, quadratic(draw.points), slopes)  # type: ignore[arg-type]
 
 
 # --- 10. A combine of another shape -----------------------------------------------------------------------------------

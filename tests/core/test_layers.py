@@ -73,7 +73,7 @@ def handed_out(drawn: arms.Draw, points: Tensor, latent: arms.Latent) -> arms.Dr
     """A draw of every state as `arms.draw` would have returned it, for a latent without batch axes."""
     points = points.detach().clone().requires_grad_(drawn.estimator.slopes != "none")
     wide = type(latent)(latent.logits.expand(points.shape[1:]))
-    return replace(drawn, latent=wide.detach(), points=points, given=wide, version=points._version)
+    return replace(drawn, latent=wide.detach(), points=points, given=wide)
 
 
 def every_chain(
@@ -90,7 +90,7 @@ def every_chain(
     kept = given.detach()
     if drawn.extra:
         b2 = torch.cat([b2, given.mean()[n:]])
-    below = arms.Draw(Chained(n, drawn.extra), kept, b2, drawn.extra, given=given, version=b2._version, parent=first)
+    below = arms.Draw(Chained(n, drawn.extra), kept, b2, drawn.extra, given=given, parent=first)
     chain = type(kept)(kept.logits[:n]).log_prob(b2[:n].detach()).sum(0).exp().squeeze(-1)
     return [first, below], weights.repeat_interleave(len(chosen)) * chain
 

@@ -5,16 +5,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from enumeration import coupled, joint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 import arms
-from arms.checks import exact_bound, random_table, table_objective
+from arms.checks import random_table
 from arms.checks.oracle import as_seen
 from arms.checks.variance import SAME_OF_BITS
-from arms.couplings import Coupling, Dirichlet, Systematic
 from arms.estimators import VIMCO, MultiSampleARMS, MultiSampleLOORF
 from arms.estimators.disarm_ms import pair_differences
 from arms.estimators.loorf_ms import slot_sums
@@ -282,7 +280,6 @@ def test_compiles_without_graph_breaks(name: str) -> None:
         (lambda f, x: MultiSampleARMS(4, coupling="systematic"), "methods sample and undo"),  # type: ignore[arg-type]
         (lambda f, x: VIMCO(4, baseline="harmonic"), "'geometric' or 'arithmetic'"),  # type: ignore[arg-type]
         (lambda f, x: arms.variance(f, x, ["vimco"], 4), "gradients of the expectation"),
-        (lambda f, x: arms.coupled_bound(f, x, "antithetic"), "no coupling is called"),
     ],
 )
 def test_errors_that_help(call: Callable[[Callable[[Tensor], Tensor], Tensor], object], words: str) -> None:
@@ -303,31 +300,3 @@ def test_variances_are_compared_among_black_box_estimators_of_the_expectation() 
     table = arms.variance(lambda b: b.detach().prod(-1), torch.zeros(2), num_samples=4, repeats=2)
     black_box = {name for name, make in arms.ESTIMATORS.items() if make(4).slopes == "none"}
     assert {row.estimator for row in table.rows} == black_box - {*MULTI_SAMPLE, *SAME_OF_BITS, "exact"}
-
-
-# --- Coupled samples in the bound, for evaluation ---------------------------------------------------------------------
-
-
-def expected_coupled_bound(coupling: Coupling, table: Tensor, logits: Tensor, n: int) -> float:
-    samples, weights = joint([coupled(coupling, n, Bernoulli(phi)) for phi in logits.split(1)])
-    return (weights @ log_mean_exp(log_weight_of(table_objective(table), logits)(samples))).item()
-
-
-@pytest.mark.parametrize("n", [2, 3, 4])
-@pytest.mark.parametrize("coupling", [Dirichlet(), Systematic()], ids=repr)
-def test_coupled_bound_stays_below_the_likelihood(coupling: Coupling, n: int) -> None:
-    for seed in range(5):
-        table, logits = 2 * random_table(4, seeded(seed)), torch.randn(2, generator=seeded(seed), dtype=torch.float64)
-        bound = expected_coupled_bound(coupling, table, logits, n)
-        assert bound < table.logsumexp(0).item()
-        one_sample = exact_bound(log_weight_of(table_objective(table), logits), logits, 1).item()
-        assert bound > one_sample
-
-
-def test_coupled_bound_has_its_enumerated_mean() -> None:
-    draws, n = 100_000, 4
-    log_weight = log_weight_of(table_objective(TABLE), PHI)
-    bounds = arms.coupled_bound(log_weight, PHI.expand(draws, -1), Systematic(), n, seeded())
-    score = (bounds.mean() - expected_coupled_bound(Systematic(), TABLE, PHI, n)) / (bounds.std() / math.sqrt(draws))
-    assert score.abs() < arms.checks.score_limit(1)
-    assert not bounds.requires_grad

@@ -28,6 +28,9 @@ ENUMERABLE = 1024
 ENOUGH = 100
 """The flips of a latent, and the repeats, below which a bias score is far from normal: 30 gave |z| of 8."""
 
+ATTEMPTS = 10
+"""Draws on which the objective is tried first: a single one of few latents may miss the points that it refuses."""
+
 
 def variance(
     objective: Objective,
@@ -259,16 +262,16 @@ def _unfit(name: str, latent: Latent) -> str:
 
 
 def _unanswered(estimator: Estimator, objective: Objective, latent: Latent, generator: Generator | None) -> str:
-    """Return why the objective does not answer what an estimator asks, by asking it once, nothing if it does."""
+    """Return why the objective does not answer what an estimator asks, by asking it; nothing if it does."""
     if estimator.slopes == "none":
         try:
             draw_points(estimator, latent, torch.Generator(latent.logits.device).manual_seed(0))
         except ValueError:
             return f"not for {latent.count_states()} states"
         return ""
-    drawn = draw_points(estimator, latent, generator)
     try:
-        evaluate(objective, drawn, Options())
+        for _ in range(ATTEMPTS):
+            evaluate(objective, draw_points(estimator, latent, generator), Options())
     except ValueError:
         # A black box, a derivative that is not finite, or an objective that refuses points between the states. One that
         # fails at every point fails for the other estimators too, which say so.

@@ -55,8 +55,8 @@ class Draw:
     """What `combine` needs beside the points: the noise behind them, say."""
     given: Latent | None = None
     """The latent as the user gave it, with its graph, where the draw is to be attached to it later."""
-    version: int = 0
-    """Of the points when they were handed out: PyTorch counts every change in place."""
+    original: Tensor | None = None
+    """A copy of the points as they were handed out, to notice if they were changed in place."""
     parent: "Draw | None" = None
     """The draw of the layer before, where this one is of a deeper layer."""
 

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from arms.arguments import as_positive, at_least_float32
 from arms.estimators.base import Draw, Estimator, Slopes
 from arms.estimators.rebar import FURTHEST
-from arms.latents import Latent, OneHot
+from arms.latents import Bernoulli, Latent, OneHot
 from arms.noise import uniform
 
 
@@ -49,7 +49,7 @@ class RelaxedEstimator(SlopeEstimator):
 
     temperature: float = 0.5
 
-    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
+    latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli, OneHot)
 
     def __post_init__(self) -> None:
         super().__post_init__()

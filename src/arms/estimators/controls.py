@@ -1,4 +1,6 @@
-"""The coefficient of a control variate, fitted from other rows of the batch."""
+"""The coefficient of a control variate, fitted from the other rows of the batch, and sums that leave one out."""
+
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -8,6 +10,8 @@ from arms.latents import Latent
 
 PSEUDO_ROWS = 4
 """How many rows the prior counts for: with few of them, the ratio of two sums is noisier than a guess."""
+SHORT = 128
+"""The longest axis along which sums of others are a matrix product."""
 
 
 def fitted(latent: Latent, estimate: Tensor, control: Tensor, prior: float) -> Tensor:
@@ -35,13 +39,27 @@ def fitted(latent: Latent, estimate: Tensor, control: Tensor, prior: float) -> T
         return estimate - prior * control
     along, square = latent.sum_event(estimate * control), latent.sum_event(control.square())
     finite = along.isfinite() & square.isfinite()  # a row that is lost must not take the others with it
-    along, square = (_over_others(torch.where(finite, of_row, 0.0)) for of_row in (along, square))
+    along, square = (sum_of_others(torch.where(finite, of_row, 0.0), -1) for of_row in (along, square))
     pseudo = PSEUDO_ROWS * square / (rows - 1)
     total = square + pseudo
     alpha = torch.where(total > 0, (along + prior * pseudo) / torch.where(total > 0, total, 1.0), prior)
     return estimate - latent.with_event_axes(alpha) * control
 
 
-def _over_others(of_rows: Tensor) -> Tensor:
-    """Return for each row the sum over the others, along the last axis."""
-    return of_rows.sum(-1, keepdim=True) - of_rows
+def sum_of_others(tensor: Tensor, dim: Literal[0, -1]) -> Tensor:
+    """Return for each entry along the first or the last axis the sum of all the others.
+
+    No entry is ever subtracted from a total: its rounding error would stay behind, and where the others are much
+    smaller, the result would depend on the entry itself.
+
+    >>> sum_of_others(torch.tensor([1.0, 2e-8, 2e-8]), 0)
+    tensor([4.0000e-08, 1.0000e+00, 1.0000e+00])
+    """
+    length = tensor.shape[dim]
+    if length <= SHORT:  # a product with a zero diagonal, which is faster than cumulative sums
+        others = 1 - torch.eye(length, dtype=tensor.dtype, device=tensor.device)
+        return tensor @ others if dim == -1 else (others @ tensor.reshape(length, -1)).view_as(tensor)
+    edge = torch.zeros_like(tensor.narrow(dim, 0, 1))
+    before = torch.cat([edge, tensor.narrow(dim, 0, length - 1).cumsum(dim)], dim)
+    after = torch.cat([edge, tensor.narrow(dim, 1, length - 1).flip(dim).cumsum(dim)], dim).flip(dim)
+    return before + after

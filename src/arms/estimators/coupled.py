@@ -4,7 +4,7 @@ from arms.arguments import as_count
 from arms.couplings import Coupling
 from arms.couplings.base import check_coupling_object
 from arms.estimators.base import Estimator
-from arms.latents import Latent
+from arms.latents import Bernoulli, Latent, OneHot
 
 
 class Coupled(Estimator):
@@ -21,3 +21,11 @@ class Coupled(Estimator):
     @property
     def latents(self) -> tuple[type[Latent], ...]:  # type: ignore[override]
         return self.coupling.latents
+
+
+class CoupledPairs(Coupled):
+    """A coupled estimator that exchanges single variables within pairs, which bits and categories allow."""
+
+    @property
+    def latents(self) -> tuple[type[Latent], ...]:  # type: ignore[override]
+        return tuple(kind for kind in (Bernoulli, OneHot) if issubclass(kind, self.coupling.latents))

@@ -48,7 +48,7 @@ class TreeDisARM(Estimator):
 
     min_samples: ClassVar[int] = 2
     even_samples: ClassVar[bool] = True
-    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
+    latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli, OneHot)
     formula: ClassVar[str] = "disarm of the bits that lead to a category, those not reached replaced by their mean"
     reference: ClassVar[str] = "Dong, Mnih & Tucker 2021"
 
@@ -86,7 +86,7 @@ class TreeDisARM(Estimator):
         # p_k / P is 0 where no category of a side is possible.
         share_left = (log_probs.unsqueeze(-1) - log_left.unsqueeze(-2)).exp().nan_to_num(0.0) * left
         share_right = (log_probs.unsqueeze(-1) - log_right.unsqueeze(-2)).exp().nan_to_num(0.0) * right
-        return ((share_right - share_left) @ of_bits.unsqueeze(-1)).squeeze(-1)
+        return ((share_right - share_left).to(of_bits.dtype) @ of_bits.unsqueeze(-1)).squeeze(-1)
 
     def _bit_logits(self, latent: Latent) -> tuple[Tensor, Tensor, Tensor]:
         """Return theta, log P_left and log P_right of every node `[*batch, d, K - 1]`."""

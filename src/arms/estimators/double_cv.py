@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
 from arms.estimators.base import Draw, Estimator, Slopes
-from arms.estimators.controls import fitted
+from arms.estimators.controls import fitted, sum_of_others
 from arms.estimators.loorf import leave_one_out
 from arms.latents import Latent
 
@@ -63,6 +63,6 @@ class DoubleCV(Estimator):
 def linear_control(latent: Latent, samples: Tensor, slopes: Tensor) -> Tensor:
     """Return LOORF[h] - p (1 - p) mean_i G_i `[*batch, d]`, of mean zero for independent samples."""
     phi, slopes = at_least_float32(latent.logits), at_least_float32(slopes)
-    of_others = (slopes.sum(0) - slopes) / (len(slopes) - 1)
+    of_others = sum_of_others(slopes, 0) / (len(slopes) - 1)
     linear = (of_others * latent.score(samples)).sum(-1)
     return leave_one_out(latent, samples, linear) - torch.sigmoid(phi) * torch.sigmoid(-phi) * slopes.mean(0)

@@ -46,4 +46,4 @@ def leave_one_out(latent: Latent, samples: Tensor, values: Tensor) -> Tensor:
     """Return the leave-one-out REINFORCE estimate `[*batch, *event]`."""
     values = at_least_float32(values)
     centred = (values - values.mean(0)) / (len(values) - 1)
-    return (samples - latent.mean()).mul_(latent.with_event_axes(centred)).sum(0)
+    return (latent.score(samples) * latent.with_event_axes(centred)).sum(0)

@@ -36,14 +36,14 @@ from arms.arguments import as_count, at_least_float32
 from arms.couplings import Coupling, Independent
 from arms.couplings.base import coupled_samples
 from arms.estimators.base import Draw, Slopes
-from arms.estimators.controls import fitted
-from arms.estimators.coupled import Coupled
+from arms.estimators.controls import fitted, sum_of_others
+from arms.estimators.coupled import CoupledPairs
 from arms.latents import Latent
 from arms.noise import indicator, uniform
 
 
 @dataclass(frozen=True)
-class Midpoint(Coupled):
+class Midpoint(CoupledPairs):
     """Pairs with the slope at their midpoint as control variate: for differentiable objectives of many latents.
 
     The objective must be defined, and differentiable, between 0 and 1. Samples and midpoints are evaluated in one call,
@@ -113,7 +113,7 @@ class Midpoint(Coupled):
         found = combine_pairs(latent, step, values, control)
         if self.own_bits and self.midpoints > 1 and isinstance(self.coupling, Independent):
             own = mean_of_midpoints(control, self.midpoints)
-            elsewhere = (own.sum(0) - own) / (self.midpoints - 1)
+            elsewhere = sum_of_others(own, 0) / (self.midpoints - 1)
             s = step[: self.midpoints]
             noise = (latent.sum_variable(elsewhere * s) * s / 2 - latent.covary(elsewhere)).mean(0)
             found = fitted(latent, found, noise, prior=0.5)
@@ -165,11 +165,13 @@ def spread(of_midpoints: Tensor, count: int) -> Tensor:
 
 def others(of_pairs: Tensor, midpoints: int) -> Tensor:
     """Return for each pair the mean over the other pairs of its midpoint, of which there is at least one."""
-    count = len(of_pairs)
-    if count == 2 * midpoints:
+    if len(of_pairs) == 2 * midpoints:
         return of_pairs.roll(midpoints, 0)
-    more = spread(_count_of_midpoints(of_pairs, midpoints), count) - 1
-    return (spread(_sum_of_midpoints(of_pairs, midpoints), count) - of_pairs) / more
+    # One product with a zero diagonal: a sum minus the pair's own part would keep that part's rounding error.
+    midpoint = torch.arange(len(of_pairs), device=of_pairs.device) % midpoints
+    weights = (midpoint.unsqueeze(-1) == midpoint).to(of_pairs.dtype).fill_diagonal_(0.0)
+    weights = weights / weights.sum(-1, keepdim=True)
+    return (weights @ of_pairs.reshape(len(of_pairs), -1)).view_as(of_pairs)
 
 
 def mean_of_midpoints(of_pairs: Tensor, midpoints: int) -> Tensor:

@@ -27,7 +27,7 @@ from arms.arguments import as_count, at_least_float32
 from arms.estimators.base import Draw, Slopes
 from arms.estimators.midpoint import combine_pairs
 from arms.estimators.multi_sample import SlotEstimator, diagonal_mask, others_of_each, replace_slots, slot_shares
-from arms.latents import Latent
+from arms.latents import Bernoulli, Latent, OneHot
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class MultiSampleMidpoint(SlotEstimator):
     tried: int = 0
 
     min_samples: ClassVar[int] = 2
-    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
+    latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli, OneHot)
     formula: ClassVar[str] = "as midpoint, sum over slots of h = log mean w - share, C = share^2 d log w((b + b')/2)"
     reference: ClassVar[str] = "this project"
 

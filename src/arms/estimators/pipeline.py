@@ -4,14 +4,24 @@
 go through `estimate` or its parts.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.utils.checkpoint import checkpoint
 
-from arms.arguments import as_count, check_generator, is_readable, true_or_unreadable, version_of
+from arms.arguments import (
+    FLOATS,
+    as_count,
+    check_generator,
+    in_function_transform,
+    is_readable,
+    true_or_unreadable,
+    version_of,
+)
 from arms.distributed import warn_if_ranks_share_noise
 from arms.estimators.attachment import attach_to_parameters
 from arms.estimators.base import Draw, Estimate, Estimator, Objective, Values
@@ -81,7 +91,8 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
             "categories have no derivative: give a OneHotCategorical (the objective then gets one-hot samples), or use "
             "an estimator for black boxes such as arms-s"
         )
-    draw = estimator.draw(latent.detach(), generator)
+    with _full_precision(latent.logits.device):
+        draw = estimator.draw(latent.detach(), generator)
     if not isinstance(draw, Draw):
         raise ValueError(f"the draw method of {type(estimator).__name__} must return a Draw, got {type(draw).__name__}")
     if draw.points.shape[1:] != latent.logits.shape:
@@ -91,6 +102,11 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
         )
     _check_facts(draw)
     return draw
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context without autocast, which would round the matrix products of draws and estimates."""
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
 
 
 def draw_ahead(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
@@ -138,6 +154,11 @@ def evaluate(objective: Objective, draw: Draw, options: Options) -> Evaluation:
     if draw.estimator.slopes == "none" or not options.gradient:
         points = draw.points.detach() if draw.points.requires_grad else draw.points
         return Evaluation(_values(objective, draw, points, options))
+    if in_function_transform():
+        raise ValueError(
+            f"{type(draw.estimator).__name__} differentiates the objective by autograd, which torch.func.grad, vmap "
+            "and jvp do not allow inside: call it outside of them, or use an estimator for black boxes such as arms-s"
+        )
     with torch.enable_grad():
         points = draw.points.detach().requires_grad_()
         try:
@@ -175,7 +196,7 @@ def slopes_of(draw: Draw, points: Tensor, values: Tensor, options: Options, *, l
             "the objective's derivative is NaN or infinite between 0 and 1 or at the samples: smooth it there, or use "
             "an estimator for black boxes such as arms-s (validate=False lets it through)"
         )
-    if options.checks == "all" and asked.numel() > 1:
+    if options.checks == "all" and values.numel() > 1 and slopes.numel():
         _check_rows_apart(asked, points, slopes)
     return slopes
 
@@ -190,26 +211,37 @@ def _pull_back(values: Tensor, weights: Tensor, points: Tensor, twice: bool = Fa
 
 
 def _check_rows_apart(values: Tensor, points: Tensor, slopes: Tensor) -> None:
-    """Raise if the value at one point depends on another point: the slope of their sum is then not each one's own.
+    """Raise if the value at one point depends on another point: the derivative of their sum is then not its own.
 
-    Each value is weighted by a power of two, neighbours on any axis by different ones. A slope that is a point's own is
-    multiplied by just that, without rounding.
+    Each value is multiplied by a power of two. A derivative that involves only the value at its own point is multiplied
+    by exactly that; one that involves other values is multiplied by something else.
     """
-    weights = torch.ones_like(values)
-    for axis, length in enumerate(values.shape):
-        twos = 2.0 ** ((axis + 1) * (torch.arange(length, device=values.device) % 2))
-        weights = weights * twos.to(values.dtype).view(-1, *[1] * (values.ndim - axis - 1))
+    weights = _powers_of_two(values)
     weighted = _pull_back(values, weights, points)
     assert weighted is not None
-    own = weights.view(*weights.shape, *[1] * (slopes.ndim - weights.ndim)) * slopes.detach()
-    own = torch.cat([torch.zeros_like(weighted[: len(points) - len(own)]), own])  # nor may earlier points have a part
-    apart = (weighted - own).abs().max() <= 1e-4 * own.abs().max()
-    if not true_or_unreadable(apart):
+    own, first = slopes.detach(), len(points) - len(slopes)
+    excess = weighted[first:] / weights.view(*weights.shape, *[1] * (own.ndim - weights.ndim)) - own
+    # The values may not depend on points that are not differentiated either. Where the derivative at such a point is
+    # infinite, autograd multiplies it by zero, which is NaN.
+    earlier = weighted[:first].nan_to_num(nan=0.0, posinf=torch.inf, neginf=torch.inf)
+    largest = torch.cat([earlier.flatten(), excess.flatten()]).abs().max()
+    if not true_or_unreadable(largest <= 1e-4 * own.abs().max()):
         raise ValueError(
             "the objective's value at one sample depends on other samples or other rows of the batch (batch "
             "normalisation, a mean over the batch?), so that no derivative is its own: let it treat every sample alone "
             "(a normalisation in eval mode, say), or use an estimator that needs no derivative and lives with that"
         )
+
+
+def _powers_of_two(values: Tensor) -> Tensor:
+    """Return weights from 1/16 to 8 in the shape of the values, distributed among them as if at random.
+
+    Any regular pattern would give equal weights to rows at some fixed distance. Up to eight weights are all different.
+    """
+    index = torch.arange(values.numel(), dtype=torch.float64, device=values.device)
+    scattered = ((torch.sin(12.9898 * index) * 43758.5453) % 1 * 8).floor()
+    exponents = torch.where(index < 8, index, scattered) - 4
+    return (2.0**exponents).to(values.dtype).view_as(values)
 
 
 def gradient(draw: Draw, found: Evaluation, options: Options = DEFAULT) -> Tensor:
@@ -219,7 +251,7 @@ def gradient(draw: Draw, found: Evaluation, options: Options = DEFAULT) -> Tenso
     twice = learning and estimator.slopes == "twice"
     if not twice:
         values, slopes = values.detach(), None if slopes is None else slopes.detach()
-    with torch.set_grad_enabled(learning):
+    with torch.set_grad_enabled(learning), _full_precision(logits.device):
         grad: object = estimator.combine(draw, values, slopes)
         if not isinstance(grad, Tensor):
             name = type(estimator).__name__
@@ -281,10 +313,7 @@ def as_values(draw: Draw, values: Values, points: Tensor, options: Options) -> T
             f"the objective must return one value per sample, shape {list(expected)}, got {list(tensor.shape)}: "
             f"reduce the latent axis and nothing else{_one_choice_a_row(draw, tensor)}"
         )
-    if tensor.is_complex():
-        raise ValueError("the objective must return real values, got complex ones: take .real or .abs() yourself")
-    if not tensor.is_floating_point():
-        tensor = tensor.to(torch.promote_types(points.dtype, torch.float32))
+    tensor = _as_floats(tensor)
     if options.checks == "all" and not true_or_unreadable(tensor.isfinite().all()):
         raise ValueError(
             "the objective returned NaN or infinity: one such sample spoils the whole gradient "
@@ -325,22 +354,21 @@ def _one_chunk(objective: Objective, part: Tensor, draw: Draw) -> Tensor:
 class _Unchanged:
     """Notices an objective that changes its points in place: the estimate would be made of the changed ones.
 
-    PyTorch's own changes show in a tensor's version. NumPy's do not, which reach CPU tensors without a graph: those are
-    compared with a copy, unless nothing is to be looked at.
+    PyTorch's own changes show in a tensor's version. Changes through `.data` or NumPy do not: the points are compared
+    with a copy, unless nothing is to be looked at.
     """
 
     def __init__(self, points: Tensor, options: Options) -> None:
         self.points = points
         self.watched = options.checks != "none" and is_readable(points)
         self.version = version_of(points) if self.watched else 0
-        by_copy = self.watched and options.checks == "all" and points.device.type == "cpu" and not points.requires_grad
-        self.copy = points.clone() if by_copy else None
+        self.copy = points.detach().clone() if self.watched and options.checks == "all" else None
 
     def check(self) -> None:
         if not self.watched:
             return
         changed = version_of(self.points) != self.version
-        if changed or (self.copy is not None and not torch.equal(self.points, self.copy)):
+        if changed or (self.copy is not None and not torch.equal(self.points.detach(), self.copy)):
             _refuse_change()
 
 
@@ -352,12 +380,41 @@ def _refuse_change(cause: Exception | None = None) -> NoReturn:
 
 
 def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError(
+            "the objective must return a value for every sample, got a masked array: fill it, as with .filled(0.0)"
+        )
     try:
-        return values if isinstance(values, Tensor) else torch.as_tensor(values)
+        if isinstance(values, list | tuple) and values and all(isinstance(one, Tensor) for one in values):
+            return torch.stack(list(values))
+        # By way of NumPy, lists of Python floats keep all their digits.
+        return torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(
             f"the objective must return a tensor or an array of shape {list(shape)}, got {type(values).__name__}"
         ) from None
+
+
+def _as_floats(tensor: Tensor) -> Tensor:
+    """Return values as floating-point numbers that hold them: those of wide integers need float64."""
+    if tensor.is_complex():
+        raise ValueError("the objective must return real values, got complex ones: take .real or .abs() yourself")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}: call .to_dense() on it"
+        raise ValueError(f"the objective must return an ordinary, dense tensor, got {kind}")
+    if tensor.is_meta:
+        raise ValueError("the objective must return numbers, got a tensor on the meta device, which holds none")
+    if tensor.is_floating_point():
+        if tensor.dtype not in FLOATS:
+            raise ValueError(
+                f"the objective must return float16, bfloat16, float32 or float64, got {tensor.dtype}: call .float()"
+            )
+        return tensor
+    exact_in_float32 = tensor.dtype in (torch.bool, torch.int8, torch.uint8, torch.int16)
+    # Apple's GPUs have no float64.
+    return tensor.float() if exact_in_float32 or tensor.device.type == "mps" else tensor.double()
 
 
 def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> NoReturn:

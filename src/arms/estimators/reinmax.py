@@ -21,7 +21,7 @@ from torch import Tensor
 from arms.arguments import as_positive, at_least_float32
 from arms.estimators.base import Draw
 from arms.estimators.biased import SlopeEstimator, sigmoid_slope
-from arms.latents import Latent, OneHot, softmax_slope
+from arms.latents import Bernoulli, Latent, OneHot, softmax_slope
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ReinMax(SlopeEstimator):
 
     temperature: float = 1.0
 
-    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
+    latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli, OneHot)
     formula: ClassVar[str] = "mean of df/db |b - p| / 2"
     reference: ClassVar[str] = "Liu et al. 2023"
 

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from arms.arguments import at_least_float32
 from arms.couplings import Coupling, Independent
 from arms.estimators.base import Draw, Slopes
-from arms.estimators.coupled import Coupled
+from arms.estimators.coupled import CoupledPairs
 from arms.estimators.midpoint import combine_pairs, draw_pairs, others
 from arms.latents import Latent
 
@@ -28,7 +28,7 @@ PAIRS = 3
 
 
 @dataclass(frozen=True)
-class Repaired(Coupled):
+class Repaired(CoupledPairs):
     """Re-paired samples, n evaluations of the objective, all differentiated, at corners only.
 
     The objective needs a slope at 0 and 1, and no value in between.

@@ -28,6 +28,7 @@ from torch import Generator, Tensor, nn
 
 from arms.arguments import at_least_float32
 from arms.estimators.base import Draw, Estimator, Slopes
+from arms.estimators.controls import sum_of_others
 from arms.estimators.loorf import leave_one_out
 from arms.latents import Latent
 
@@ -112,14 +113,14 @@ class RODEO(Estimator):
         latent, values, slopes = draw.latent, at_least_float32(values), at_least_float32(slopes)
         score = latent.score(draw.points)
         baseline, correction = self._stein(draw.points.to(score.dtype), score, values, slopes.to(score.dtype))
-        of_others = (baseline.sum(0) - baseline) / (len(values) - 1)
+        of_others = sum_of_others(baseline, 0) / (len(values) - 1)
         return leave_one_out(latent, draw.points, values) + (correction - of_others.unsqueeze(-1) * score).mean(0)
 
     def _stein(self, samples: Tensor, score: Tensor, values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
         """Return S h_i0 `[n, *batch]` and S[h_i1 (. - p)] `[n, *batch, d]` at every sample."""
-        n, d = len(samples), samples.shape[-1]
+        n, d = len(samples), max(1, samples.shape[-1])
         flips, steps = score.abs(), 1 - 2 * samples  # |b - p| is the probability of the other value
-        baseline, correction = torch.zeros_like(score[..., 0]), torch.zeros_like(score)
+        baseline, correction = torch.zeros_like(score.sum(-1)), torch.zeros_like(score)
         for distance in range(1, n):  # sample i beside sample i + distance, for all i at once
             slope, point, value = (of.roll(-distance, 0) for of in (slopes, samples, values.to(score.dtype)))
             here = (slope * (samples - point)).sum(-1, keepdim=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from arms.estimators.base import Draw
 from arms.estimators.biased import SlopeEstimator
-from arms.latents import Latent, OneHot
+from arms.latents import Bernoulli, Latent, OneHot
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StraightThrough(SlopeEstimator):
     tensor([ 1., -3.])
     """
 
-    latents: ClassVar[tuple[type[Latent], ...]] = (Latent,)
+    latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli, OneHot)
     formula: ClassVar[str] = "mean of df/db"
     reference: ClassVar[str] = "Bengio et al. 2013"
 

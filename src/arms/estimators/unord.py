@@ -16,7 +16,7 @@ Reference: Kool, van Hoof & Welling, "Estimating gradients for discrete random v
 replacement", ICLR 2020; drawn as in "Stochastic beams and where to find them", ICML 2019.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -24,11 +24,13 @@ from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
 from arms.estimators.base import Draw, Estimator
-from arms.latents import Latent, OneHot
+from arms.latents import Bernoulli, Latent, OneHot
 from arms.noise import uniform
 
 NODES = 240
 """Of the quadrature: relative errors of 1e-13."""
+MOST_STATES = 2**16
+"""Joint states of a latent other than bits and categories, all of which are enumerated."""
 LEAST_LEFT = 1e-13
 """What is left of the mass is never taken for less: its rounding would show."""
 
@@ -65,7 +67,8 @@ class Unordered(Estimator):
 
     def weighted(self, latent: Latent, points: Tensor) -> Draw:
         """Return the draw of these states `[n, *batch, *event]`, all different."""
-        return Draw(self, latent, points, memory=set_weights(latent.log_prob(points).double()))
+        # In float64: 1 - sum p loses its digits otherwise.
+        return Draw(self, latent, points, memory=set_weights(_in_float64(latent).log_prob(points.double())))
 
     def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
         weights, baseline_weights = draw.memory
@@ -111,6 +114,8 @@ def distinct_states(latent: Latent, n: int, generator: Generator | None) -> Tens
     The n largest of log p + Gumbel noise over all states are such a draw. They are found latent by latent: the largest
     of all states that begin alike is a Gumbel variable too, and given it, so are the largest of each continuation.
     """
+    if not isinstance(latent, Bernoulli | OneHot):
+        return _distinct_of_all(latent, n, generator)
     log_probs = _of_categories(latent)
     total, largest = (torch.zeros_like(log_probs[..., 0, :1]) for _ in range(2))
     chosen: list[tuple[Tensor, Tensor]] = []
@@ -133,6 +138,26 @@ def distinct_states(latent: Latent, n: int, generator: Generator | None) -> Tens
         came_from = beam.gather(-1, came_from)
     states = torch.stack(categories[::-1], -1).movedim(-2, 0)  # [n, *batch, d]
     return latent.one_hot(states) if isinstance(latent, OneHot) else states.to(latent.logits.dtype)
+
+
+def _distinct_of_all(latent: Latent, n: int, generator: Generator | None) -> Tensor:
+    """Draw n different joint states of a latent of any kind, by perturbing the log-probabilities of all of them."""
+    if latent.count_states() > MOST_STATES:
+        raise ValueError(
+            f"Unordered enumerates the states of a {type(latent).__name__}, at most {MOST_STATES}, got "
+            f"{latent.count_states()}: use an estimator such as loorf"
+        )
+    states = latent.states()
+    event, batch = states.shape[1:], latent.batch_shape
+    every = states.view(-1, *[1] * len(batch), *event).expand(-1, *batch, *event)
+    log_probs = _in_float64(latent).log_prob(every.double())
+    clocks = -torch.log1p(-uniform(len(states), log_probs[0], generator))
+    perturbed = log_probs - clocks.clamp(min=torch.finfo(clocks.dtype).tiny).log()
+    return states[perturbed.topk(n, 0).indices]
+
+
+def _in_float64(latent: Latent) -> Latent:
+    return replace(latent, logits=latent.logits.detach().double())
 
 
 def _of_categories(latent: Latent) -> Tensor:
