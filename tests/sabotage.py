@@ -1,5 +1,6 @@
 """Estimators that are wrong on purpose: what the tests must be able to see."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -236,6 +237,145 @@ class FullTaylorMean(ARMSTaylor):
         assert slopes is not None
         return super().combine(draw, values, slopes) - draw.latent.covary(slopes[0]) / 2
 
+
+# --- What people write by mistake, or what hides from draws at moderate logits --------------------------------------
+
+
+class MedianBaseline(LOORF):
+    """The median of all samples as the baseline, its own included."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        centred = (values - values.quantile(0.5, 0)) / len(values)
+        return (draw.latent.score(draw.points) * draw.latent.with_event_axes(centred)).sum(0)
+
+
+class ThreePercent(LOORF):
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return super().combine(draw, values) * 1.03
+
+
+class OnePercentOfEight(LOORF):
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return super().combine(draw, values) * (1.01 if self.num_samples == 8 else 1.0)
+
+
+class AntitheticLOORF(LOORF):
+    """Antithetic bits, without dividing out their correlation."""
+
+    latents: ClassVar[tuple[type[Latent], ...]] = (Bernoulli,)
+
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return Draw(self, latent, Dirichlet().sample(latent, self.num_samples, generator))
+
+
+class NoisyCombine(LOORF):
+    """Noise of its own in what should be a pure function."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return super().combine(draw, values) * (1 + torch.randn(()).to(values) / 10)
+
+
+class IgnoredGenerator(LOORF):
+    def draw(self, latent: Latent, generator: Generator | None = None) -> Draw:
+        return super().draw(latent)
+
+
+class WrongOnCategories(LOORF):
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return super().combine(draw, values) * (1.2 if draw.latent.event_dims == 2 else 1.0)
+
+
+class WrongInTheTail(LOORF):
+    """Twice the gradient of logits beyond ±5."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return super().combine(draw, values) * torch.where(draw.logits.abs() > 5, 2.0, 1.0)
+
+
+class BatchBaseline(LOORF):
+    """The mean over all samples of all rows as the baseline."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        centred = (values - values.mean()) / len(values)
+        return (draw.latent.score(draw.points) * draw.latent.with_event_axes(centred)).sum(0)
+
+
+class WrongForManySamples(LOORF):
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return super().combine(draw, values) * (1.5 if self.num_samples > 8 else 1.0)
+
+
+class WrongBeyondThree(LOORF):
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return super().combine(draw, values) * torch.where(draw.logits.abs() > 3, 1.5, 1.0)
+
+
+class WrongInFloat32(LOORF):
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return super().combine(draw, values) * (1.1 if draw.logits.dtype == torch.float32 else 1.0)
+
+
+class WrongWithoutBatch(LOORF):
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        return super().combine(draw, values) * (1.0 if draw.latent.batch_shape else 1.5)
+
+
+class WrongValue(LOORF):
+    def value(self, draw: Draw, values: Tensor) -> Tensor:
+        return values.amax(0)
+
+
+class InfiniteNeighbors(LOORF):
+    """Loses the other latents' gradient where one of them is certain."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        certain = draw.latent.sum_event(draw.logits.isinf().to(values.dtype)) > 0
+        return super().combine(draw, values) * draw.latent.with_event_axes(torch.where(certain, 0.5, 1.0))
+
+
+@dataclass(frozen=True)
+class SubtractedOwnRow(ARMSTaylor):
+    """A coefficient from the sum over all rows minus the own one, whose rounding error stays behind."""
+
+    def combine(self, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
+        assert slopes is not None
+        latent, samples = draw.latent, draw.points[: self.num_samples]
+        linear = latent.sum_event(slopes[0] * (samples - latent.mean()))
+        found, control = (
+            self.coupling.undo(latent, self.num_samples, leave_one_out(latent, samples, seen))
+            for seen in (values[: self.num_samples], linear)
+        )
+        control = control - latent.covary(slopes[0])
+        if not latent.batch_shape:
+            return found - control / 2
+        along, square = (latent.sum_event(one * control) for one in (found, control))
+        along, square = (one.sum(-1, keepdim=True) - one for one in (along, square))
+        alpha = torch.where(square > 0, along / torch.where(square > 0, square, 1.0), 0.5)
+        return found - latent.with_event_axes(alpha) * control
+
+
+BROKEN: dict[str, Callable[[int], Estimator]] = {
+    kind.__name__: kind
+    for kind in (
+        MedianBaseline,
+        ThreePercent,
+        OnePercentOfEight,
+        AntitheticLOORF,
+        NoisyCombine,
+        IgnoredGenerator,
+        WrongOnCategories,
+        WrongInTheTail,
+        BatchBaseline,
+        WrongForManySamples,
+        WrongBeyondThree,
+        WrongInFloat32,
+        WrongWithoutBatch,
+        WrongValue,
+        InfiniteNeighbors,
+        SubtractedOwnRow,
+    )
+}
+"""Estimators that the check of a whole estimator must refuse."""
 
 GROSS: list[Estimator] = [
     NoDebias(4, Systematic()),

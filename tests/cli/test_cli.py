@@ -40,6 +40,18 @@ class NeedyEstimator(arms.LOORF):
     def __init__(self, num_samples, strength):
         pass
 
+class CategoricalCoupling(arms.Coupling):
+    latents = (arms.OneHot,)
+
+    def sample(self, latent, n, generator=None):
+        return arms.Systematic().sample(latent, n, generator)
+
+    def undo(self, latent, n, r):
+        return arms.Systematic().undo(latent, n, r)
+
+latent = arms.OneHot(torch.tensor([[0.3, -0.4, 0.1]], dtype=torch.float64))
+rows = arms.OneHot(torch.zeros(5, 1, 3))
+many = arms.Bernoulli(torch.zeros(11))
 instance = arms.LOORF(4)
 number = 7
 """
@@ -59,15 +71,24 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
-    fine = run("check", "own:Fine", "--draws", "20000", cwd=folder)
+    fine = run("check", "own:Fine", "--draws", "2000", "--num-samples", "2", "9", cwd=folder)
     assert fine.returncode == 0, fine.stderr
-    assert "unbiased, n = 8" in fine.stdout
-    code, out, _ = say("check", "own:Broken", "--draws", "20000")
+    assert "unbiased, n = 9" in fine.stdout
+    assert "n = 8" not in fine.stdout
+    assert "Not checked: other numbers of samples; finite logits beyond" in " ".join(fine.stdout.split())
+    code, out, _ = say("check", "own:Broken", "--draws", "20000", "--num-samples", "8")
     assert code == 1
     assert "FAIL" in out
     code, out, error = say("check", "own:OwnCoupling", "--draws", "5000")
     assert code == 0, error
     assert "exchangeability" in out
+    code, out, error = say("check", "own:CategoricalCoupling", "--draws", "5000", "--num-samples", "3")
+    assert code == 0, error
+    assert "marginals of categories, n = 3" in out
+    assert "n = 2" not in out
+    code, out, error = say("check", "own:Fine", "--latent", "own:latent", "--draws", "2000", "--num-samples", "3")
+    assert code == 0, error
+    assert "single rows, n = 3" in out
 
 
 @pytest.mark.parametrize(
@@ -84,6 +105,12 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
         (["check", "own:NeedyCoupling"], "argument: 'strength'; give a coupling object instead of its class"),
         (["check", "own:NeedyEstimator"], "'own:NeedyEstimator' cannot be called with num_samples alone"),
         (["check", "math:sqrt"], "'math:sqrt' must return an estimator, got float"),
+        (["check", "loorf", "--num-samples", "0"], "--num-samples must be an integer >= 1, got 0"),
+        (["check", "disarm", "--num-samples", "3"], "num_samples of DisARM must be even"),
+        (["check", "loorf", "--latent", "own:number"], "'own:number' must be a latent or a function that makes one"),
+        (["check", "loorf", "--latent", "own:rows"], "'own:rows' must have no batch axes, got [5]"),
+        (["check", "loorf", "--latent", "own:many"], "'own:many' must have at most 1024 joint states, got 2048"),
+        (["check", "own:OwnCoupling", "--latent", "own:latent"], "--latent is for estimators"),
         (["toy", "--num-samples", "3"], "num_samples of ARM must be even"),
     ],
 )

@@ -58,7 +58,8 @@ def test_the_guides_estimator_needs_nothing_else(python: Path) -> None:
     (skeleton,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
     code = f"""{skeleton}
 import sys, arms
-report = arms.checks.check_estimator(Scaled, draws=5000)
+torch.set_num_threads(1)
+report = arms.checks.check_estimator(Scaled, draws=5000, num_samples=[2, 8])
 assert report.passed, str(report)
 estimator = Scaled(4)
 arms.variance_loss(estimator(lambda b: b.sum(-1) + 1, torch.zeros(50, 3))).backward()

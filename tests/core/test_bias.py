@@ -148,8 +148,8 @@ def test_report_on_a_biased_estimator_never_reads_as_all_passed() -> None:
     assert report.verdict == "biased"
     lines = str(report).splitlines()
     assert lines[0].endswith(": biased")
-    assert sum("biased, n = " in line and " biased " in line.split("n = ")[1] for line in lines) == 5
-    wrong = check_estimator(StraightThrough, draws=5_000)
+    assert sum("biased, n = " in line and " biased " in line.split("n = ")[1] for line in lines) == 6
+    wrong = check_estimator(StraightThrough, draws=5_000, num_samples=[2])
     assert not wrong.passed
     assert str(wrong).splitlines()[0].endswith(": FAIL")
 
@@ -294,7 +294,12 @@ def test_sampled_counts_follow_the_closed_form(name: str, n: int) -> None:
 # --- The whole check of an estimator ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ALL_ESTIMATORS)
+QUICKLY_CHECKED = ("reinforce", "loorf", "disarm", "arms-s", "midpoint", "vimco", "disarm-ms", "st", "reinmax")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICKLY_CHECKED else pytest.param(name, marks=slow) for name in ALL_ESTIMATORS]
+)
 def test_contract(name: str) -> None:
     report = check_estimator(ALL_ESTIMATORS[name], draws=2_000, failure_rate=RATE)
     assert report.passed, str(report)
@@ -310,8 +315,8 @@ def test_estimator_check_reports_every_fault() -> None:
             infinite = torch.where(draw.logits == -torch.inf, torch.inf, 2.0)
             return super().combine(draw, values) * infinite
 
-    report = check_estimator(Careless, draws=20_000)
+    report = check_estimator(Careless, draws=20_000, num_samples=[2])
     failed = {finding.name.split(",")[0] for finding in report.findings if not finding.passed}
     of_both = {f"{name}{of_kind}" for name in ("repeatable", "extreme logits") for of_kind in ("", " of categories")}
-    assert failed == {*of_both, "unbiased"}
+    assert failed >= {*of_both, "unbiased", "infinite logits", "single rows"}
     assert "FAIL" in str(report)

@@ -12,7 +12,6 @@ from torch import Generator, Tensor
 import arms
 from arms import LOORF, RODEO, Bernoulli, DoubleCV, Draw, Estimator, Independent, SteinControl
 from arms.checks import exact_gradient, random_table, table_objective
-from arms.checks.bias import gradients
 from arms.estimators.controls import PSEUDO_ROWS, fitted
 from arms.estimators.double_cv import linear_control
 from arms.estimators.pipeline import Options, evaluate, gradient
@@ -132,7 +131,7 @@ def smooth(b: Tensor) -> Tensor:
 
 def total_variance(estimator: Estimator, draws: int = 4000) -> float:
     latent = Bernoulli(torch.linspace(-1.5, 1.5, 12, dtype=torch.float64).expand(draws, 12))
-    return gradients(estimator, smooth, latent, seeded()).var(0).sum().item()
+    return estimator(smooth, latent, seeded()).grad.var(0).sum().item()
 
 
 @pytest.mark.parametrize("n", [2, 4])
@@ -147,10 +146,10 @@ def test_useless_slopes_cost_next_to_nothing_among_many_rows() -> None:
     def misleading(b: Tensor) -> Tensor:
         return b.prod(-1) + (2 * math.pi * b).sin().sum(-1) / 10  # zero at the bits, and its slope is not
 
-    plain, controlled = (gradients(one, misleading, latent, seeded()).var(0).sum() for one in (LOORF(4), DoubleCV(4)))
+    plain, controlled = (one(misleading, latent, seeded()).grad.var(0).sum() for one in (LOORF(4), DoubleCV(4)))
     alone = replace(latent, logits=latent.logits.unsqueeze(1))
     assert controlled < 1.02 * plain
-    assert gradients(DoubleCV(4), misleading, alone, seeded()).var(0).sum() > 2 * plain
+    assert DoubleCV(4)(misleading, alone, seeded()).grad.var(0).sum() > 2 * plain
 
 
 # --- RODEO ------------------------------------------------------------------------------------------------------------
@@ -158,7 +157,7 @@ def test_useless_slopes_cost_next_to_nothing_among_many_rows() -> None:
 
 def test_rodeo_starts_as_loorf() -> None:
     latent = Bernoulli(torch.linspace(-1, 1, 20, dtype=torch.float64).view(5, 4))
-    one, other = (gradients(estimator, smooth, latent, seeded()) for estimator in (RODEO(3), LOORF(3)))
+    one, other = (estimator(smooth, latent, seeded()).grad for estimator in (RODEO(3), LOORF(3)))
     torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
 
 

@@ -1,93 +1,337 @@
-"""The bias test: an estimator's mean over many draws against the enumerated gradient of random, curved tables."""
+"""The bias test: means of many estimates against enumeration, on objectives with no structure to be lucky with.
+
+Each problem is a latent of a few rows and an objective. The gradient and the value are both compared. The problems
+differ in what they expose: the dtype, the size of the batch, rows of very different scale, logits far from zero.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
 
-from arms.checks.oracle import as_seen, exact_target_gradient, random_table, table_objective
-from arms.checks.verdicts import FAILURE_RATE, Finding, judge_score
+from arms.checks.oracle import (
+    as_seen,
+    exact_target_gradient,
+    exact_value,
+    random_table,
+    smooth_objective,
+    table_objective,
+)
+from arms.checks.verdicts import FAILURE_RATE, Finding, judge_score, skew_corrected
 from arms.estimators.base import Estimator, TensorObjective
 from arms.estimators.pipeline import Options, estimate
 from arms.latents import Bernoulli, Latent, OneHot
 
-__all__ = ["BINARY_LOGITS", "CATEGORICAL_LOGITS", "bias_scores", "check_bias", "gradients", "latents_of"]
+__all__ = [
+    "BINARY_LOGITS",
+    "CATEGORICAL_LOGITS",
+    "Problem",
+    "bias_scores",
+    "check_bias",
+    "moderate_problems",
+    "one_estimate",
+    "problem_scores",
+    "special_problems",
+]
 
-# Both signs, near and far from one half: a wrong correlation shows at one of them. Rarer bits make z-scores unreliable.
+# Both signs, near and far from one half: a wrong correlation shows at one of them.
 BINARY_LOGITS = ((0.0, 0.7, -1.3), (2.0, -0.4, 1.1), (-2.2, 1.6, 0.3))
 CATEGORICAL_LOGITS = (((0.0, 0.5, -0.5), (1.0, 0.0, -1.0)), ((1.2, -0.8, 0.1), (0.0, 0.0, 0.6)))
+# For more samples than those have joint states.
+MANY_BITS = (0.4, -1.2, 2.1, -0.3, 0.9)
+MANY_CATEGORIES = ((0.0, 0.5, -0.5), (1.0, 0.0, -1.0), (1.2, -0.8, 0.1))
+MOST_ENUMERATED = 8
+"""Samples up to which the small problems have enough joint states."""
+
+FAR_BITS = ((5.0, -5.0, 0.3), (7.0, -7.0, 0.3), (10.0, -10.0, 0.3))
+FAR_CATEGORIES = (((0.0, -5.0, -7.0), (0.3, 0.0, -0.5)), ((-10.0, 0.0, -10.0), (0.3, 0.0, -0.5)))
+INFINITE_BITS = (math.inf, 0.7, -math.inf)
+INFINITE_CATEGORIES = ((0.5, -math.inf, 0.0), (0.0, 0.6, -0.3))
+# The first row's neighbors have a much smaller objective: whatever it takes from them must not be its own rounding
+# error, which shows in float32 where their squares are some ten million times smaller.
+UNEQUAL_BITS = ((0.3, -0.5, 1.0),) * 3
+UNEQUAL_CATEGORIES = (((0.3, -0.5, 1.0), (0.0, 0.4, -0.6)),) * 3
+SCALES = (6000.0, 1.0, 1.0)
+SMALL_BITS = ((0.0, 0.7), (1.5, -1.0))
+SMALL_CATEGORIES = (((0.0, 0.5, -0.5),), ((1.0, 0.0, -1.0),))
+
+MOST_ROWS = 50_000
+"""Estimates that are made in one call."""
+DRAWS_PER_CALL = 50
+"""A problem that needs a call for every estimate makes one for this many draws."""
+FEWEST_CALLS = 1000
+"""And at least this many: means of fewer are too far from normal."""
+FEWEST_EVENTS = 25
+"""How often the rarer outcome of a variable must be expected for its score to be near normal."""
 
 
-def latents_of(estimator: Estimator) -> Iterator[Latent]:
-    """Yield the float64 latents on which an estimator is tested: those of every kind that it takes."""
-    for kind, rows in ((Bernoulli, BINARY_LOGITS), (OneHot, CATEGORICAL_LOGITS)):
+@dataclass(frozen=True)
+class Problem:
+    """A latent and an objective on which an estimator is tested."""
+
+    name: str
+    """What the problem exposes."""
+    latent: Latent
+    """`[*event]`, or a few rows `[rows, *event]`."""
+    objective: TensorObjective
+    """Maps samples `[..., *event]` to values; for a bound, to log p(x, b)."""
+    scale: tuple[float, ...] = ()
+    """A factor of the objective for each row; 1 unless given."""
+    effort: int = 1
+    """How many times `draws` estimates are made."""
+    separate: bool = False
+    """Whether each estimate is a call by itself, instead of a row of one large batch."""
+    scored_rows: int | None = None
+    """How many rows, the first ones, are compared; all of them unless given."""
+
+    def scaled_objective(self, b: Tensor) -> Tensor:
+        """Return the objective's values for samples `[..., rows, *event]`."""
+        values = self.objective(b)
+        return values * torch.tensor(self.scale, dtype=values.dtype) if self.scale else values
+
+    def rows(self) -> list[tuple[Latent, TensorObjective]]:
+        """Return the latent of each row and its objective."""
+        if not self.latent.batch_shape:
+            return [(self.latent, self.objective)]
+        factors = self.scale or (1.0,) * len(self.latent.logits)
+        latents = [replace(self.latent, logits=row) for row in self.latent.logits]
+        return [(one, _times(self.objective, factor)) for one, factor in zip(latents, factors, strict=True)]
+
+
+def moderate_problems(
+    estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None = None
+) -> Iterator[Problem]:
+    """Yield the problems on which an estimator is tested at every number of samples.
+
+    Args:
+        estimator: What is tested.
+        generator: Source of the objectives.
+        latents: Without batch axes. Unless given, bits and categories, as the estimator takes them.
+    """
+    large = estimator.num_samples > MOST_ENUMERATED and estimator.target.size == 1
+    bits = [MANY_BITS] if large else BINARY_LOGITS
+    categories = [MANY_CATEGORIES] if large else CATEGORICAL_LOGITS
+    if latents is not None:
+        for latent in latents:
+            yield Problem("moderate logits", latent, smooth_objective(latent, generator))
+        return
+    for kind, rows in ((Bernoulli, bits), (OneHot, categories)):
         if issubclass(kind, estimator.latents):
             for row in rows:
-                yield kind(torch.tensor(row, dtype=torch.float64))
+                yield _table_problem("moderate logits", kind, row, generator)
 
 
-def gradients(estimator: Estimator, objective: TensorObjective, latent: Latent, generator: Generator | None) -> Tensor:
-    """Return one whole estimate for every entry of the batch: the score part, and autograd's direct term if any."""
-    target = estimator.target
-    with torch.set_grad_enabled(target.direct):
-        own = type(latent)(latent.logits.detach().clone().requires_grad_(target.direct))
-        found = estimate(estimator, as_seen(objective, own, target), own, generator, Options(checks="cheap"))
-        if not target.direct:
-            return found.grad.detach()
-        (direct,) = torch.autograd.grad(found.value.sum(), own.logits)
-        return found.grad.detach() + direct
+def special_problems(
+    estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None = None
+) -> Iterator[Problem]:
+    """Yield problems that expose one thing each, for every kind of latent that an estimator takes.
+
+    Args:
+        estimator: What is tested.
+        generator: Source of the objectives.
+        latents: Without batch axes. Unless given, bits and categories, as the estimator takes them.
+    """
+    if latents is not None:
+        for latent in latents:
+            objective = smooth_objective(latent, generator)
+            yield Problem("single rows", latent, objective, separate=True)
+            two = replace(latent, logits=torch.stack([latent.logits, latent.logits / 2]))
+            yield Problem("batches of two rows", two, objective, separate=True)
+        return
+    tables = (
+        (Bernoulli, "", FAR_BITS, INFINITE_BITS, UNEQUAL_BITS, SMALL_BITS),
+        (OneHot, " of categories", FAR_CATEGORIES, INFINITE_CATEGORIES, UNEQUAL_CATEGORIES, SMALL_CATEGORIES),
+    )
+    # Log-weights thousands of nats apart would leave nothing of a bound to measure.
+    scale = SCALES if estimator.target.size == 1 else ()
+    for kind, suffix, far, infinite, unequal, small in tables:
+        if not issubclass(kind, estimator.latents):
+            continue
+        yield replace(_table_problem(f"logits of ±5, ±7, ±10{suffix}", kind, far, generator), effort=3)
+        yield _table_problem(f"infinite logits{suffix}", kind, infinite, generator)
+        for _ in range(5):
+            rows = kind(torch.tensor(unequal))
+            objective = _curved_objective(rows, generator)
+            yield Problem(f"float32, unequal rows{suffix}", rows, objective, scale, scored_rows=1)
+        yield replace(_table_problem(f"single rows{suffix}", kind, small[0], generator), separate=True)
+        yield replace(_table_problem(f"batches of two rows{suffix}", kind, small, generator), separate=True)
+
+
+def problem_scores(estimator: Estimator, problem: Problem, draws: int, generator: Generator) -> Tensor:
+    """Return the z-scores of the mean gradient, and of an unbiased estimator's mean value, against enumeration.
+
+    Args:
+        estimator: Any estimator, of any target.
+        problem: Where to test.
+        draws: How many estimates; a problem may ask for a multiple or a fraction.
+        generator: Source of all randomness.
+    """
+    truths = [_truth(objective, latent, estimator) for latent, objective in problem.rows()]
+    batched = bool(problem.latent.batch_shape)
+    tallies = [
+        _Tally(torch.stack(of_rows) if batched else of_rows[0], problem.latent.logits.dtype)
+        for of_rows in zip(*truths, strict=True)
+    ]
+    for grad, value in _estimates(estimator, problem, draws, generator):
+        tallies[0].add(grad)
+        tallies[1].add(value)
+    often = _happens_often(problem.latent, estimator.num_samples * tallies[0].count)
+    scores = [torch.where(often, tallies[0].scores(), 0.0), tallies[1].scores()]
+    if batched:
+        scores = [one[: problem.scored_rows] for one in scores]
+    return torch.cat([one.flatten() for one in (scores if estimator.unbiased else scores[:1])])
+
+
+def _happens_often(latent: Latent, samples: int) -> Tensor:
+    """Return where both outcomes of a variable, or none but one, are to be expected among this many samples."""
+    if not isinstance(latent, Bernoulli | OneHot):
+        return torch.ones_like(latent.logits, dtype=torch.bool)
+    probs = replace(latent, logits=latent.logits.double()).mean()
+    rarer = torch.minimum(probs, 1 - probs)
+    return (samples * rarer >= FEWEST_EVENTS) | (rarer == 0)
 
 
 def bias_scores(
     estimator: Estimator, objective: TensorObjective, latent: Latent, draws: int, generator: Generator
 ) -> Tensor:
-    """Return the z-score of the mean of many estimates against enumeration, for logits `[*event]`.
+    """Return the z-score of the mean of many estimates of the gradient against enumeration, for logits `[*event]`.
+
+    The scores are corrected for the skewness of the estimates, which rare events cause.
 
     Args:
-        estimator: Any estimator, of any target. Where the target has a direct term, the log-weight is objective(b) -
-            log q(b), and the direct term counts.
-        objective: Defined on states, and between them for estimators that need slopes.
+        estimator: Any estimator, of any target. Where the target is a bound, the objective is log p(x, b): the
+            log-weight is objective(b) - log q(b), and the direct term counts.
+        objective: Defined on states, and between them for estimators that need derivatives.
         latent: Where to test, without batch axes.
         draws: How many estimates.
         generator: Source of all randomness.
     """
-    many = type(latent)(latent.logits.expand(draws, *latent.logits.shape))
-    grad = gradients(estimator, objective, many, generator).double()
-    spread = grad.std(0) / math.sqrt(draws)
-    # Where an estimate never varies, only rounding may separate it from the truth.
-    return (grad.mean(0) - exact_target_gradient(objective, latent, estimator.target)) / spread.clamp(min=1e-12)
+    scores = problem_scores(estimator, Problem("", latent, objective), draws, generator)
+    return scores[: latent.logits.numel()].view(latent.logits.shape)
 
 
 def check_bias(
-    estimator: Estimator, draws: int = 100_000, failure_rate: float = FAILURE_RATE, seed: int = 0
+    estimator: Estimator,
+    draws: int = 100_000,
+    failure_rate: float = FAILURE_RATE,
+    seed: int = 0,
+    latents: Sequence[Latent] | None = None,
 ) -> Finding:
-    """Test in float64 whether an estimator's label is true: that of an unbiased one, and that of a biased one too.
+    """Test in float64, at moderate logits, whether an estimator's label is true: unbiased, or biased.
 
     An unbiased estimator fails with probability `failure_rate`; the smallest bias that is surely seen shrinks as
     1/sqrt(draws). An estimator marked `unbiased = False` must be seen to be biased; its verdict is "biased".
 
     Args:
         estimator: What is tested.
-        draws: Estimates of each table's gradient.
-        failure_rate: How often a right one may fail by chance.
-        seed: Of tables and draws.
+        draws: Estimates of each problem's gradient.
+        failure_rate: How often a correct one may fail by chance.
+        seed: Of objectives and draws.
+        latents: Where to test, each without batch axes and with few states. Unless given, bits and categories, as the
+            estimator takes them.
 
     >>> from arms import LOORF
     >>> check_bias(LOORF(4), draws=1000).passed
     True
     """
     generator = torch.Generator().manual_seed(seed)
-    scores = []
-    for latent in latents_of(estimator):
-        objective = table_objective(random_table(latent.count_states(), generator), latent)
-        scores.append(bias_scores(estimator, objective, latent, draws, generator).flatten())
-    every = torch.cat(scores).abs()
-    name = f"unbiased, n = {estimator.num_samples}"
-    judged = judge_score(name, every.max().item(), every.numel(), failure_rate)
+    problems = moderate_problems(estimator, generator, latents)
+    every = torch.cat([problem_scores(estimator, problem, draws, generator) for problem in problems]).abs()
+    judged = judge_score(f"unbiased, n = {estimator.num_samples}", every.max().item(), every.numel(), failure_rate)
     if estimator.unbiased:
         return judged
     name, figure = f"biased, n = {estimator.num_samples}", judged.figure
     if judged.passed:
         return Finding(name, False, f"{figure}: marked as biased, and no bias is seen")
     return Finding(name, True, f"{figure}: as it is marked", "biased")
+
+
+def _table_problem(
+    name: str, kind: type[Latent], logits: object, generator: Generator, dtype: torch.dtype = torch.float64
+) -> Problem:
+    """Return a problem with a random value for every state of one row."""
+    latent = kind(torch.tensor(logits, dtype=dtype))
+    one = replace(latent, logits=latent.logits[0]) if latent.batch_shape else latent
+    table = random_table(one.count_states(), generator).to(dtype)
+    return Problem(name, latent, table_objective(table, one))
+
+
+def _curved_objective(latent: Latent, generator: Generator) -> TensorObjective:
+    """Return a random objective close to a quadratic one, on which derivatives make good control variates."""
+    event = latent.logits.shape[-latent.event_dims :]
+    weights = 1.5 * torch.randn(event, generator=generator, dtype=torch.float64)
+
+    def objective(b: Tensor) -> Tensor:
+        total = latent.sum_event(b * weights.to(b.dtype))
+        return torch.sin(2 * total) + total.square()
+
+    return objective
+
+
+def _times(objective: TensorObjective, factor: float) -> TensorObjective:
+    return lambda b: factor * objective(b)
+
+
+def _truth(objective: TensorObjective, latent: Latent, estimator: Estimator) -> tuple[Tensor, Tensor]:
+    """Return the gradient and the value of an estimator's target by enumeration, in float64."""
+    wide = replace(latent, logits=latent.logits.double())
+    seen = as_seen(objective, wide, estimator.target)
+    grad = exact_target_gradient(objective, wide, estimator.target)
+    return grad.double(), exact_value(seen, wide, estimator.target).detach().double()
+
+
+def _estimates(
+    estimator: Estimator, problem: Problem, draws: int, generator: Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield gradients `[estimates, *rows, *event]` and values `[estimates, *rows]`."""
+    latent = problem.latent
+    if problem.separate:
+        for _ in range(max(FEWEST_CALLS, draws // DRAWS_PER_CALL)):
+            grad, value = one_estimate(estimator, problem.scaled_objective, latent, generator)
+            yield grad.unsqueeze(0), value.unsqueeze(0)
+        return
+    left = problem.effort * draws
+    while left > 0:
+        count = min(left, MOST_ROWS)
+        many = replace(latent, logits=latent.logits.expand(count, *latent.logits.shape))
+        yield one_estimate(estimator, problem.scaled_objective, many, generator)
+        left -= count
+
+
+def one_estimate(
+    estimator: Estimator, objective: TensorObjective, latent: Latent, generator: Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Return the whole gradient for every row, with autograd's direct term if there is one, and the value."""
+    target = estimator.target
+    with torch.set_grad_enabled(target.direct):
+        own = replace(latent, logits=latent.logits.detach().clone().requires_grad_(target.direct))
+        found = estimate(estimator, as_seen(objective, own, target), own, generator, Options(checks="cheap"))
+        if not target.direct:
+            return found.grad.detach(), found.value.detach()
+        (direct,) = torch.autograd.grad(found.value.sum(), own.logits)
+        return found.grad.detach() + direct, found.value.detach()
+
+
+class _Tally:
+    """Sums of the first three powers of what separates estimates from the truth."""
+
+    def __init__(self, truth: Tensor, dtype: torch.dtype) -> None:
+        self.truth, self.count = truth, 0
+        self.sums = [torch.zeros_like(truth) for _ in range(3)]
+        # Where an estimate never varies, only rounding may separate it from the truth.
+        self.rounding = 1e-12 if dtype == torch.float64 else 1e-6 * truth.abs().amax().item()
+
+    def add(self, estimates: Tensor) -> None:
+        error = estimates.double() - self.truth
+        self.count += len(error)
+        self.sums = [total + error.pow(power).sum(0) for power, total in enumerate(self.sums, 1)]
+
+    def scores(self) -> Tensor:
+        """Return the z-score of the mean error; infinite where an estimate is not finite."""
+        mean, square, cube = (total / self.count for total in self.sums)
+        variance = (square - mean.square()).clamp(min=0) * self.count / max(1, self.count - 1)
+        third = cube - 3 * mean * square + 2 * mean**3
+        scores = skew_corrected(mean, variance, third, self.count, self.rounding)
+        return scores.nan_to_num(nan=torch.inf)

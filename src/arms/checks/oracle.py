@@ -19,6 +19,7 @@ __all__ = [
     "exact_target_gradient",
     "exact_value",
     "random_table",
+    "smooth_objective",
     "table_objective",
 ]
 
@@ -54,6 +55,8 @@ def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> T
     """
     latent = as_latent(logits)
     states = latent.states()
+    # A state that cannot happen has no part, even if the objective is infinite there.
+    states = states[latent.log_prob(states).detach() > -torch.inf]
     log_probs = latent.log_prob(states)
     multisets = list(combinations_with_replacement(range(len(states)), target.size))
     orders = torch.tensor([_orders(multiset) for multiset in multisets]).to(log_probs)
@@ -81,8 +84,6 @@ def exact_target_gradient(objective: TensorObjective, latent: Latent, target: Ta
 
     Where the target has a direct term, the objective is log p(x, b), and the log-weight that minus log q(b).
     """
-    if target.size == 1 and not target.direct:
-        return exact_gradient(objective, latent)
     with torch.enable_grad():
         own = type(latent)(latent.logits.detach().clone().requires_grad_())
         (grad,) = torch.autograd.grad(exact_value(as_seen(objective, own, target), own, target), own.logits)
@@ -133,6 +134,29 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
         for one in chosen.unbind(-2):  # the first latent is the slowest index of the table
             rest = (one.unsqueeze(-1) * rest.unflatten(-1, (categories, -1))).sum(-2)
         return rest.squeeze(-1) + _bend(bits, kind)
+
+    return objective
+
+
+def smooth_objective(latent: Latent, generator: Generator | None = None) -> TensorObjective:
+    """Return a random smooth objective of samples of any latent: a sum of waves, one for every state.
+
+    Args:
+        latent: Whose samples it takes.
+        generator: Source of the waves; the global one unless given.
+
+    >>> smooth_objective(Bernoulli(torch.zeros(3)))(torch.zeros(4, 5, 3)).shape
+    torch.Size([4, 5])
+    """
+    event = latent.logits.shape[-latent.event_dims :]
+    waves = min(16, latent.count_states())
+    frequencies = torch.randn(event.numel(), waves, generator=generator, dtype=torch.float64)
+    phases, heights = torch.randn(2, waves, generator=generator, dtype=torch.float64)
+
+    def objective(b: Tensor) -> Tensor:
+        flat = b.to(frequencies.dtype).flatten(b.ndim - latent.event_dims)
+        values: Tensor = torch.sin(flat @ frequencies + phases) @ heights + 1
+        return values
 
     return objective
 

@@ -1,7 +1,7 @@
 """Verbs for estimators and couplings: check, estimators."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 import rich
@@ -13,42 +13,62 @@ from arms import checks
 from arms.arguments import as_count, unknown_name
 from arms.bench.cli.own import find_attribute
 from arms.checks.estimator import COUNTS
-from arms.couplings import COUPLINGS, BinaryCoupling
+from arms.couplings import COUPLINGS, Coupling
 from arms.estimators import ALIASES, ALL_ESTIMATORS, BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
+from arms.latents import Latent
 
 __all__ = ["COLOURS", "MIN_DRAWS", "check", "estimators"]
 
 COLOURS = {"pass": "[green]", "FAIL": "[bold red]"}
 MIN_DRAWS = 1000
 """With fewer, a mean of draws is too far from normal for its z-score to mean anything."""
+MOST_STATES = 1024
+"""Joint states of a latent that are enumerated."""
 
 
 def check(
     subject: Annotated[str, tyro.conf.Positional],
     /,
+    num_samples: tuple[int, ...] = (),
+    latent: Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME", help_behavior_hint="(default: none)")] = None,
     draws: int = 100_000,
     failure_rate: float = checks.verdicts.FAILURE_RATE,
+    seed: int = 0,
 ) -> None:
-    """Check an estimator or a coupling: bias against enumeration, correlation, extreme logits, repeatability.
+    """Check an estimator or a coupling against enumeration: bias, value, correlation, extreme logits, repeatability.
+
+    The output ends with what is not checked.
 
     Args:
         subject: A name (see `arms estimators`), or module:attribute of your own class, imported from this folder too.
+        num_samples: The numbers of samples to check; several small ones unless given.
+        latent: module:attribute of a latent of your own, without batch axes and with few states, to check an estimator
+            on; bits and categories unless given.
         draws: Draws per statistical test, at least 1,000; more draws detect smaller errors.
         failure_rate: How often a correct subject may fail by chance.
+        seed: Of the draws.
     """
     as_count(draws, MIN_DRAWS, "--draws")
+    as_count(seed, 0, "--seed")
     if not 0 < failure_rate < 1:
         raise ValueError(f"--failure-rate must lie between 0 and 1, got {failure_rate}")
-    checked = _find(subject)
-    if isinstance(checked, BinaryCoupling):
-        verdict = checks.check_coupling(checked, draws=draws, failure_rate=failure_rate)
+    counts = [as_count(n, 1, "--num-samples") for n in num_samples] or None
+    checked = _find(subject, counts)
+    if isinstance(checked, Coupling):
+        if latent is not None:
+            raise ValueError("--latent is for estimators; a coupling is checked on bits and categories: leave it out")
+        chosen = {"counts": counts} if counts else {}
+        verdict = checks.check_coupling(checked, draws=draws, failure_rate=failure_rate, seed=seed, **chosen)
     else:
-        verdict = checks.check_estimator(checked, draws=draws, failure_rate=failure_rate)
+        latents = None if latent is None else [_find_latent(latent)]
+        verdict = checks.check_estimator(checked, draws, failure_rate, num_samples=counts, latents=latents, seed=seed)
     table = Table("check", "verdict", "figure", title=f"{subject}: {verdict.subject}")
     for finding in verdict.findings:
         word = f"{COLOURS.get(finding.verdict, '[yellow]')}{finding.verdict}"
         table.add_row(finding.name, word, escape(finding.figure))
     rich.print(table)
+    if verdict.not_checked:
+        rich.print(escape(f"Not checked: {'; '.join(verdict.not_checked)}."))
     if not verdict.passed:
         raise SystemExit(1)
 
@@ -69,7 +89,24 @@ def _listing(registry: Mapping[str, Callable[[int], Estimator]], title: str) -> 
     return table
 
 
-def _find(subject: str) -> BinaryCoupling | Callable[[int], Estimator]:
+def _find_latent(subject: str) -> Latent:
+    """Return the latent that a user has named, or that the function of that name makes."""
+    found = find_attribute(subject)
+    if not isinstance(found, Latent) and callable(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise ValueError(f"{subject!r} cannot be called without arguments: {error}; give a latent") from None
+    if not isinstance(found, Latent):
+        raise ValueError(f"{subject!r} must be a latent or a function that makes one, got {type(found).__name__}")
+    if found.batch_shape:
+        raise ValueError(f"{subject!r} must have no batch axes, got {list(found.batch_shape)}: give a single row")
+    if found.count_states() > MOST_STATES:
+        raise ValueError(f"{subject!r} must have at most {MOST_STATES} joint states, got {found.count_states()}")
+    return found
+
+
+def _find(subject: str, counts: Sequence[int] | None) -> Coupling | Callable[[int], Estimator]:
     """Return the coupling, or the function from num_samples to an estimator, that a user has named."""
     subject = ALIASES.get(subject, subject)
     if subject in ALL_ESTIMATORS:
@@ -84,18 +121,18 @@ def _find(subject: str) -> BinaryCoupling | Callable[[int], Estimator]:
             or_else="module:Class of your own",
         )
     loaded = find_attribute(subject)
-    if isinstance(loaded, BinaryCoupling):
+    if isinstance(loaded, Coupling):
         return loaded
-    if inspect.isclass(loaded) and issubclass(loaded, BinaryCoupling):
+    if inspect.isclass(loaded) and issubclass(loaded, Coupling):
         try:
             return loaded()
         except Exception as error:
             raise ValueError(f"cannot make {subject!r}: {error}; give a coupling object instead of its class") from None
-    _check_makes_estimators(subject, loaded)
+    _check_makes_estimators(subject, loaded, counts)
     return loaded  # type: ignore[no-any-return]
 
 
-def _check_makes_estimators(subject: str, loaded: object) -> None:
+def _check_makes_estimators(subject: str, loaded: object, counts: Sequence[int] | None) -> None:
     if isinstance(loaded, Estimator):
         raise ValueError(
             f"{subject!r} is one estimator, but several budgets are checked: give its class, or a function"
@@ -103,7 +140,7 @@ def _check_makes_estimators(subject: str, loaded: object) -> None:
     remedy = "give a coupling, or a function of num_samples that returns an estimator"
     if not callable(loaded):
         raise ValueError(f"{subject!r} must be a coupling or a function, got {type(loaded).__name__}: {remedy}")
-    for n in COUNTS:
+    for n in counts or COUNTS:
         try:
             made = loaded(n)
         except ValueError:  # this estimator does not take such a budget
