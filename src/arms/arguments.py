@@ -3,6 +3,7 @@
 import difflib
 import math
 import operator
+import textwrap
 from collections.abc import Collection
 from numbers import Real
 from typing import Literal
@@ -18,6 +19,7 @@ __all__ = [
     "at_least_float32",
     "check_generator",
     "check_logits",
+    "described",
     "exact_logit",
     "in_function_transform",
     "is_readable",
@@ -65,6 +67,16 @@ def as_positive(value: object, what: str) -> float:
 
 def _shortened(value: object) -> str:
     return "a number of hundreds of digits" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
+
+
+def described(error: BaseException) -> str:
+    """Return an exception on one line: its type, and its message if it has one.
+
+    >>> described(KeyError("a")), described(MemoryError())
+    ("KeyError: 'a'", 'MemoryError')
+    """
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return textwrap.shorten(message, 400, placeholder=" ...")
 
 
 def unknown_name(

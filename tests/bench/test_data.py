@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -200,6 +201,17 @@ def test_npz_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "some.npz"
     with path.open("wb") as file:
         np.save(file, random_images(3))
+    with pytest.raises(ValueError, match=r"some\.npz must hold"):
+        read_npz(path, {"train": 3}, 255)
+
+
+@pytest.mark.parametrize("name", ["train_images", "train_images.npy"])
+@pytest.mark.parametrize("shape", [(10**15, 28, 28), (10**30, 28, 28)])
+def test_npz_with_a_member_that_is_no_array_is_refused(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Without the suffix of an array numpy returns bytes, and with it allocates the shape that is claimed."""
+    path = tmp_path / "some.npz"
+    with zipfile.ZipFile(path, "w") as archive, archive.open(name, "w") as member:
+        np.lib.format.write_array_header_1_0(member, {"descr": "|u1", "fortran_order": False, "shape": shape})
     with pytest.raises(ValueError, match=r"some\.npz must hold"):
         read_npz(path, {"train": 3}, 255)
 

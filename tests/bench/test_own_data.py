@@ -1,12 +1,18 @@
 """Images of a user's own as a data set: files, folders, arrays, data set objects; what they become, what is refused."""
 
+import io
+import os
+import re
+import struct
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from commands import Say
 from PIL import Image
 
 from arms.bench import Run, TrainConfig, as_dataset, evaluate, load, load_model, train
@@ -53,6 +59,11 @@ def rows(dataset: Any) -> list[bytes]:
         Pairs(),
         Rows(),
         {"train": Rows()},
+        GREY.tolist(),
+        GREY[..., None].tolist(),
+        [(image.tolist(), 0) for image in GREY],
+        GREY.astype(">u2"),
+        torch.from_numpy(GREY / 255),
         {"train": GREY[:30], "validation": GREY[30:40], "test": GREY[40:]},
     ],
 )
@@ -126,13 +137,28 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (np.zeros((2, 8, 8)), "must have at least 3 images to split, got 2"),
         (np.full((5, 8, 8), 1.5), "with fractions must lie between 0 and 1, got 1.5 to 1.5: scale them"),
         (np.full((5, 8, 8), -1), "must be whole numbers from 0 to 255, got -1 to -1"),
-        (np.full((5, 8, 8), np.nan), "got nan to nan"),
+        (np.full((5, 8, 8), np.nan), "the pixels of mine must be finite, got nan to nan: replace these values"),
+        (np.full((5, 8, 8), np.inf), "must be finite, got inf to inf"),
+        (np.ma.masked_greater(GREY, 100), "must have a value for every pixel, got a masked array: fill it first"),
+        (torch.rand(5, 8, 8).bfloat16(), "must hold dense arrays of integers or floats, got TypeError.*BFloat16"),
+        (torch.rand(5, 8, 8).to_sparse(), "must hold dense arrays of integers or floats, got TypeError.*Sparse"),
+        (torch.empty(5, 8, 8, device="meta"), "must hold dense arrays of integers or floats, got NotImplemented"),
         (np.full((5, 8, 8), "a"), "must hold numbers, got <U1"),
         ({"a": GREY}, "must be split into train, valid and test, got a: rename them"),
         ({"test": GREY}, "must have training images, got test only"),
         ({"train": GREY, "training": GREY}, "must have one array for train, got train and training"),
+        (
+            {"train": GREY, "test": GREY > 9},
+            "the same range, got train from 0 to 255, test from 0 to 1: scale them alike",
+        ),
+        ({"train": GREY[:1], "test": GREY}, "must have at least 2 images to split, got 1"),
+        ({"valid": GREY, "test": GREY}, "must have training images, got valid, test only"),
         ({"train": GREY, "test": GREY[:, 1:]}, "must have one size, got train 6x5, test 5x5: resize them"),
         ([GREY[0], GREY[1, 1:]], "must have one size, got 5x5 and 6x5"),
+        ([GREY[0], GREY[1] > 9], "must have one type of number, got bool and uint8: convert them"),
+        ([Image.fromarray(GREY[0]).convert("P")], r"must be grey, got mode P: turn .* image.convert\('L'\)"),
+        ([Image.fromarray(GREY[0]).convert("LA")], "must be grey, got mode LA"),
+        ([()], r"must be images \[images, height, width\], at least one, got \[1, 0\]"),
         ([{"picture": 1}], "an item of mine must have an image, got picture: call it image"),
         ([], "mine must hold images, got none"),
         (7, "must be a tensor, an array, or a data set of images, got int"),
@@ -170,6 +196,123 @@ def test_what_is_refused_of_files(tmp_path: Path) -> None:
         load(tmp_path / "empty")
     with pytest.raises(ValueError, match="need a name for runs and reports"):
         as_dataset(GREY)
+
+
+# ---- files that are not what they seem
+
+
+def header(shape: tuple[int, ...]) -> bytes:
+    """Return the beginning of an .npy file of this shape, whatever follows it."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return buffer.getvalue() + bytes(100)
+
+
+BRACKETS = b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (header((10**15, 8, 8)), "Error: "),
+        (header((10**30, 8, 8)), "Error: "),
+        (header((-5, 8, 8)), "Error: "),
+        (BRACKETS, "Error: "),
+        (b"", "EOFError|must be an npz archive"),
+    ],
+    ids=["petabytes", "beyond counting", "negative", "brackets", "empty"],
+)
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_damaged_files_are_named_in_one_line(suffix: str, content: bytes, message: str, say: Say) -> None:
+    path = Path(f"odd{suffix}")
+    if suffix == ".npy" or not content:
+        path.write_bytes(content)
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("train.npy", content)
+    code, _, error = say("train", "--dataset", str(path), "--steps", "10")
+    assert code == 2
+    assert error.startswith(f"arms: {path} ")
+    assert len(error.splitlines()) == 1
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("levels", "got"),
+    [
+        (np.inf, "inf"),
+        (np.nan, "nan"),
+        (1 + 2j, r"\(1\+2j\)"),
+        (np.datetime64("2020-01-01"), r"datetime.date\(2020, 1, 1\)"),
+        (np.zeros((), "i,i"), r"\(0, 0\)"),
+        ("sixteen", "'sixteen'"),
+        (0, "0"),
+        (-3, "-3"),
+        (16.7, "16.7"),
+        (True, "True"),
+        ([16, 16], r"an array \[2\]"),
+    ],
+    ids=str,
+)
+def test_levels_in_an_archive_are_a_whole_number(levels: Any, got: str, tmp_path: Path) -> None:
+    path = tmp_path / "few.npz"
+    np.savez(path, train=GREY // 16, levels=np.array(levels))
+    with pytest.raises(
+        ValueError, match=rf"levels in .*few.npz must be a whole number >= 1, got {got}: save the value"
+    ):
+        load(path)
+
+
+@pytest.mark.parametrize("levels", [16.0, [16]])
+def test_levels_in_an_archive_may_be_stored_otherwise(levels: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", train=GREY // 16, levels=np.array(levels))
+    assert load(tmp_path / "few.npz").levels == 16
+
+
+@pytest.mark.parametrize("levels", [0, 16.7, np.nan, "16"])
+def test_levels_that_are_given_are_a_whole_number(levels: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", train=GREY // 16, levels=15)
+    for source in (GREY // 16, tmp_path / "few.npz"):
+        with pytest.raises(ValueError, match="levels must be an integer >= 1, got"):
+            as_dataset(source, "mine", levels=levels)
+
+
+def test_messages_about_pixels_name_the_file(tmp_path: Path) -> None:
+    for pixels, levels in ((GREY, 15), (GREY / 255, 15), (GREY * 2.0, 255), (np.where(GREY > 9, np.nan, 0), 255)):
+        np.savez(tmp_path / "odd.npz", train=pixels, levels=levels)
+        with pytest.raises(ValueError, match=f"pixels .*{re.escape(str(tmp_path / 'odd.npz'))}.* got "):
+            load(tmp_path / "odd.npz")
+
+
+def test_an_archive_may_hold_more_than_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "described.npz"
+    np.savez(path, train=GREY, labels=np.zeros(50))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("README", "fifty images")
+    assert rows(load(path)) == rows(as_dataset(GREY, "mine"))
+
+
+def test_a_test_set_alone_is_no_training_set(tmp_path: Path) -> None:
+    np.savez(tmp_path / "half.npz", x_test=GREY, y_test=np.zeros(50))
+    with pytest.raises(ValueError, match=r"half.npz must have training images, got test only"):
+        load(tmp_path / "half.npz")
+
+
+def test_what_cannot_be_read_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises(ValueError, match=r"pipe.npy must be an .npz or .npy file, .* got something else"):
+        load(tmp_path / "pipe.npy")
+
+
+def test_a_folder_is_called_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "faces"
+    folder.mkdir()
+    for index, image in enumerate(GREY[:9]):
+        Image.fromarray(image).save(folder / f"{index}.png")
+    name = load(folder).name
+    monkeypatch.chdir(folder)
+    assert load(".").name == load("./").name == load("../faces").name == name
 
 
 def test_a_run_finds_its_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """A data set in memory, the training images of one or several, and the bits drawn from their grey values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -10,7 +10,23 @@ from torch import Generator, Tensor
 from arms.arguments import as_count
 from arms.noise import indicator
 
-__all__ = ["Dataset", "TrainingImages", "binarize", "check_same_shape_and_levels", "observe"]
+__all__ = ["SPLITS", "Dataset", "TrainingImages", "binarize", "check_same_shape_and_levels", "observe", "split_of"]
+
+SPLITS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "valid": ("valid", "validation", "val", "dev"),
+    "test": ("test", "testing"),
+}
+"""What each split may be called in an archive, a folder or a mapping."""
+
+
+def split_of(name: str) -> str | None:
+    """Return the split that a name stands for, None if it stands for none.
+
+    >>> split_of("Val"), split_of("car")
+    ('valid', None)
+    """
+    return next((split for split, names in SPLITS.items() if name.lower() in names), None)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from arms.arguments import described
 from arms.bench.data.packages import import_optional
 
 __all__ = ["IDX_UINT8", "IMAGE_SIDE", "Images", "parse_idx", "read_amat", "read_idx", "read_mat", "read_npz"]
@@ -67,7 +68,7 @@ def read_mat(path: Path, key: str, count: int) -> Images:
     try:
         matrix = np.asarray(loadmat(path, variable_names=[key])[key], dtype=np.float64)
     except Exception as error:  # scipy raises its own and a dozen built-in errors on damaged files
-        raise _error(path, f"a matrix called {key}", f"{type(error).__name__}: {error}") from None
+        raise _error(path, f"a matrix called {key}", described(error)) from None
     if matrix.shape != (IMAGE_SIDE * IMAGE_SIDE, count):
         raise _error(path, f"{key} of shape {(IMAGE_SIDE * IMAGE_SIDE, count)}", str(matrix.shape))
     if not ((matrix >= 0) & (matrix <= 1)).all():
@@ -92,11 +93,11 @@ def _npz_arrays(path: Path, names: Collection[str]) -> dict[str, Images]:
         raise _error(path, "an npz archive", "another kind of file, or a truncated one")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in names}
+            return {name: np.asarray(archive[name]) for name in names}  # bytes if it is no array
     except KeyError as error:
         raise _error(path, f"arrays {', '.join(names)}", str(error)) from None
-    except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise _error(path, "an intact npz archive", str(error)) from None
+    except Exception as error:  # numpy raises a dozen kinds of errors on damaged files
+        raise _error(path, "an intact npz archive", described(error)) from None
 
 
 def _check_images(path: Path, name: str, images: Images, count: int) -> None:

@@ -1,14 +1,16 @@
-"""A user's own images as a data set: files, folders, arrays, tensors, and data sets of torchvision or Hugging Face.
+"""A user's own images as a data set: files, folders, arrays, tensors, and data set objects.
 
-Images are grey or binary, all of one size. What is not split into train, valid and test is split here, always alike.
+Images are grey or binary and all of one size. Images that are not split into train, valid and test
+are split here, in the same way every time.
 """
 
 import hashlib
-import re
+import math
+import os
 import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,25 +18,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from arms.arguments import as_count
-from arms.bench.data.dataset import Dataset
-from arms.bench.data.packages import import_optional
+from arms.arguments import as_count, described
+from arms.bench.data.dataset import SPLITS, Dataset, split_of
+from arms.bench.data.folders import in_words, read_folder
 from arms.bench.data.sources import flat, shuffled
 
-__all__ = ["IMAGE_SUFFIXES", "as_dataset", "is_path", "read_own"]
+__all__ = ["as_dataset", "is_path", "read_own"]
 
 Array: TypeAlias = NDArray[Any]
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
-SPLITS: Mapping[str, tuple[str, ...]] = {
-    "train": ("train", "training"),
-    "valid": ("valid", "validation", "val", "dev"),
-    "test": ("test", "testing"),
-}
-"""What each split may be called, in an archive, a folder or a mapping."""
 HELD_OUT = 0.1
-"""Share of the images that becomes the validation set where there is none, and the test set likewise."""
-COLOUR_NOTE = "colour images turned grey"
+"""Share of the images that becomes the validation set if there is none, and likewise the test set."""
+GREY_MODES = ("1", "L", "I", "I;16", "I;16B", "I;16L", "F")
+"""Kinds of pixels of a Pillow image that are one number each, and not an index of a palette."""
 
 
 def is_path(name: str) -> bool:
@@ -92,18 +88,21 @@ def read_own(path: Path | str, name: str | None = None, *, levels: int | None = 
     place = Path(path).expanduser()
     note = ""
     if place.is_dir():
-        parts, note = _read_folder(place)
+        parts, note = read_folder(place)
     elif not place.exists():
         raise ValueError(f"there is no file or folder {place}: give an .npz or .npy file, or a folder of images")
+    elif place.suffix not in (".npz", ".npy") or not place.is_file():
+        kind = f"a {place.suffix} file" if place.is_file() and place.suffix else "something else"
+        raise ValueError(f"{place} must be an .npz or .npy file, or a folder of images, got {kind}: convert it")
     elif place.suffix == ".npz":
         parts, found = _read_npz(place)
-        levels = levels or found
-    elif place.suffix == ".npy":
-        parts = {"train": _read_npy(place)}
+        levels = found if levels is None else levels
     else:
-        raise ValueError(f"{place} must be an .npz or .npy file, or a folder of images, got a {place.suffix or 'file'}")
-    dataset = _build({split: _squeezed(part, str(place)) for split, part in parts.items()}, place.stem, levels, note)
-    return replace(dataset, name=name or f"{place.stem}@{_digest(dataset)}", path=str(place.resolve()))
+        parts = {"train": _read_npy(place)}
+    parts = {split: _squeezed(part, str(place)) for split, part in parts.items()}
+    stem = Path(os.path.abspath(place)).stem or "images"  # also for "." and ".."
+    dataset = _build(parts, stem, levels, note, what=str(place))
+    return replace(dataset, name=name or f"{stem}@{_digest(dataset)}", path=str(place.resolve()))
 
 
 def _digest(dataset: Dataset) -> str:
@@ -113,44 +112,60 @@ def _digest(dataset: Dataset) -> str:
     return digest.hexdigest()[:8]
 
 
-def _build(parts: Mapping[str, Array], name: str, levels: int | None, note: str = "") -> Dataset:
+def _build(parts: Mapping[str, Array], name: str, levels: int | None, note: str = "", what: str = "") -> Dataset:
+    """Return images `[images, height, width]` of some splits as a data set; errors call it `what`."""
+    what = what or name
     sizes = {part.shape[1:] for part in parts.values()}
     if len(sizes) > 1:
-        got = ", ".join(f"{split} {part.shape[1]}x{part.shape[2]}" for split, part in parts.items())
-        raise ValueError(f"all images of {name} must have one size, got {got}: resize them")
-    whole, levels = _as_whole_numbers(parts, name, levels)
-    split = _split(whole, name)
+        got = ", ".join(f"{split} {in_words(part.shape[1:])}" for split, part in parts.items())
+        raise ValueError(f"all images of {what} must have one size, got {got}: resize them")
+    whole, levels = _as_whole_numbers(parts, what, levels)
+    split = _split(whole, what)
     ((height, width),) = sizes
     rows = {part: flat(images) for part, images in split.items()}
     return Dataset(name, rows["train"], rows["valid"], rows["test"], height, width, levels=levels, note=note)
 
 
-def _as_whole_numbers(parts: Mapping[str, Array], name: str, levels: int | None) -> tuple[dict[str, Array], int]:
+def _as_whole_numbers(parts: Mapping[str, Array], what: str, levels: int | None) -> tuple[dict[str, Array], int]:
     """Return the images as uint8, and the number of levels."""
-    largest = max(float(part.max()) for part in parts.values())
+    tops = {split: float(part.max()) for split, part in parts.items()}
+    largest = max(tops.values())
     smallest = min(float(part.min()) for part in parts.values())
+    if not (math.isfinite(smallest) and math.isfinite(largest)):
+        raise ValueError(f"the pixels of {what} must be finite, got {smallest:g} to {largest:g}: replace these values")
     fractions = any(part.dtype.kind == "f" and (part % 1).any() for part in parts.values())
-    top = 1 if fractions else 255
-    if not (smallest >= 0 and largest <= top):  # NaN is neither
+    if not 0 <= smallest <= largest <= (1 if fractions else 255):
         kind = "with fractions must lie between 0 and 1" if fractions else "must be whole numbers from 0 to 255"
-        raise ValueError(f"the pixels of {name} {kind}, got {smallest:g} to {largest:g}: scale them")
+        raise ValueError(f"the pixels of {what} {kind}, got {smallest:g} to {largest:g}: scale them")
     if fractions:
         if levels not in (None, 255):
-            raise ValueError(f"pixels with fractions are rounded to 255 levels, got levels={levels}: leave it out")
+            raise ValueError(
+                f"pixels with fractions, as in {what}, are rounded to 255 levels, got levels={levels}: leave it out"
+            )
         return {split: np.rint(part * 255).astype(np.uint8) for split, part in parts.items()}, 255
-    chosen = as_count(levels, 1, "levels") if levels is not None else 1 if largest <= 1 else 255
-    return {split: part.astype(np.uint8) for split, part in parts.items()}, chosen
+    whole = {split: part.astype(np.uint8) for split, part in parts.items()}
+    if levels is None:
+        if largest > 1 and 1 in tops.values():
+            got = ", ".join(f"{split} from 0 to {value:g}" for split, value in tops.items())
+            raise ValueError(f"all splits of {what} must have the same range, got {got}: scale them alike")
+        return whole, 1 if largest <= 1 else 255
+    if largest > as_count(levels, 1, "levels"):
+        raise ValueError(
+            f"the pixels of {what} must be whole numbers from 0 to levels = {levels}, got {largest:g}: "
+            f"try levels={largest:g}"
+        )
+    return whole, levels
 
 
-def _split(parts: Mapping[str, Array], name: str) -> dict[str, Array]:
-    """Return train, valid and test; those that are missing are taken from the training images."""
+def _split(parts: Mapping[str, Array], what: str) -> dict[str, Array]:
+    """Return train, valid and test; splits that are missing are taken from the training images."""
     if "train" not in parts:
-        raise ValueError(f"{name} must have training images, got {', '.join(parts)} only: call one split train")
+        raise ValueError(f"{what} must have training images, got {', '.join(parts)} only: call one split train")
     missing = [split for split in ("valid", "test") if split not in parts]
     train = parts["train"]
     held = max(1, round(HELD_OUT * len(train)))
     if len(train) <= held * len(missing):
-        raise ValueError(f"{name} must have at least 3 images to split, got {len(train)}: give more")
+        raise ValueError(f"{what} must have at least {len(missing) + 1} images to split, got {len(train)}: give more")
     found = dict(parts)
     if missing:  # sorted images would make an unfair validation set
         train = shuffled(train)
@@ -159,22 +174,27 @@ def _split(parts: Mapping[str, Array], name: str) -> dict[str, Array]:
     return {**found, "train": train}
 
 
-def _by_split(source: Mapping[Any, Any], name: str) -> dict[str, Any]:
-    """Return the parts of a mapping under our names of the splits; other entries are not looked at."""
+def _by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
+    """Return the parts of a mapping under our names of the splits; other entries are ignored."""
     found = {}
-    for split, others in SPLITS.items():
-        wanted = {form for other in others for form in (other, f"{other}_images", f"x_{other}")}
-        keys = [key for key in source if str(key).lower() in wanted]
+    for split in SPLITS:
+        keys = [key for key in source if _split_of_key(key) == split]
         if len(keys) > 1:
-            raise ValueError(f"{name} must have one array for {split}, got {' and '.join(map(str, keys))}: rename one")
+            raise ValueError(f"{what} must have one array for {split}, got {' and '.join(map(str, keys))}: rename one")
         if keys:
             found[split] = source[keys[0]]
     if not found:
         raise ValueError(
-            f"{name} must be split into train, valid and test, got {', '.join(map(str, source)) or 'nothing'}: "
+            f"{what} must be split into train, valid and test, got {', '.join(map(str, source)) or 'nothing'}: "
             "rename them"
         )
     return found
+
+
+def _split_of_key(key: object) -> str | None:
+    """Return the split of an array called `train`, `x_train` or `train_images`, and so on."""
+    name = str(key).lower()
+    return split_of(name) or split_of(name.removeprefix("x_")) or split_of(name.removesuffix("_images"))
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Array], int | None]:
@@ -182,70 +202,43 @@ def _read_npz(path: Path) -> tuple[dict[str, Array], int | None]:
         raise ValueError(f"{path} must be an npz archive, got another kind of file, or a truncated one")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    levels = int(arrays.pop("levels")) if "levels" in arrays and arrays["levels"].size == 1 else None
-    if len(images := {name: array for name, array in arrays.items() if array.ndim >= 2}) == 1:
-        (array,) = images.values()
-        return {"train": array}, levels
+            loaded = {name: archive[name] for name in archive.files}
+    except Exception as error:  # numpy raises a dozen kinds of errors on damaged files
+        raise ValueError(f"{path} cannot be read: {described(error)}") from None
+    arrays = {name: array for name, array in loaded.items() if isinstance(array, np.ndarray)}
+    levels = _as_levels(arrays.pop("levels"), path) if "levels" in arrays else None
+    images = [name for name, array in arrays.items() if array.ndim >= 2]
+    if len(images) == 1 and _split_of_key(images[0]) is None:
+        return {"train": arrays[images[0]]}, levels
     return _by_split(arrays, str(path)), levels
+
+
+def _as_levels(array: Array, path: Path) -> int:
+    """Return the number of levels that an archive holds."""
+    number = array.item() if array.size == 1 else None
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        got = repr(number) if array.size == 1 else f"an array {list(array.shape)}"
+        raise ValueError(f"levels in {path} must be a whole number >= 1, got {got}: save the value of white")
+    return number
 
 
 def _read_npy(path: Path) -> Array:
     try:
         array = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+    except Exception as error:  # numpy raises a dozen kinds of errors on damaged files
+        raise ValueError(f"{path} cannot be read: {described(error)}") from None
     if not isinstance(array, np.ndarray):
+        array.close()
         raise ValueError(f"{path} must hold one array, got an archive: call it .npz")
     return array
 
 
-def _read_folder(folder: Path) -> tuple[dict[str, Array], str]:
-    """Return the images in a folder, or in its folders train, valid and test; at any depth, in order of their names."""
-    names = {other: split for split, others in SPLITS.items() for other in others}
-    inner = {names[path.name.lower()]: path for path in sorted(folder.iterdir()) if path.name.lower() in names}
-    files = {split: _image_files(path) for split, path in (inner or {"train": folder}).items()}
-    if empty := [str((inner or {"train": folder})[split]) for split, found in files.items() if not found]:
-        raise ValueError(f"there is no image in {empty[0]}: images end in {', '.join(IMAGE_SUFFIXES)}")
-    first, colours, parts = None, False, {}
-    for split, found in files.items():
-        images = []
-        for file in found:
-            image, coloured = _read_image(file)
-            first, colours = first or (file, image.shape), colours or coloured
-            if image.shape != first[1]:
-                raise ValueError(
-                    f"all images must have one size, got {_size(first[1])} in {first[0]} and {_size(image.shape)} in "
-                    f"{file}: resize them"
-                )
-            images.append(image)
-        parts[split] = np.stack(images)
-    return parts, COLOUR_NOTE if colours else ""
-
-
-def _image_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
-
-
-def _read_image(path: Path) -> tuple[Array, bool]:
-    """Return an image as grey values, and whether it was a coloured one."""
-    pillow = import_optional("PIL.Image")
-    try:
-        with pillow.open(path) as image:
-            coloured = image.mode not in ("1", "L", "LA", "I", "I;16", "F")
-            return np.asarray(image.convert("L")), coloured
-    except (OSError, ValueError, SyntaxError) as error:
-        raise ValueError(f"{path} cannot be read as an image: {error}") from None
-
-
 def _array(source: object, what: str) -> Array:
     """Return images `[images, height, width]` of whatever holds them."""
-    if isinstance(source, torch.Tensor):
-        return _squeezed(source.detach().cpu().numpy(), what)
-    if isinstance(source, np.ndarray):
-        return _squeezed(source, what)
+    if isinstance(source, torch.Tensor | np.ndarray):
+        return _squeezed(_as_array(source, what), what)
     if isinstance(source, str) or not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         raise ValueError(
             f"{what} must be a tensor, an array, or a data set of images, got {type(source).__name__}: "
@@ -256,7 +249,11 @@ def _array(source: object, what: str) -> Array:
         raise ValueError(f"{what} must hold images, got none")
     sizes = {image.shape for image in images}
     if len(sizes) > 1:
-        raise ValueError(f"all images of {what} must have one size, got {' and '.join(map(_size, sorted(sizes)[:2]))}")
+        got = " and ".join(map(in_words, sorted(sizes)[:2]))
+        raise ValueError(f"all images of {what} must have one size, got {got}: resize them")
+    if len(kinds := {str(image.dtype) for image in images}) > 1:
+        got = " and ".join(sorted(kinds))
+        raise ValueError(f"all images of {what} must have one type of number, got {got}: convert them")
     return np.stack(images)
 
 
@@ -267,11 +264,33 @@ def _one_image(item: Any, what: str) -> Array:
         if not keys:
             raise ValueError(f"an item of {what} must have an image, got {', '.join(map(str, item))}: call it image")
         item = item[keys[0]]
-    elif isinstance(item, Sequence) and not isinstance(item, str):
+    elif isinstance(item, list | tuple) and item and not _is_rows(item):
         item = item[0]
-    array: Array = item.detach().cpu().numpy() if isinstance(item, torch.Tensor) else np.asarray(item)
-    image: Array = _squeezed(array[None], what)[0]
+    image: Array = _squeezed(_as_array(item, what)[None], what)[0]
     return image
+
+
+def _is_rows(item: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether an item is an image as a list of rows, and not a pair of an image and a label."""
+    return isinstance(item, list) and isinstance(item[0], list | Real)
+
+
+def _as_array(images: Any, what: str) -> Array:
+    """Return a tensor, an array or an image of Pillow as an array."""
+    mode = getattr(images, "mode", "L")
+    if hasattr(images, "getbands") and mode not in GREY_MODES:
+        raise ValueError(
+            f"the images of {what} must be grey, got mode {mode}: turn colours into grey values, image.convert('L')"
+        )
+    try:
+        array = images.detach().cpu().numpy() if isinstance(images, torch.Tensor) else np.asanyarray(images)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{what} must hold dense arrays of integers or floats, got {described(error)}: convert them"
+        ) from None
+    if np.ma.is_masked(array):
+        raise ValueError(f"{what} must have a value for every pixel, got a masked array: fill it first")
+    return np.asarray(array)
 
 
 def _squeezed(array: Array, what: str) -> Array:
@@ -286,7 +305,3 @@ def _squeezed(array: Array, what: str) -> Array:
         remedy = "turn colours into grey values, image.convert('L')" if colour else "reshape them"
         raise ValueError(f"{what} must be images [images, height, width], at least one, got {shape}: {remedy}")
     return array
-
-
-def _size(shape: Sequence[int]) -> str:
-    return re.sub(r"[^\d]+", "x", str(tuple(shape))).strip("x")
