@@ -3,12 +3,15 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import tyro
 
-__all__ = ["ModelName", "OwnData", "find_attribute", "find_model"]
+from arms.arguments import described
+
+__all__ = ["ModelName", "OwnData", "find_attribute", "find_model", "naming_the_model"]
 
 ModelName = Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME", help_behavior_hint="(default: none)")]
 """Type of an argument for a function that makes a model."""
@@ -29,8 +32,7 @@ def find_attribute(subject: str) -> Any:
     except AttributeError as error:
         raise ValueError(f"cannot find {subject!r}: {error}") from None
     except (Exception, SystemExit) as error:  # whatever a module does when it is imported
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise ValueError(f"cannot find {subject!r}: importing {module} ends in {what}") from None
+        raise ValueError(f"cannot find {subject!r}: importing {module} ends in {described(error)}") from None
 
 
 def find_model(name: str | None) -> Callable[..., Any] | None:
@@ -41,3 +43,22 @@ def find_model(name: str | None) -> Callable[..., Any] | None:
     if not callable(found):
         raise ValueError(f"{name!r} must be a function from a data set to a model, got {type(found).__name__}")
     return found  # type: ignore[no-any-return]
+
+
+@contextmanager
+def naming_the_model(name: str | None) -> Iterator[None]:
+    """Turn every exception of a user's own model, if there is one, into a `ValueError` that names it.
+
+    Errors that are one line already, about values and files, stay as they are.
+    """
+    try:
+        yield
+    except (ValueError, OSError):
+        raise
+    except (Exception, SystemExit) as error:
+        if name is None:
+            raise
+        raise ValueError(
+            f"the model {name} must run without an error, got {described(error)}: call it in Python to see where "
+            "that is raised"
+        ) from error

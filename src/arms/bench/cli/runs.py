@@ -11,7 +11,7 @@ from rich.table import Table
 from arms.arguments import as_count
 from arms.bench import evaluation
 from arms.bench.cli.console import print_markup, print_plain
-from arms.bench.cli.own import ModelName, OwnData, find_model
+from arms.bench.cli.own import ModelName, OwnData, find_model, naming_the_model
 from arms.bench.cli.parsing import Output, RunPath, Source
 from arms.bench.config import TrainConfig, identity
 from arms.bench.data import observe
@@ -117,7 +117,8 @@ def evaluate(
         as_count(images, 1, "--images")
     source = Run(run)
     own, data = loading.load_model(source, device, data_dir, model=find_model(model), dataset=dataset)
-    bounds = evaluation.evaluate(own, data, split, list(samples), source.config().seed, images)
+    with naming_the_model(model):
+        bounds = evaluation.evaluate(own, data, split, list(samples), source.config().seed, images)
     table = Table("K", f"{split} bound", caption=data.note or None)
     for count, bound in bounds.items():
         table.add_row(str(count), format_mean_std(bound))
@@ -171,9 +172,10 @@ def variance(
     generator = seeded_generator(config.seed, "variance", device=where)
     images = data.test[:batch_size].to(where)
     x = observe(images, data.levels, generator, bits=own.sees_bits).expand(own.replicas, -1, -1)
-    table = evaluation.gradient_variances(
-        own, x, estimators or None, num_samples, generator, evaluations=evaluations, repeats=repeats
-    )
+    with naming_the_model(model):
+        table = evaluation.gradient_variances(
+            own, x, estimators or None, num_samples, generator, evaluations=evaluations, repeats=repeats
+        )
     print_plain(str(table))
     _print_survivors_if_fewer(source, own)
 
@@ -200,7 +202,8 @@ def sample(
     source = Run(run)
     own, data = loading.load_model(source, "cpu", data_dir, model=find_model(model), dataset=dataset)
     target = output or run / "samples.png"
-    write_samples(target, own, data, count, seeded_generator(source.config().seed, "sample"))
+    with naming_the_model(model):
+        write_samples(target, own, data, count, seeded_generator(source.config().seed, "sample"))
     print_markup(f"wrote {escape(str(target))}")
     _print_survivors_if_fewer(source, own)
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms.bench.cli.console import print_markup, print_plain
-from arms.bench.cli.own import ModelName, find_model
+from arms.bench.cli.own import ModelName, find_model, naming_the_model
 from arms.bench.config import (
     PRESETS,
     DecoderSamples,
@@ -136,7 +136,7 @@ def train(
         "progress": False,
         "notify": print_plain,
     }
-    with Bars() as bars:
+    with Bars() as bars, naming_the_model(model):
         watchers = {one: bars.watcher(one.estimator, one.steps) for one in configs}
         if make:
             finished = [pipeline.train(chosen, paths[0], model=make, dataset=own, on_record=watchers[chosen], **how)]

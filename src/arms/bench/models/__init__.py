@@ -4,7 +4,16 @@ from arms.bench.models.hierarchical import HierarchicalVAE
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
 from arms.bench.models.networks import HIDDEN_WIDTHS, Network, blank_vae, build_vae
-from arms.bench.models.own import PlainNetwork, keep_replicas, name_of, replicated, structure_of
+from arms.bench.models.own import (
+    PlainNetwork,
+    check_finite,
+    check_registered,
+    check_savable,
+    keep_replicas,
+    name_of,
+    replicated,
+    structure_of,
+)
 from arms.bench.models.pixels import CategoricalPixels, GaussianPixels, Pixels
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
@@ -23,6 +32,9 @@ __all__ = [
     "bernoulli_log_prob",
     "blank_vae",
     "build_vae",
+    "check_finite",
+    "check_registered",
+    "check_savable",
     "keep_replicas",
     "name_of",
     "replicated",

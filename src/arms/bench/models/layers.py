@@ -1,13 +1,14 @@
-"""Layers whose parameters have a leading replica axis."""
+"""Layers whose parameters have a leading replica axis, and modules called with other tensors than their own."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-__all__ = ["HAS_TRITON", "ReplicaLinear"]
+__all__ = ["HAS_TRITON", "ReplicaLinear", "buffer_places", "call_with", "parameter_places"]
 
 HAS_TRITON = find_spec("triton") is not None
 
@@ -49,3 +50,35 @@ class ReplicaLinear(nn.Module):
             for weight, generator in zip(self.weight, generators, strict=True):
                 weight.copy_(limit * (2 * torch.rand(weight.shape, generator=generator) - 1))
             self.bias.zero_()
+
+
+def parameter_places(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameter in every place of a module that holds one, by the name of the place.
+
+    A layer that is used twice has one place, and a parameter that two layers share has two.
+    """
+    return _tensors_in([(path, owner._parameters) for path, owner in module.named_modules()])
+
+
+def buffer_places(module: nn.Module) -> dict[str, Tensor]:
+    """Return the same for buffers."""
+    return _tensors_in([(path, owner._buffers) for path, owner in module.named_modules()])
+
+
+def call_with(
+    module: nn.Module, tensors: dict[str, Tensor], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Any:
+    """Call a module with other tensors in its places.
+
+    PyTorch's own search for ties would leave them in a layer that is used twice, after the call.
+    """
+    return torch.func.functional_call(module, tensors, tuple(args), dict(kwargs or {}), tie_weights=False)
+
+
+def _tensors_in(places: Sequence[tuple[str, Mapping[str, Tensor | None]]]) -> dict[str, Tensor]:
+    return {
+        f"{path}.{name}" if path else name: tensor
+        for path, held in places
+        for name, tensor in held.items()
+        if tensor is not None
+    }

@@ -3,19 +3,36 @@
 import copy
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from arms.arguments import described
+from arms.bench.models.layers import buffer_places, call_with, parameter_places
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
 
-__all__ = ["PlainNetwork", "ReplicaModules", "keep_replicas", "name_of", "replicated", "structure_of"]
+__all__ = [
+    "PlainNetwork",
+    "ReplicaModules",
+    "check_finite",
+    "check_registered",
+    "check_savable",
+    "keep_replicas",
+    "name_of",
+    "replicated",
+    "structure_of",
+]
 
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+WIDE = ("prior", "pixel_mean")
+"""Tensors of a `BinaryVAE` that have a replica axis even with one replica."""
 
 
 class PlainNetwork(nn.Module):
@@ -52,21 +69,27 @@ class PlainNetwork(nn.Module):
 class ReplicaModules(nn.Module):
     """Modules of one structure side by side: `[*lead, R, B, features]` to `[*lead, R, B, outputs]`.
 
-    Every parameter and buffer has a leading replica axis, under the name that it has in each of the modules.
+    Args:
+        module: One of them. All its parameters and buffers have a leading replica axis.
+        replicas: How many there are.
     """
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    def __init__(self, module: nn.Module, replicas: int) -> None:
         super().__init__()
-        self.replicas = len(modules)
-        self.module = _stacked(modules)
+        self.replicas = replicas
+        self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the rows of each replica its own module."""
-        tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        outputs = [
-            torch.func.functional_call(self.module, {name: t[replica] for name, t in tensors.items()}, (rows,))
-            for replica, rows in enumerate(x.unbind(-3))
-        ]
+        parameters, buffers = parameter_places(self.module), buffer_places(self.module)
+        outputs = []
+        for replica, rows in enumerate(x.unbind(-3)):
+            before = {place: tensor[replica] for place, tensor in (parameters | buffers).items()}
+            after = dict(before)
+            outputs.append(call_with(self.module, after, (rows,)))
+            for place, buffer in buffers.items():
+                if after[place] is not before[place]:  # assigned anew by the module, not changed in place
+                    buffer[replica] = after[place].detach()
         return torch.stack(outputs, -3)
 
 
@@ -86,12 +109,22 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> BinaryVA
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeded_generator(seed, "init", replica).initial_seed())
             models.append(_one_replica(make()))
-    return models[0] if replicas == 1 else _side_by_side(models)
+            _initialise_lazy_layers(models[-1])
+    if replicas == 1:
+        return models[0]
+    _check_alike(models)
+    try:
+        return _side_by_side(models)
+    except Exception as error:  # a module that cannot be copied, for example a scripted one
+        raise ValueError(
+            f"the replicas of this model cannot be put side by side ({described(error)}): train it with "
+            "one replica, several times"
+        ) from error
 
 
 def keep_replicas(model: BinaryVAE, kept: Sequence[int]) -> BinaryVAE:
     """Return a copy of a model with some of its replicas; with several, all its tensors have a replica axis."""
-    part = _reshaped(copy.deepcopy(model), lambda tensor: tensor[list(kept)])
+    part = _reshaped(copy.deepcopy(model), lambda _, tensor: tensor[list(kept)])
     part.replicas = len(kept)
     return part
 
@@ -134,21 +167,132 @@ def _one_replica(model: object) -> BinaryVAE:
     return model
 
 
-def _side_by_side(models: Sequence[BinaryVAE]) -> BinaryVAE:
-    """Return models of one replica each as one."""
-    wide = copy.deepcopy(models[0])
-    known = ("encoder.", "decoder.", "prior", "pixel_mean")
-    if others := [name for name in wide.state_dict() if not name.startswith(known)]:
+def check_savable(model: nn.Module) -> None:
+    """Raise if a checkpoint cannot hold all of a model's state."""
+    for name, value in model.state_dict().items():
+        if is_lazy(value):
+            raise ValueError(f"every lazy layer of a model must be used, got {name} without a size: remove it")
+        if not isinstance(value, Tensor) or name.endswith("_extra_state"):
+            raise ValueError(
+                f"the state of a model must be parameters and buffers, got {name} from get_extra_state: keep it in "
+                "a buffer"
+            )
+        if value.layout != torch.strided or value.is_nested:
+            raise ValueError(
+                f"parameters and buffers of a model must be dense, got {name} of layout {value.layout}: "
+                "call .to_dense() on it, or register it with persistent=False"
+            )
+
+
+def check_finite(model: nn.Module) -> None:
+    """Raise if a weight of a model is infinite or not a number."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            got = "NaN" if parameter.isnan().any() else "infinite numbers"
+            raise ValueError(
+                f"the weights of a model must be finite before the first step, got {got} in {name}: check how it "
+                "is initialised"
+            )
+
+
+def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
+    """Raise if outputs of a model depend on a tensor that requires a gradient but is not its parameter.
+
+    Such a tensor would never be trained: a layer in a Python list, for example, or one that a function
+    refers to.
+    """
+    known = {id(parameter) for parameter in model.parameters()}
+    nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor) and id(leaf) not in known:
+            raise ValueError(
+                "everything that a model learns must be a parameter of its modules, got a tensor of shape "
+                f"{list(leaf.shape)} that requires a gradient and is not: make the encoder and the decoder "
+                "modules that hold it, with nn.ModuleList for lists, or freeze it by requires_grad_(False)"
+            )
+        following = {after for after, _ in node.next_functions if after is not None} - seen
+        seen |= following
+        nodes += following
+
+
+def _initialise_lazy_layers(model: BinaryVAE) -> None:
+    """Give lazy layers, which learn their sizes from the first input, their weights."""
+    if not any(map(is_lazy, chain(model.parameters(), model.buffers()))):
+        return
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            model.encode(torch.zeros_like(model.pixel_mean))
+            model.decode(torch.zeros(1, *model.prior.shape))
+    except Exception as error:
+        raise ValueError(f"the lazy layers of the model cannot be initialised: {described(error)}") from error
+    for module, mode in modes.items():
+        module.training = mode
+    check_savable(model)  # in particular, no layer is left without a size
+
+
+def _check_alike(models: Sequence[BinaryVAE]) -> None:
+    """Raise if models made for different replicas cannot be put side by side."""
+    tensors = [dict(_shared_tensors(model)) for model in models]
+    names = [name for shared in tensors[0] for name in shared]
+    if others := [name for name in names if name not in WIDE and not name.startswith(("encoder.", "decoder."))]:
         raise ValueError(
             f"replicas of a model are put side by side by its encoder, decoder and prior, and it has {others[0]} "
             "besides: train it with one replica, or move that into the encoder or the decoder"
         )
+    if any(_shapes(own) != _shapes(tensors[0]) for own in tensors):
+        raise ValueError("the models made for the replicas must have the same tensors, got others: make them alike")
+    _check_ties(tensors[0])
+    for first, *rest in zip(*(model.modules() for model in models), strict=False):
+        for name, value in vars(first).items():
+            if any(_differ(value, vars(other).get(name)) for other in rest):
+                raise ValueError(
+                    "tensors that differ between replicas must be parameters or buffers, got the attribute "
+                    f"{name} of {type(first).__name__}: register it as a buffer"
+                )
+
+
+def _check_ties(tensors: Mapping[tuple[str, ...], Tensor]) -> None:
+    """Raise if a model shares weights in a way that is lost when it gets a replica axis."""
+    for names in tensors:
+        if len(names) > 1 and set(WIDE) & set(names):
+            raise ValueError(
+                f"the prior of a model must not be shared, got {' and '.join(names)}: train it with one replica, "
+                "several times"
+            )
+    memory: dict[int, str] = {}
+    for (name, *_), tensor in tensors.items():
+        start = tensor.data_ptr() if isinstance(tensor, nn.Parameter) else 0
+        if start and (other := memory.setdefault(start, name)) != name:
+            raise ValueError(
+                f"tied weights must be one and the same parameter, got {other} and {name} that share only their "
+                "memory: assign the parameter itself, without .data"
+            )
+
+
+def _differ(one: object, other: object) -> bool:
+    """Whether an attribute of a module is a constant tensor, and another one in another replica."""
+    if not isinstance(one, Tensor) or one.requires_grad or one.layout != torch.strided:
+        return False
+    return not (
+        isinstance(other, Tensor) and (one.shape, one.dtype) == (other.shape, other.dtype) and torch.equal(one, other)
+    )
+
+
+def _side_by_side(models: Sequence[BinaryVAE]) -> BinaryVAE:
+    """Return models of one replica each as one; tensors that are shared in each of them stay shared."""
+    wide = copy.deepcopy(models[0])
+    every = [dict(_shared_tensors(model)) for model in models]
+    for names in every[0]:
+        join = torch.cat if names[0] in WIDE else torch.stack
+        _put(wide, names, join([tensors[names].detach() for tensors in every]))
     for part in ("encoder", "decoder"):
-        own = [getattr(model, part) for model in models]
-        if isinstance(own[0], nn.Module):
-            setattr(wide, part, ReplicaModules(own))
-    wide.prior = nn.Parameter(torch.cat([model.prior.detach() for model in models]))
-    wide.pixel_mean = torch.cat([model.pixel_mean for model in models])
+        if isinstance(module := getattr(wide, part), nn.Module):
+            setattr(wide, part, ReplicaModules(module, len(models)))
     wide.replicas = len(models)
     return wide
 
@@ -158,46 +302,43 @@ def _first_of(model: BinaryVAE) -> BinaryVAE:
     one = copy.deepcopy(model)
     for part in ("encoder", "decoder"):
         if isinstance(own := getattr(one, part), ReplicaModules):
-            setattr(one, part, _reshaped(own.module, lambda tensor: tensor[0]))
-    one.prior, one.pixel_mean, one.replicas = nn.Parameter(one.prior[:1].detach()), one.pixel_mean[:1], 1
-    return one
+            setattr(one, part, own.module)
+    one.replicas = 1
+    return _reshaped(one, lambda name, tensor: tensor[:1] if name in WIDE else tensor[0])
 
 
-def _stacked(modules: Sequence[nn.Module]) -> nn.Module:
-    """Return a copy of the first module with the tensors of all of them, stacked."""
-    states = [module.state_dict() for module in modules]
-    if any(_shapes(state) != _shapes(states[0]) for state in states):
-        raise ValueError("the models made for the replicas must have the same tensors, got others: make them alike")
-    if len(list(modules[0].named_parameters(remove_duplicate=False))) > len(list(modules[0].parameters())):
-        raise ValueError("tied weights cannot be given a replica axis: train with one replica, several times")
-    parts = [{**dict(module.named_parameters()), **dict(module.named_buffers())} for module in modules]
-    wide = copy.deepcopy(modules[0])
-    for name in parts[0]:
-        _put(wide, name, torch.stack([own[name].detach() for own in parts]))
-    return wide
-
-
-def _reshaped(module: AnyModule, change: Callable[[Tensor], Tensor]) -> AnyModule:
-    """Change every parameter and buffer of a module."""
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        _put(module, name, change(tensor.detach()))
+def _reshaped(module: AnyModule, change: Callable[[str, Tensor], Tensor]) -> AnyModule:
+    """Change every parameter and buffer of a module, given its name."""
+    for names, tensor in _shared_tensors(module):
+        _put(module, names, change(names[0], tensor.detach()))
     return module
 
 
-def _put(module: nn.Module, name: str, tensor: Tensor) -> None:
-    """Put a tensor of another shape in the place of a parameter or a buffer."""
-    path, _, own = name.rpartition(".")
-    owner = module.get_submodule(path)
-    if own in owner._parameters:
-        before = owner._parameters[own]
-        assert before is not None
-        owner.register_parameter(own, nn.Parameter(tensor, requires_grad=before.requires_grad))
-    else:
-        owner._buffers[own] = tensor
+def _shared_tensors(module: nn.Module) -> list[tuple[tuple[str, ...], Tensor]]:
+    """Return every parameter and buffer of a module once, with the names of all places that hold it."""
+    found: dict[int, tuple[list[str], Tensor]] = {}
+    for name, tensor in chain(parameter_places(module).items(), buffer_places(module).items()):
+        found.setdefault(id(tensor), ([], tensor))[0].append(name)
+    return [(tuple(names), tensor) for names, tensor in found.values()]
 
 
-def _shapes(state: dict[str, Tensor]) -> dict[str, object]:
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+def _put(module: nn.Module, names: Sequence[str], tensor: Tensor) -> None:
+    """Put a tensor of another shape in the places of a parameter or a buffer."""
+    parameter = None
+    for name in names:
+        path, _, own = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if own in owner._parameters:
+            before = owner._parameters[own]
+            assert before is not None
+            parameter = parameter if parameter is not None else nn.Parameter(tensor, before.requires_grad)
+            owner.register_parameter(own, parameter)
+        else:
+            owner._buffers[own] = tensor if parameter is None else parameter
+
+
+def _shapes(tensors: Mapping[tuple[str, ...], Tensor]) -> dict[tuple[str, ...], object]:
+    return {names: (tensor.shape, tensor.dtype) for names, tensor in tensors.items()}
 
 
 def _described(function: object) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from arms.arguments import as_count
-from arms.bench.models.layers import ReplicaLinear
+from arms.bench.models.layers import ReplicaLinear, call_with, parameter_places
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob, smooth_log_prob
 from arms.bench.models.pixels import Pixels
 from arms.latents import Bernoulli, Latent, OneHot
@@ -234,5 +234,5 @@ def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a module as a function whose parameters are constants, so that only its arguments have a graph."""
     if not isinstance(function, nn.Module):
         return function
-    constants = {name: parameter.detach() for name, parameter in function.named_parameters()}
-    return lambda *args, **kwargs: torch.func.functional_call(function, constants, args, kwargs)
+    constants = {place: parameter.detach() for place, parameter in parameter_places(function).items()}
+    return lambda *args, **kwargs: call_with(function, constants, args, kwargs)

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
+from arms.arguments import described
 from arms.bench.config import TrainConfig
 from arms.bench.data import DATASETS, Dataset, as_dataset, load, observe
 from arms.bench.evaluation import evaluating
@@ -15,6 +17,9 @@ from arms.bench.models import (
     BinaryVAE,
     HierarchicalVAE,
     blank_vae,
+    check_finite,
+    check_registered,
+    check_savable,
     keep_replicas,
     name_of,
     replicated,
@@ -25,7 +30,7 @@ from arms.bench.runs.directory import Run
 from arms.bench.training.state import finite_replicas
 from arms.bench.training.trainer import check_replicas
 
-__all__ = ["MakeModel", "load_model", "own_data", "own_model"]
+__all__ = ["MakeModel", "check_start", "load_model", "own_data", "own_model"]
 
 MakeModel: TypeAlias = Callable[[Dataset], BinaryVAE]
 """A function that makes a model of one replica for a data set; it is called once for each replica."""
@@ -86,7 +91,7 @@ def own_model(config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Datase
     if isinstance(model, BinaryVAE):
         own = model
     elif callable(model):
-        own = replicated(lambda: model(dataset), config.replicas, config.seed)
+        own = replicated(lambda: _made(model, dataset), config.replicas, config.seed)
         own.name = name_of(own, model)
     else:
         raise ValueError(f"model must be a BinaryVAE, or a function that makes one, got {type(model).__name__}")
@@ -94,12 +99,41 @@ def own_model(config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Datase
         raise ValueError("several layers are trained by TrainConfig(layers=...), --layers; got a model that has them")
     check_replicas(own, config.replicas)
     _check_on_images(own, dataset)
+    check_savable(own)
     name, structure = name_of(own), structure_of(own)
     if not own.name and config.network in HIDDEN_WIDTHS:
         built_in = blank_vae(config.network, own.latents, dataset.pixel_mean(), categories=own.categories)
         if structure == structure_of(built_in):  # made by hand
             name, structure = config.network, ""
     return replace(config, network=name, structure=structure, latents=own.latents, categories=own.categories), own
+
+
+def check_start(model: BinaryVAE, dataset: Dataset) -> None:
+    """Raise if training cannot begin: no weight is to be learnt, or some number is not finite."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            f"the model {name_of(model)!r} must have parameters to train, got none with requires_grad=True"
+        )
+    check_finite(model)
+    weights = _try_on_images(model, dataset)[2]
+    if not weights.isfinite().all():
+        got = "NaN" if weights.isnan().any() else "infinite ones"
+        raise ValueError(
+            f"the model {name_of(model)!r} must return finite log-weights before the first step, got {got} for "
+            f"images of {dataset.name}: check its initial weights and its likelihood"
+        )
+
+
+def _made(make: MakeModel, dataset: Dataset) -> object:
+    """Call the user's function that makes a model."""
+    try:
+        return make(dataset)
+    except (Exception, SystemExit) as error:
+        name = getattr(make, "__qualname__", type(make).__name__)
+        raise ValueError(
+            f"the function {name!r} must return a BinaryVAE for {dataset.name}, got {described(error)}: call it in "
+            "Python to see where that is raised"
+        ) from error
 
 
 def _check_on_images(model: BinaryVAE, dataset: Dataset) -> None:
@@ -111,24 +145,30 @@ def _check_on_images(model: BinaryVAE, dataset: Dataset) -> None:
         )
     if model.likelihood is not None:
         model.likelihood.check_levels(dataset.levels)
-    device = model.prior.device
-    images = dataset.train[:2].to(device)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
-        x = observe(images, dataset.levels, bits=model.sees_bits).expand(model.replicas, -1, -1)
-        try:
-            logits = model.encode(x)
-            weights = model.log_weights(model.latent(logits).sample(3), x, logits)
-        except Exception as error:
-            raise ValueError(
-                f"the model {name_of(model)!r} cannot be applied to images {list(x.shape)} (replicas, images, pixels) "
-                f"of {dataset.name}: {error}"
-            ) from error
+    x, logits, weights = _try_on_images(model, dataset)
     expected = ((*x.shape[:-1], *model.event_shape), (3, *x.shape[:-1]))
     if (tuple(logits.shape), tuple(weights.shape)) != expected:
         raise ValueError(
             f"the model {name_of(model)!r} must return logits {list(expected[0])} and log-weights {list(expected[1])} "
             f"for images {list(x.shape)} and 3 samples, got {list(logits.shape)} and {list(weights.shape)}"
         )
+    check_registered(model, (logits, weights))
+
+
+def _try_on_images(model: BinaryVAE, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
+    """Return two images as a model sees them, its logits, and its log-weights of three samples."""
+    images = dataset.train[:2].to(model.prior.device)
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
+        x = observe(images, dataset.levels, bits=model.sees_bits).expand(model.replicas, -1, -1)
+        try:
+            logits = model.encode(x)
+            samples = model.latent(logits.detach()).sample(3)
+            return x, logits, model.log_weights(samples, x, logits)
+        except (Exception, SystemExit) as error:
+            raise ValueError(
+                f"the model {name_of(model)!r} cannot be applied to images {list(x.shape)} (replicas, images, pixels) "
+                f"of {dataset.name}: {described(error)}"
+            ) from error
 
 
 def _blank_like(run: Run, config: TrainConfig, dataset: Dataset, model: BinaryVAE | MakeModel | None) -> BinaryVAE:

@@ -27,7 +27,7 @@ from arms.bench.progress import Bars
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import locked
 from arms.bench.runs.live_run import LiveRun, Notify, OnRecord, check_survivors, unfinished
-from arms.bench.runs.loading import MakeModel, own_data, own_model
+from arms.bench.runs.loading import MakeModel, check_start, own_data, own_model
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TrainOptions, train_ensemble
 from arms.bench.runs.memory import free_memory, is_out_of_memory
 from arms.bench.training.engine import Execution
@@ -90,6 +90,8 @@ def train(
     if model is not None:
         data = data or load(config.dataset, data_dir)
         config, own = own_model(config, model, data)
+        if not Run(directory).step():  # otherwise the weights come from a checkpoint
+            check_start(own, data)
         options = replace(options, model=own)
     with Bars(on_stderr=True) as bars:
         config = _on(data, config)
