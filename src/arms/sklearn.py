@@ -8,15 +8,21 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, as_positive
 from arms.draws import attach, draw
 from arms.estimators import Estimator
+
+try:
+    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.feature_selection import SelectorMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"arms.sklearn needs scikit-learn: pip install 'arms-grad[sklearn]' ({error})", name=error.name
+    ) from None
 
 __all__ = ["SubsetSelector"]
 
@@ -32,6 +38,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
     A subset is b ~ Bernoulli(sigmoid(logits)), one bit per feature. The logits descend along an unbiased estimate of
     the gradient of E[log RSS(b)], several searches side by side; the sum of the probabilities is held at the size that
     is asked for. The best subset that each has seen is then improved by exchanging single features while that helps.
+    The units of features and targets do not matter, except that outputs with larger numbers count for more.
 
     Args:
         n_features_to_select: How many features; a float between 0 and 1 is a share of them. With None, the criterion
@@ -93,12 +100,16 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             X: `[rows, features]`.
             y: `[rows]`, or `[rows, outputs]`, of which one subset then serves all.
         """
+        if hasattr(y, "toarray"):
+            raise ValueError("y must be a dense array, got a sparse one: call y.toarray()")
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2)
         size = self._size(X.shape[1])
-        rows = X - X.mean(0), (y - y.mean(0)).reshape(len(y), -1)
-        regressions = Regressions.of(*rows)
+        features, targets = Centred.of(X), Centred.of(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
+        # Outputs keep their relative units: the subset has the smallest sum of their squared errors.
+        units = targets.exponents - targets.exponents.max()
+        regressions = Regressions.of(features.values, np.ldexp(targets.values, units))
         limit = size or max(1, min(X.shape[1], len(X) // 2))
-        cost = self._cost(len(X), rows[1].shape[1], X.shape[1], limit)
+        cost = self._cost(len(X), targets.values.shape[1], X.shape[1], limit)
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         masks, logits = self._search(regressions, cost, size, limit, torch.Generator().manual_seed(int(seed)))
         if self.exchange:
@@ -106,7 +117,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         best = int(cost(regressions.unexplained(masks), masks.sum(-1)).argmin())
         self.support_ = masks[best].numpy() > 0
         self.probabilities_ = logits[best].sigmoid().numpy()
-        self._fit_coefficients(X, y, *rows)
+        self._fit_coefficients(features, targets, y.ndim == 1)
         return self
 
     def predict(self, X: Any) -> Any:
@@ -188,11 +199,47 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
     def _budget(self) -> int | None:
         return None if isinstance(self.estimator, Estimator) else self.num_samples
 
-    def _fit_coefficients(self, X: Any, y: Any, rows: Any, targets: Any) -> None:
-        found = np.zeros((targets.shape[1], X.shape[1]))
-        found[:, self.support_] = np.linalg.lstsq(rows[:, self.support_], targets, rcond=None)[0].T
-        self.coef_ = found[0] if y.ndim == 1 else found
-        self.intercept_ = y.mean(0) - X.mean(0) @ self.coef_.T
+    def _fit_coefficients(self, features: "Centred", targets: "Centred", one_output: bool) -> None:
+        norms = np.sqrt((features.values**2).sum(0))
+        used = self.support_ & (norms > 0)  # a constant column has the coefficient zero
+        # With columns of length one, no feature is dropped for being small in its units.
+        units = features.values[:, used] / norms[used]
+        weights = np.linalg.lstsq(units, targets.values, rcond=None)[0].T / norms[used]
+        coefficients = np.zeros((targets.values.shape[1], len(norms)))
+        with np.errstate(over="ignore", under="ignore"):
+            coefficients[:, used] = np.ldexp(weights, targets.exponents[:, None] - features.exponents[used])
+            intercept = np.ldexp(targets.means - weights @ features.means[used], targets.exponents)
+        vanished = (coefficients[:, used] == 0) & (weights != 0)
+        if vanished.any() or not (np.isfinite(coefficients).all() and np.isfinite(intercept).all()):
+            raise ValueError(
+                "coefficients must be neither too large nor too small for floating-point numbers, got some that are: "
+                "measure X or y in other units"
+            )
+        self.coef_ = coefficients[0] if one_output else coefficients
+        self.intercept_ = intercept[0] if one_output else intercept
+
+
+@dataclass(frozen=True)
+class Centred:
+    """Columns in units in which their largest value is below one, minus their means."""
+
+    values: Any  # [rows, columns]
+    means: Any  # [columns], in the same units
+    exponents: Any  # [columns]: the unit of a column is two to this power, which changes no digit
+
+    @classmethod
+    def of(cls, columns: Any) -> "Centred":
+        """Centre columns of any size, without an overflow of their sums or squares."""
+        exponents = np.frexp(np.abs(columns).max(0))[1]
+        small = np.ldexp(columns, -exponents)
+        means = small.mean(0)
+        values = small - means
+        # Where the spread is tiny relative to the mean, the mean's rounding error counts.
+        error, spread = values.mean(0), values.std(0)
+        error = np.where(np.abs(error) > 1e-10 * spread, error, 0.0)
+        # What is left of a constant column is rounding.
+        values = np.where(spread > 10 * np.finfo(np.float64).eps, values - error, 0.0)
+        return cls(values, means + error, exponents)
 
 
 @dataclass(frozen=True)
@@ -206,9 +253,9 @@ class Regressions:
 
     @classmethod
     def of(cls, X: Any, y: Any) -> "Regressions":
-        """Of centred features and targets."""
+        """Of centred features and targets, whose squares neither overflow nor vanish."""
         scale, total = np.sqrt((X**2).sum(0)), math.sqrt((y**2).sum())
-        scaled = torch.from_numpy(X / np.where(scale > 1e-12, scale, 1.0))
+        scaled = torch.from_numpy(X / np.where(scale > 0, scale, 1.0))
         return cls(scaled.mT @ scaled, scaled.mT @ torch.from_numpy(y / (total or 1.0)))
 
     def unexplained(self, masks: Tensor) -> Tensor:

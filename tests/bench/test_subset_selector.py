@@ -1,10 +1,13 @@
 """SubsetSelector: right in what it computes, exact where all subsets can be tried, and a scikit-learn estimator."""
 
+import importlib
 import itertools
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from sklearn.datasets import load_diabetes, make_regression
 from sklearn.linear_model import LinearRegression
@@ -183,3 +186,100 @@ def test_probabilities_add_up_to_the_size(size: float) -> None:
     assert torch.allclose(
         with_expected_size(logits, size).sigmoid().sum(-1), torch.tensor(size, dtype=torch.float64), atol=1e-5
     )
+
+
+# ---- units
+
+
+def exact() -> tuple[Any, Any]:
+    X = np.random.default_rng(0).normal(size=(80, 8))
+    return X, X[:, 1] - 2 * X[:, 5]
+
+
+@pytest.mark.parametrize("size", [2, None])
+@pytest.mark.parametrize("unit", [1e-300, 1e-14, 1e100, 1e154, 1e300])
+def test_units_of_a_feature_do_not_matter(unit: float, size: int | None) -> None:
+    X, y = exact()
+    X[:, 5] *= unit
+    selector = SubsetSelector(size, max_iter=60, random_state=0).fit(X, y)
+    assert selector.get_support(indices=True).tolist() == [1, 5]
+    assert np.allclose(selector.coef_[[1, 5]], [1, -2 / unit], rtol=1e-9)
+    assert np.allclose(selector.predict(X), y)
+
+
+@pytest.mark.parametrize(
+    ("unit_of_x", "unit_of_y"), [(1e-14, 1), (1, 1e-300), (1, 1e307), (1e200, 1e200), (1e-308, 1e-308)]
+)
+def test_units_of_all_features_and_of_the_target_do_not_matter(unit_of_x: float, unit_of_y: float) -> None:
+    X, y = exact()
+    plain = SubsetSelector(2, max_iter=60, random_state=0).fit(X, y)
+    selector = SubsetSelector(2, max_iter=60, random_state=0).fit(X * unit_of_x, y * unit_of_y)
+    assert np.array_equal(selector.support_, plain.support_)
+    assert np.allclose(selector.probabilities_, plain.probabilities_)
+    assert np.allclose(selector.predict(X * unit_of_x) / unit_of_y, y)
+
+
+def test_powers_of_two_change_no_digit() -> None:
+    X, y = correlated()
+    plain = SubsetSelector(3, max_iter=20, random_state=0).fit(X, y)
+    other = SubsetSelector(3, max_iter=20, random_state=0).fit(X * 2.0**900, y * 2.0**900)
+    assert np.array_equal(plain.probabilities_, other.probabilities_)
+
+
+def test_outputs_in_units_of_their_own() -> None:
+    X, y = exact()
+    selector = SubsetSelector(2, max_iter=60, random_state=0).fit(X, np.stack([y * 1e300, y * 1e-300], 1))
+    assert selector.get_support(indices=True).tolist() == [1, 5]
+    assert np.allclose(selector.predict(X) / [1e300, 1e-300], y[:, None])
+
+
+@pytest.mark.parametrize("units", [(1e-300, 1e300), (1e300, 1e-300)])
+def test_coefficients_that_are_no_floats_are_refused(units: tuple[float, float]) -> None:
+    X, y = exact()
+    with pytest.raises(
+        ValueError, match=r"coefficients must be neither too large nor too small .*: measure X or y in other"
+    ):
+        SubsetSelector(2, max_iter=60, random_state=0).fit(X * units[0], y * units[1])
+
+
+def test_a_large_constant_is_a_constant() -> None:
+    """Its mean is not exactly itself: what is left is rounding, and nothing to select by."""
+    X, y = exact()
+    X[:, 0], X[:, 2] = 1e6 / 3, 0.1
+    selector = SubsetSelector(8, max_iter=20, random_state=0).fit(X, y)
+    assert selector.coef_[0] == selector.coef_[2] == 0
+    constant = SubsetSelector(1, max_iter=20, random_state=0).fit(X, np.full(80, 1e6 / 3))
+    assert not constant.coef_.any()
+
+
+def test_large_offsets_cost_no_more_digits_than_the_data_has_lost() -> None:
+    X, y = exact()
+    shifted = X + 1e14  # steps of 1/64 are left
+    selector = SubsetSelector(2, max_iter=60, random_state=0).fit(shifted, y)
+    fit = LinearRegression().fit(shifted[:, [1, 5]] - 1e14, y)
+    assert selector.get_support(indices=True).tolist() == [1, 5]
+    assert np.allclose(selector.coef_[[1, 5]], fit.coef_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kinds", [(np.float32, np.float32), (np.float64, np.float32), (np.float32, np.int64)])
+def test_other_kinds_of_numbers(kinds: tuple[Any, Any]) -> None:
+    X, y = exact()
+    selector = SubsetSelector(2, max_iter=60, random_state=0).fit(X.astype(kinds[0]), (100 * y).astype(kinds[1]))
+    assert selector.get_support(indices=True).tolist() == [1, 5]
+
+
+def test_targets_that_are_no_dense_numbers_are_refused() -> None:
+    X, y = exact()
+    with pytest.raises(ValueError, match=r"y must be a dense array, got a sparse one: call y.toarray\(\)"):
+        SubsetSelector(2).fit(X, scipy.sparse.csr_matrix(y[:, None]))
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        SubsetSelector(2).fit(X, np.full(80, "a"))
+
+
+def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.delitem(sys.modules, "arms.sklearn")
+    with pytest.raises(
+        ModuleNotFoundError, match=r"arms.sklearn needs scikit-learn: pip install 'arms-grad\[sklearn\]'"
+    ):
+        importlib.import_module("arms.sklearn")
