@@ -38,7 +38,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
     A subset is b ~ Bernoulli(sigmoid(logits)), one bit per feature. The logits descend along an unbiased estimate of
     the gradient of E[log RSS(b)], several searches side by side; the sum of the probabilities is held at the size that
     is asked for. The best subset that each has seen is then improved by exchanging single features while that helps.
-    The units of features and targets do not matter, except that outputs with larger numbers count for more.
+    Units do not matter, except that outputs with larger numbers count for more.
 
     Args:
         n_features_to_select: How many features; a float between 0 and 1 is a share of them. With None, the criterion
@@ -104,8 +104,9 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             raise ValueError("y must be a dense array, got a sparse one: call y.toarray()")
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2)
         size = self._size(X.shape[1])
-        features, targets = Centred.of(X), Centred.of(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
-        # Outputs keep their relative units: the subset has the smallest sum of their squared errors.
+        features = Centred.of(X)
+        targets = Centred.of(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
+        # Outputs keep their relative units: the sum of their squared errors is what counts.
         units = targets.exponents - targets.exponents.max()
         regressions = Regressions.of(features.values, np.ldexp(targets.values, units))
         limit = size or max(1, min(X.shape[1], len(X) // 2))
@@ -207,13 +208,14 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         weights = np.linalg.lstsq(units, targets.values, rcond=None)[0].T / norms[used]
         coefficients = np.zeros((targets.values.shape[1], len(norms)))
         with np.errstate(over="ignore", under="ignore"):
-            coefficients[:, used] = np.ldexp(weights, targets.exponents[:, None] - features.exponents[used])
+            exponents = targets.exponents[:, None] - features.exponents[used]
+            coefficients[:, used] = np.ldexp(weights, exponents)
             intercept = np.ldexp(targets.means - weights @ features.means[used], targets.exponents)
         vanished = (coefficients[:, used] == 0) & (weights != 0)
         if vanished.any() or not (np.isfinite(coefficients).all() and np.isfinite(intercept).all()):
             raise ValueError(
-                "coefficients must be neither too large nor too small for floating-point numbers, got some that are: "
-                "measure X or y in other units"
+                "coefficients must be neither too large nor too small for floating-point numbers, got "
+                "some that are: measure X or y in other units"
             )
         self.coef_ = coefficients[0] if one_output else coefficients
         self.intercept_ = intercept[0] if one_output else intercept

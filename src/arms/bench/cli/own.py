@@ -47,7 +47,7 @@ def find_model(name: str | None) -> Callable[..., Any] | None:
 
 @contextmanager
 def naming_the_model(name: str | None) -> Iterator[None]:
-    """Turn every exception of a user's own model, if there is one, into a `ValueError` that names it.
+    """Turn an exception of a user's own model, if there is one, into a `ValueError` that names it.
 
     Errors that are one line already, about values and files, stay as they are.
     """
@@ -59,6 +59,6 @@ def naming_the_model(name: str | None) -> Iterator[None]:
         if name is None:
             raise
         raise ValueError(
-            f"the model {name} must run without an error, got {described(error)}: call it in Python to see where "
-            "that is raised"
+            f"the model {name} must run without an error, got {described(error)}: call it in Python "
+            "to see where that is raised"
         ) from error

@@ -10,7 +10,15 @@ from torch import Generator, Tensor
 from arms.arguments import as_count
 from arms.noise import indicator
 
-__all__ = ["SPLITS", "Dataset", "TrainingImages", "binarize", "check_same_shape_and_levels", "observe", "split_of"]
+__all__ = [
+    "SPLITS",
+    "Dataset",
+    "TrainingImages",
+    "binarize",
+    "check_same_shape_and_levels",
+    "observe",
+    "split_of",
+]
 
 SPLITS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "training"),

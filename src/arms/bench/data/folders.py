@@ -57,11 +57,12 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
     every = [image for part in images.values() for image in part]
     _check_one_size(every)
     notes = [COLOUR_NOTE] if any(image.coloured for image in every) else []
-    if all(image.white == 255 for image in every):
-        return {split: np.stack([image.values for image in part]) for split, part in images.items()}, "".join(notes)
-    # Each file is scaled by its own range, so that files of 1, 8 and 16 bits can be mixed.
-    scaled = {split: np.stack([image.fractions() for image in part]) for split, part in images.items()}
-    return scaled, "; ".join([*notes, DEPTH_NOTE])
+    deep = any(image.white != 255 for image in every)
+    parts = {}
+    for split, part in images.items():
+        # Each file is scaled by its own range, so that files of 1, 8 and 16 bits can be mixed.
+        parts[split] = np.stack([image.fractions() if deep else image.values for image in part])
+    return parts, "; ".join([*notes, DEPTH_NOTE] if deep else notes)
 
 
 def in_words(shape: Sequence[int]) -> str:
@@ -78,8 +79,8 @@ def _check_one_size(images: Sequence[_Image]) -> None:
     for image in images:
         if image.values.shape != first.values.shape:
             raise ValueError(
-                f"all images must have one size, got {in_words(first.values.shape)} in {first.path} "
-                f"and {in_words(image.values.shape)} in {image.path}: resize them"
+                f"all images must have one size, got {in_words(first.values.shape)} in "
+                f"{first.path} and {in_words(image.values.shape)} in {image.path}: resize them"
             )
 
 
@@ -133,7 +134,7 @@ def _image_files(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder, onerror=_fail, followlinks=True):
         for link in (path for name in folders if (path := Path(place, name)).is_symlink()):
             _check_no_loop(link, folder)
-        found += [Path(place, name) for name in names if Path(name).suffix.lower() in IMAGE_SUFFIXES]
+        found += [Path(place, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     if other := [path for path in found if not path.is_file()]:
         raise ValueError(f"{other[0]} must be an image file, got a broken link or a device: remove it")
     return sorted(found)
@@ -162,7 +163,8 @@ def _read_image(path: Path) -> _Image:
     # A camera's MPO file is a photograph with previews. In all other formats every frame counts.
     if frames > 1 and image.format != "MPO":
         raise ValueError(f"{path} must be one image, got {frames} frames: save each as its own file")
-    values, white, transparent = _deep_values(path, image) if image.mode in DEEP_MODES else _grey_values(path, image)
+    read = _deep_values if image.mode in DEEP_MODES else _grey_values
+    values, white, transparent = read(path, image)
     if transparent:
         raise ValueError(f"{path} must be opaque, got transparent pixels: put it on a background first")
     return _Image(path, values, white, image.mode not in GREY_MODES)
@@ -186,11 +188,13 @@ def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
     values: Array = np.asarray(image)
     if image.format == "TIFF" and image.mode.startswith("I;16"):
         white = int(2 ** image.tag_v2[BITS_PER_SAMPLE][0] - 1)
-        return (white - values if image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO else values), white, False
+        if image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO:
+            values = white - values
+        return values, white, False
     if image.format in ("PNG", "PPM") and image.mode != "F":
         return values, 65535, "transparency" in image.info
     raise ValueError(
         f"{path} must have pixels of 1, 8 or 16 bits, got {image.format} pixels of mode "
-        f"{image.mode}, for which the file does not say what is white: save it with 8 bits, or give "
-        "the pixels as an array of numbers from 0 to 1"
+        f"{image.mode}, for which the file does not say what is white: save it with 8 bits, or "
+        "give the pixels as an array of numbers from 0 to 1"
     )

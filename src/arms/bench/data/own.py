@@ -28,7 +28,7 @@ __all__ = ["as_dataset", "is_path", "read_own"]
 Array: TypeAlias = NDArray[Any]
 
 HELD_OUT = 0.1
-"""Share of the images that becomes the validation set if there is none, and likewise the test set."""
+"""Share of the images that becomes the validation set if there is none; the same for the test set."""
 GREY_MODES = ("1", "L", "I", "I;16", "I;16B", "I;16L", "F")
 """Kinds of pixels of a Pillow image that are one number each, and not an index of a palette."""
 
@@ -112,8 +112,14 @@ def _digest(dataset: Dataset) -> str:
     return digest.hexdigest()[:8]
 
 
-def _build(parts: Mapping[str, Array], name: str, levels: int | None, note: str = "", what: str = "") -> Dataset:
-    """Return images `[images, height, width]` of some splits as a data set; errors call it `what`."""
+def _build(
+    parts: Mapping[str, Array],
+    name: str,
+    levels: int | None,
+    note: str = "",
+    what: str = "",
+) -> Dataset:
+    """Return images `[images, height, width]` of splits as a data set; errors call it `what`."""
     what = what or name
     sizes = {part.shape[1:] for part in parts.values()}
     if len(sizes) > 1:
@@ -126,7 +132,11 @@ def _build(parts: Mapping[str, Array], name: str, levels: int | None, note: str 
     return Dataset(name, rows["train"], rows["valid"], rows["test"], height, width, levels=levels, note=note)
 
 
-def _as_whole_numbers(parts: Mapping[str, Array], what: str, levels: int | None) -> tuple[dict[str, Array], int]:
+def _as_whole_numbers(
+    parts: Mapping[str, Array],
+    what: str,
+    levels: int | None,
+) -> tuple[dict[str, Array], int]:
     """Return the images as uint8, and the number of levels."""
     tops = {split: float(part.max()) for split, part in parts.items()}
     largest = max(tops.values())
@@ -151,8 +161,8 @@ def _as_whole_numbers(parts: Mapping[str, Array], what: str, levels: int | None)
         return whole, 1 if largest <= 1 else 255
     if largest > as_count(levels, 1, "levels"):
         raise ValueError(
-            f"the pixels of {what} must be whole numbers from 0 to levels = {levels}, got {largest:g}: "
-            f"try levels={largest:g}"
+            f"the pixels of {what} must be whole numbers from 0 to levels = {levels}, got "
+            f"{largest:g}: try levels={largest:g}"
         )
     return whole, levels
 
@@ -185,8 +195,8 @@ def _by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
             found[split] = source[keys[0]]
     if not found:
         raise ValueError(
-            f"{what} must be split into train, valid and test, got {', '.join(map(str, source)) or 'nothing'}: "
-            "rename them"
+            f"{what} must be split into train, valid and test, got "
+            f"{', '.join(map(str, source)) or 'nothing'}: rename them"
         )
     return found
 
@@ -194,7 +204,8 @@ def _by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
 def _split_of_key(key: object) -> str | None:
     """Return the split of an array called `train`, `x_train` or `train_images`, and so on."""
     name = str(key).lower()
-    return split_of(name) or split_of(name.removeprefix("x_")) or split_of(name.removesuffix("_images"))
+    forms = (name, name.removeprefix("x_"), name.removesuffix("_images"))
+    return next((split for split in map(split_of, forms) if split), None)
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Array], int | None]:
@@ -283,7 +294,7 @@ def _as_array(images: Any, what: str) -> Array:
             f"the images of {what} must be grey, got mode {mode}: turn colours into grey values, image.convert('L')"
         )
     try:
-        array = images.detach().cpu().numpy() if isinstance(images, torch.Tensor) else np.asanyarray(images)
+        array = np.asanyarray(images.detach().cpu() if isinstance(images, torch.Tensor) else images)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{what} must hold dense arrays of integers or floats, got {described(error)}: convert them"

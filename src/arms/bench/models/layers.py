@@ -1,4 +1,4 @@
-"""Layers whose parameters have a leading replica axis, and modules called with other tensors than their own."""
+"""Layers whose parameters have a leading replica axis, and calls of modules with other tensors."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -66,13 +66,16 @@ def buffer_places(module: nn.Module) -> dict[str, Tensor]:
 
 
 def call_with(
-    module: nn.Module, tensors: dict[str, Tensor], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    module: nn.Module,
+    tensors: dict[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
 ) -> Any:
     """Call a module with other tensors in its places.
 
     PyTorch's own search for ties would leave them in a layer that is used twice, after the call.
     """
-    return torch.func.functional_call(module, tensors, tuple(args), dict(kwargs or {}), tie_weights=False)
+    return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
 
 
 def _tensors_in(places: Sequence[tuple[str, Mapping[str, Tensor | None]]]) -> dict[str, Tensor]:

@@ -88,7 +88,7 @@ class ReplicaModules(nn.Module):
             after = dict(before)
             outputs.append(call_with(self.module, after, (rows,)))
             for place, buffer in buffers.items():
-                if after[place] is not before[place]:  # assigned anew by the module, not changed in place
+                if after[place] is not before[place]:  # assigned anew, not changed in place
                     buffer[replica] = after[place].detach()
         return torch.stack(outputs, -3)
 
@@ -117,8 +117,8 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> BinaryVA
         return _side_by_side(models)
     except Exception as error:  # a module that cannot be copied, for example a scripted one
         raise ValueError(
-            f"the replicas of this model cannot be put side by side ({described(error)}): train it with "
-            "one replica, several times"
+            f"the replicas of this model cannot be put side by side ({described(error)}): train it "
+            "with one replica, several times"
         ) from error
 
 
@@ -174,13 +174,13 @@ def check_savable(model: nn.Module) -> None:
             raise ValueError(f"every lazy layer of a model must be used, got {name} without a size: remove it")
         if not isinstance(value, Tensor) or name.endswith("_extra_state"):
             raise ValueError(
-                f"the state of a model must be parameters and buffers, got {name} from get_extra_state: keep it in "
-                "a buffer"
+                f"the state of a model must be parameters and buffers, got {name} from "
+                "get_extra_state: keep it in a buffer"
             )
         if value.layout != torch.strided or value.is_nested:
             raise ValueError(
-                f"parameters and buffers of a model must be dense, got {name} of layout {value.layout}: "
-                "call .to_dense() on it, or register it with persistent=False"
+                f"parameters and buffers of a model must be dense, got {name} of layout "
+                f"{value.layout}: call .to_dense() on it, or register it with persistent=False"
             )
 
 
@@ -190,16 +190,16 @@ def check_finite(model: nn.Module) -> None:
         if not parameter.isfinite().all():
             got = "NaN" if parameter.isnan().any() else "infinite numbers"
             raise ValueError(
-                f"the weights of a model must be finite before the first step, got {got} in {name}: check how it "
-                "is initialised"
+                f"the weights of a model must be finite before the first step, got {got} in "
+                f"{name}: check how it is initialised"
             )
 
 
 def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
-    """Raise if outputs of a model depend on a tensor that requires a gradient but is not its parameter.
+    """Raise if outputs of a model depend on a tensor that requires a gradient but is no parameter.
 
-    Such a tensor would never be trained: a layer in a Python list, for example, or one that a function
-    refers to.
+    Such a tensor would never be trained. Examples are a layer in a Python list, and a layer that
+    only a function refers to.
     """
     known = {id(parameter) for parameter in model.parameters()}
     nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
@@ -209,9 +209,10 @@ def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor) and id(leaf) not in known:
             raise ValueError(
-                "everything that a model learns must be a parameter of its modules, got a tensor of shape "
-                f"{list(leaf.shape)} that requires a gradient and is not: make the encoder and the decoder "
-                "modules that hold it, with nn.ModuleList for lists, or freeze it by requires_grad_(False)"
+                "everything that a model learns must be a parameter of its modules, got a tensor of "
+                f"shape {list(leaf.shape)} that requires a gradient and is not: make the encoder "
+                "and the decoder modules that hold it, with nn.ModuleList for lists, or freeze it "
+                "by requires_grad_(False)"
             )
         following = {after for after, _ in node.next_functions if after is not None} - seen
         seen |= following
@@ -239,7 +240,8 @@ def _check_alike(models: Sequence[BinaryVAE]) -> None:
     """Raise if models made for different replicas cannot be put side by side."""
     tensors = [dict(_shared_tensors(model)) for model in models]
     names = [name for shared in tensors[0] for name in shared]
-    if others := [name for name in names if name not in WIDE and not name.startswith(("encoder.", "decoder."))]:
+    inside = ("encoder.", "decoder.")
+    if others := [name for name in names if name not in WIDE and not name.startswith(inside)]:
         raise ValueError(
             f"replicas of a model are put side by side by its encoder, decoder and prior, and it has {others[0]} "
             "besides: train it with one replica, or move that into the encoder or the decoder"
@@ -251,8 +253,8 @@ def _check_alike(models: Sequence[BinaryVAE]) -> None:
         for name, value in vars(first).items():
             if any(_differ(value, vars(other).get(name)) for other in rest):
                 raise ValueError(
-                    "tensors that differ between replicas must be parameters or buffers, got the attribute "
-                    f"{name} of {type(first).__name__}: register it as a buffer"
+                    "tensors that differ between replicas must be parameters or buffers, got the "
+                    f"attribute {name} of {type(first).__name__}: register it as a buffer"
                 )
 
 
@@ -261,16 +263,16 @@ def _check_ties(tensors: Mapping[tuple[str, ...], Tensor]) -> None:
     for names in tensors:
         if len(names) > 1 and set(WIDE) & set(names):
             raise ValueError(
-                f"the prior of a model must not be shared, got {' and '.join(names)}: train it with one replica, "
-                "several times"
+                f"the prior of a model must not be shared, got {' and '.join(names)}: train it with "
+                "one replica, several times"
             )
     memory: dict[int, str] = {}
     for (name, *_), tensor in tensors.items():
         start = tensor.data_ptr() if isinstance(tensor, nn.Parameter) else 0
         if start and (other := memory.setdefault(start, name)) != name:
             raise ValueError(
-                f"tied weights must be one and the same parameter, got {other} and {name} that share only their "
-                "memory: assign the parameter itself, without .data"
+                f"tied weights must be one and the same parameter, got {other} and {name} that "
+                "share only their memory: assign the parameter itself, without .data"
             )
 
 
@@ -278,13 +280,13 @@ def _differ(one: object, other: object) -> bool:
     """Whether an attribute of a module is a constant tensor, and another one in another replica."""
     if not isinstance(one, Tensor) or one.requires_grad or one.layout != torch.strided:
         return False
-    return not (
-        isinstance(other, Tensor) and (one.shape, one.dtype) == (other.shape, other.dtype) and torch.equal(one, other)
-    )
+    if not isinstance(other, Tensor) or (one.shape, one.dtype) != (other.shape, other.dtype):
+        return True
+    return not torch.equal(one, other)
 
 
 def _side_by_side(models: Sequence[BinaryVAE]) -> BinaryVAE:
-    """Return models of one replica each as one; tensors that are shared in each of them stay shared."""
+    """Return models of one replica each as one model; tensors that they share stay shared."""
     wide = copy.deepcopy(models[0])
     every = [dict(_shared_tensors(model)) for model in models]
     for names in every[0]:
@@ -315,7 +317,7 @@ def _reshaped(module: AnyModule, change: Callable[[str, Tensor], Tensor]) -> Any
 
 
 def _shared_tensors(module: nn.Module) -> list[tuple[tuple[str, ...], Tensor]]:
-    """Return every parameter and buffer of a module once, with the names of all places that hold it."""
+    """Return every parameter and buffer of a module once, with the names of all its places."""
     found: dict[int, tuple[list[str], Tensor]] = {}
     for name, tensor in chain(parameter_places(module).items(), buffer_places(module).items()):
         found.setdefault(id(tensor), ([], tensor))[0].append(name)
@@ -331,7 +333,8 @@ def _put(module: nn.Module, names: Sequence[str], tensor: Tensor) -> None:
         if own in owner._parameters:
             before = owner._parameters[own]
             assert before is not None
-            parameter = parameter if parameter is not None else nn.Parameter(tensor, before.requires_grad)
+            if parameter is None:
+                parameter = nn.Parameter(tensor, before.requires_grad)
             owner.register_parameter(own, parameter)
         else:
             owner._buffers[own] = tensor if parameter is None else parameter

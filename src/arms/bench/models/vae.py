@@ -234,5 +234,5 @@ def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a module as a function whose parameters are constants, so that only its arguments have a graph."""
     if not isinstance(function, nn.Module):
         return function
-    constants = {place: parameter.detach() for place, parameter in parameter_places(function).items()}
+    constants = {place: weight.detach() for place, weight in parameter_places(function).items()}
     return lambda *args, **kwargs: call_with(function, constants, args, kwargs)

@@ -119,8 +119,8 @@ def check_start(model: BinaryVAE, dataset: Dataset) -> None:
     if not weights.isfinite().all():
         got = "NaN" if weights.isnan().any() else "infinite ones"
         raise ValueError(
-            f"the model {name_of(model)!r} must return finite log-weights before the first step, got {got} for "
-            f"images of {dataset.name}: check its initial weights and its likelihood"
+            f"the model {name_of(model)!r} must return finite log-weights before the first step, got "
+            f"{got} for images of {dataset.name}: check its initial weights and its likelihood"
         )
 
 
@@ -131,8 +131,8 @@ def _made(make: MakeModel, dataset: Dataset) -> object:
     except (Exception, SystemExit) as error:
         name = getattr(make, "__qualname__", type(make).__name__)
         raise ValueError(
-            f"the function {name!r} must return a BinaryVAE for {dataset.name}, got {described(error)}: call it in "
-            "Python to see where that is raised"
+            f"the function {name!r} must return a BinaryVAE for {dataset.name}, got "
+            f"{described(error)}: call it in Python to see where that is raised"
         ) from error
 
 
@@ -166,8 +166,8 @@ def _try_on_images(model: BinaryVAE, dataset: Dataset) -> tuple[Tensor, Tensor, 
             return x, logits, model.log_weights(samples, x, logits)
         except (Exception, SystemExit) as error:
             raise ValueError(
-                f"the model {name_of(model)!r} cannot be applied to images {list(x.shape)} (replicas, images, pixels) "
-                f"of {dataset.name}: {described(error)}"
+                f"the model {name_of(model)!r} cannot be applied to images {list(x.shape)} "
+                f"(replicas, images, pixels) of {dataset.name}: {described(error)}"
             ) from error
 
 
