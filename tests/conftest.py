@@ -1,6 +1,7 @@
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,11 @@ from hypothesis import settings
 
 from arms.bench.data import Dataset, load
 
+# What tests and their child processes print is the same on every terminal, and in every locale.
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+os.environ["PYTHONIOENCODING"] = "utf-8"
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its interpreter runs the kernels on a CPU
 
@@ -18,6 +24,39 @@ if not torch.cuda.is_available():
 torch.set_num_threads(1)
 settings.register_profile("arms", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("arms")
+
+
+def pytest_configure() -> None:
+    if not __debug__:
+        raise pytest.UsageError("the tests need assert statements: unset PYTHONOPTIMIZE, and run python without -O")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let signals come to the tests of signals and to their child processes.
+
+    Processes in the background of a script ignore Ctrl-C, and hand that on to their children.
+    """
+    if item.get_closest_marker("signals") is None:
+        return (yield)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        return (yield)
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+
+
+@pytest.fixture(autouse=True)
+def _forget_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget the modules that a test has imported from its folder: the next test may have one of the same name."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    folder = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(folder):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +72,7 @@ def digits(all_digits: Dataset) -> Dataset:
 
 
 @pytest.fixture
-def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Say]:
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
     """Run a command in an empty folder; return its exit code, and what it said.
 
     In this process, which is quicker by the import of torch; that of a real one is the same function.
@@ -41,8 +80,6 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     from arms.bench.cli import main  # needs packages that the library's own tests do without
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["arms", *words])
@@ -54,7 +91,4 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         said = capsys.readouterr()
         return code, said.out, said.err
 
-    yield call
-    for name in set(sys.modules) - before:  # the next test has a module of that name, too
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    return call

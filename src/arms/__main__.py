@@ -1,6 +1,6 @@
 """`python -m arms` is the command `arms`."""
 
-from arms.bench.cli import main
+from arms_command import main
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,7 @@
-"""Numbers of a run's replicas as text: mean and standard deviation, and how many replicas they are taken over."""
+"""Numbers of a run's replicas as text, with how many replicas they are taken over; and names from files as text."""
 
 import math
+import re
 from collections.abc import Sequence
 from statistics import mean, stdev
 
@@ -14,11 +15,17 @@ __all__ = [
     "format_number",
     "format_survivors",
     "is_drawable",
+    "printable",
+    "tidy_name",
 ]
 
 NO_REPLICA_LEFT = "no replica left"
 LARGEST = 1e100
 """Beyond it squares overflow: a number that size is as good as infinite."""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Every control character but tab and line feed: terminals obey some, and others reverse the text."""
+LONGEST_NAME = 255
+"""In characters. No file system allows a longer name."""
 
 
 def is_drawable(value: float) -> bool:
@@ -73,3 +80,22 @@ def format_survivors(values: Sequence[float | None]) -> str:
     """
     count = len(surviving(values))
     return "" if count == len(values) else f" ({count} of {len(values)} replicas)"
+
+
+def printable(text: str) -> str:
+    r"""Return a text with its control characters written out, so that no terminal obeys them.
+
+    >>> printable("digits\x1b[2J")
+    'digits\\x1b[2J'
+    """
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def tidy_name(name: str) -> str:
+    """Return a name from a file so that it fits into a line: its line breaks written out, and cut if it is absurd.
+
+    >>> tidy_name("my digits\\n"), tidy_name("a" * 80_000)[-25:]
+    ('my digits\\\\n', 'aaa... (80000 characters)')
+    """
+    cut = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
+    return cut.replace("\n", "\\n")

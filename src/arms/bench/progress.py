@@ -25,9 +25,10 @@ class Bars:
 
     def __init__(self, *, on_stderr: bool = False) -> None:
         try:
-            from rich import get_console
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            from arms.bench.terminal import get_console
         except ImportError:
             self._bars = None
             return
@@ -85,8 +86,9 @@ class SweepBar:
     """One bar about a sweep, below the lines that are printed, on a terminal; nothing elsewhere."""
 
     def __init__(self) -> None:
-        from rich import get_console
         from rich.progress import BarColumn, Progress, TextColumn
+
+        from arms.bench.terminal import get_console
 
         console = get_console()
         self._bar = Progress(

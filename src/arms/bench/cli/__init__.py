@@ -3,6 +3,8 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
 
 __all__ = ["main", "verbs"]
 
@@ -37,8 +39,8 @@ def main() -> None:
     try:
         _run()
     except KeyboardInterrupt as stop:  # its message says what was saved, if anything was
-        sys.stderr.write(f"arms: stopped{f'; {stop}: the same command resumes from there' if stop.args else ''}\n")
-        raise SystemExit(143 if type(stop) is not KeyboardInterrupt else 130) from None
+        saved = f"; {stop}: the same command resumes from there" if stop.args else ""
+        _end(f"stopped{saved}", 130 if type(stop) is KeyboardInterrupt else 143)
 
 
 def _run() -> None:
@@ -50,10 +52,7 @@ def _run() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("arms"):
             raise
-        sys.stderr.write(
-            f"arms: the command line needs {error.name}: pip install 'arms-grad[bench]' ('.[bench]' in its folder)\n"
-        )
-        raise SystemExit(2) from None
+        _end(f"the command line needs {error.name}: pip install 'arms-grad[bench]' ('.[bench]' in its folder)", 2)
     if sys.argv[1:] in (["--version"], ["-V"]):
         from arms import __version__
 
@@ -65,12 +64,20 @@ def _run() -> None:
         verb()
         sys.stdout.flush()
     except ValueError as error:
-        sys.stderr.write(f"arms: {error}\n")
-        raise SystemExit(2) from None
+        _end(str(error), 2)
     except BrokenPipeError:  # `| head` has closed its end; Python must not try to write on the way out either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except OSError as error:
         where = f"cannot use {error.filename}: " if error.filename else ""
-        sys.stderr.write(f"arms: {where}{error.strerror or error}: choose another place, or remove the obstacle\n")
-        raise SystemExit(2) from None
+        _end(f"{where}{error.strerror or error}: choose another place, or remove the obstacle", 2)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    """Print why the command ends, as one line that no name in it can disturb, and end it."""
+    from arms.bench.formatting import printable
+
+    line = printable(" ".join(message.splitlines()))
+    with suppress(OSError):  # a log on a full disk, or a reader that has gone: the code still says it
+        sys.stderr.write(f"arms: {line}\n")
+    raise SystemExit(code) from None

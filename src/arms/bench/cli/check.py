@@ -4,13 +4,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
-import rich
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
 from arms import checks
 from arms.arguments import as_count, unknown_name
+from arms.bench.cli.console import print_plain, print_table
 from arms.bench.cli.own import find_attribute
 from arms.checks.estimator import COUNTS
 from arms.couplings import COUPLINGS, Coupling
@@ -66,17 +66,17 @@ def check(
     for finding in verdict.findings:
         word = f"{COLOURS.get(finding.verdict, '[yellow]')}{finding.verdict}"
         table.add_row(finding.name, word, escape(finding.figure))
-    rich.print(table)
+    print_table(table)
     if verdict.not_checked:
-        rich.print(escape(f"Not checked: {'; '.join(verdict.not_checked)}."))
+        print_plain(f"Not checked: {'; '.join(verdict.not_checked)}.")
     if not verdict.passed:
         raise SystemExit(1)
 
 
 def estimators() -> None:
     """List every estimator with its formula and reference; the biased baselines in a table of their own."""
-    rich.print(_listing(ESTIMATORS, "unbiased"))
-    rich.print(_listing(BIASED_ESTIMATORS, "biased: baselines to compare with, in no default comparison"))
+    print_table(_listing(ESTIMATORS, "unbiased"))
+    print_table(_listing(BIASED_ESTIMATORS, "biased: baselines to compare with, in no default comparison"))
 
 
 def _listing(registry: Mapping[str, Callable[[int], Estimator]], title: str) -> Table:

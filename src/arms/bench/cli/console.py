@@ -4,20 +4,29 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import rich
 from rich.markup import escape
+from rich.table import Table
 
-__all__ = ["explaining_missing_packages", "print_markup", "print_paths", "print_plain"]
+from arms.bench.terminal import get_console
+
+__all__ = ["explaining_missing_packages", "print_markup", "print_paths", "print_plain", "print_table"]
 
 
 def print_markup(line: str) -> None:
     """Print a line with rich's markup, unbroken, so that paths in it can be copied."""
-    rich.get_console().print(line, soft_wrap=True)
+    get_console().print(line, soft_wrap=True)
 
 
 def print_plain(line: str) -> None:
     """Print a line as it is: it may contain anything, such as a path with brackets."""
     print_markup(escape(line))
+
+
+def print_table(table: Table) -> None:
+    """Print a table; on a narrow terminal, long words continue on the next line of their cell."""
+    for column in table.columns:
+        column.overflow = "fold"  # the default replaces the rest of a word by "…"
+    get_console().print(table)
 
 
 def print_paths(paths: Sequence[Path]) -> None:

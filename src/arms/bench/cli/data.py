@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
-import rich
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
 from arms.bench import data
-from arms.bench.cli.console import print_plain
+from arms.bench.cli.console import print_plain, print_table
 
 __all__ = ["data_get", "data_list"]
 
@@ -23,7 +22,7 @@ def data_list(data_dir: Path | None = None) -> None:
     table = Table("name", "description", "available", "location")
     for status in data.status(data_dir):
         table.add_row(status.name, status.description, "yes" if status.available else "no", escape(status.where))
-    rich.print(table)
+    print_table(table)
 
 
 def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None) -> None:

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-import rich
 import tyro
 from rich.table import Table
 
-from arms.bench.cli.console import explaining_missing_packages, print_paths, print_plain
+from arms.bench.cli.console import explaining_missing_packages, print_paths, print_plain, print_table
 from arms.bench.cli.parsing import Output, Source
 from arms.bench.config import Precision
 from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs
@@ -24,7 +23,7 @@ def experiments_list() -> None:
     table = Table("name", "what", *(f"runs: {scale}" if scale == SCALES[0] else scale for scale in SCALES))
     for name, experiment in EXPERIMENTS.items():
         table.add_row(name, experiment.description, *(str(len(configs(name, scale)) or "") for scale in SCALES))
-    rich.print(table)
+    print_table(table)
 
 
 def experiments_run(

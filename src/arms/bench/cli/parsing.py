@@ -50,7 +50,8 @@ def parse(verbs: Mapping[str, Callable[..., None]], words: Sequence[str]) -> Cal
         verb = words[0] if words and words[0] in functions else ""
         line = f"{in_one_line(complaint.getvalue(), verb)}; see {f'arms {verb}'.strip()} --help"
         raise ValueError(_as_typed(line, verbs)) from None
-    sys.stderr.write(complaint.getvalue())
+    if warning := complaint.getvalue():
+        sys.stderr.write(warning)
     return call
 
 

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import rich
 import torch
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
 from arms.bench import toy as toy_problem
-from arms.bench.cli.console import explaining_missing_packages, print_markup, print_paths
+from arms.bench.cli.console import explaining_missing_packages, print_markup, print_paths, print_table
 from arms.bench.cli.parsing import Output, Source
 from arms.bench.runs.copies import is_url, local_copies
 from arms.bench.runs.packs import read_pack, run_sources
@@ -70,7 +69,7 @@ def toy(
     table = Table("n", "variance / loorf's", *toy_problem.ESTIMATORS, title="toy problem, mean over p from 0.1 to 0.9")
     for n, curves in by_budget.items():
         _add_budget(table, n, curves)
-    rich.print(table)
+    print_table(table)
     shown = 10 if 10 in num_samples else num_samples[-1]
     paths = toy_problem.ascents(shown, replicas=replicas, generator=generator)
     with explaining_missing_packages():

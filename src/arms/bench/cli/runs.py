@@ -3,19 +3,18 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import rich
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
 from arms.arguments import as_count
 from arms.bench import evaluation
-from arms.bench.cli.console import print_markup, print_plain
+from arms.bench.cli.console import print_markup, print_plain, print_table
 from arms.bench.cli.own import ModelName, OwnData, find_model, naming_the_model
 from arms.bench.cli.parsing import Output, RunPath, Source
 from arms.bench.config import TrainConfig, identity
 from arms.bench.data import observe
-from arms.bench.formatting import format_mean_std
+from arms.bench.formatting import format_mean_std, tidy_name
 from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import BinaryVAE, seeded_generator
 from arms.bench.pictures import write_samples
@@ -70,7 +69,7 @@ def _described(config: TrainConfig) -> str:
     parts = [config.dataset, config.network, f"{config.estimator} n={config.num_samples}", f"R={config.replicas}"]
     shown = ("schema", "dataset", "network", "structure", "estimator", "num_samples", "replicas", "steps", "seed")
     parts += [f"{name} {value}" for name, value in identity(config).items() if name not in shown]
-    return ", ".join([*parts, f"seed {config.seed}"])
+    return ", ".join(tidy_name(part) for part in [*parts, f"seed {config.seed}"])
 
 
 def _progress(run: Run) -> str:
@@ -122,7 +121,7 @@ def evaluate(
     table = Table("K", f"{split} bound", caption=data.note or None)
     for count, bound in bounds.items():
         table.add_row(str(count), format_mean_std(bound))
-    rich.print(table)
+    print_table(table)
     _print_step_if_unfinished(source)
     _print_survivors_if_fewer(source, own)
 

@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import rich
 import tyro
 from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from arms.bench.cli.console import print_markup, print_plain
+from arms.bench.cli.console import print_markup, print_plain, print_table
 from arms.bench.cli.own import ModelName, find_model, naming_the_model
 from arms.bench.config import (
     PRESETS,
@@ -225,7 +224,7 @@ def demo(output: Path = Path("demo"), steps: int = DEMO_CONFIG.steps, replicas: 
     for run in finished:
         model, dataset = loading.load_model(run, "cpu")
         write_samples(run.path / "samples.png", model, dataset, 10, seeded_generator(0, "sample"))
-    rich.print(_comparison(finished))
+    print_table(_comparison(finished))
     build_report([run.path for run in finished], output / "report.html")
     print_markup(f"report: {escape(str((output / 'report.html').resolve()))}")
 

@@ -1,0 +1,39 @@
+"""The console that every command prints to.
+
+Names come from files of other people, such as a config.json. The console shows control characters in them
+as text: an escape sequence could otherwise clear the screen, hide lines or set the title of the window.
+"""
+
+from functools import cache
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from arms.bench.formatting import printable
+
+__all__ = ["get_console"]
+
+MIN_WIDTH = 40
+"""The cells of narrower tables would be empty. At width 0, which COLUMNS=0 asks for, rich prints nothing."""
+LONGEST_HIGHLIGHTED = 1000
+"""Characters. The time that rich takes to find numbers and paths in a long word grows with its square."""
+
+
+class SafeConsole(Console):
+    """A console that prints control characters as text, however they came into what is printed."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a string as rich's text; rich calls this for every string, also for those in tables."""
+        if len(text) > LONGEST_HIGHLIGHTED:
+            options["highlight"] = False
+        return super().render_str(printable(text), **options)
+
+
+@cache
+def get_console() -> Console:
+    """Return the console on stdout, the same one every time, so that lines appear above a progress bar."""
+    console = SafeConsole(emoji=False)  # ":car:" in a name is no picture
+    if console.width < MIN_WIDTH:
+        console.width = MIN_WIDTH
+    return console

@@ -1,0 +1,44 @@
+"""Child processes of tests: each in a session of its own, speaking UTF-8, and gone when the test ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+ARMS = [sys.executable, "-c", "import sys; from arms_command import main; sys.argv[0] = 'arms'; main()"]
+"""The command `arms`, to which a test adds its words."""
+IN_BACKGROUND = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+"""Before a command: it starts with Ctrl-C ignored, as in the background of a script."""
+
+
+@contextmanager
+def started(command: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[str]"]:
+    """Start a process; at the end kill it and the processes it has started, and close its pipes.
+
+    Args:
+        command: What to run.
+        options: Arguments of `subprocess.Popen`; both outputs are pipes unless said otherwise.
+    """
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", **options}
+    with subprocess.Popen(command, start_new_session=True, **options) as process:
+        try:
+            yield process
+        finally:
+            with suppress(OSError):  # all of them have ended
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def completed(command: Sequence[str], timeout: float = 120, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a process to its end.
+
+    Args:
+        command: What to run.
+        timeout: How many seconds it may take.
+        options: Arguments of `subprocess.Popen`.
+    """
+    with started(command, **options) as process:
+        out, errors = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
