@@ -1,7 +1,6 @@
 """Ensembles: runs trained together are runs of their own, and survive kills, full memory and separate resumption."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -9,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from marks import needs_gpu
+from marks import needs_gpu, signals
+from processes import completed
 
 import arms
 from arms.bench.config import TrainConfig
@@ -351,21 +351,20 @@ while codes[0] == -signal.SIGKILL:
 """
 
 
-def script(body: str, folder: Path, config: TrainConfig = SMALL, names: Sequence[str] = NAMES) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", HEAD + body, str(folder), json.dumps(asdict(config)), " ".join(names)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def script(body: str, folder: Path, config: TrainConfig = SMALL, names: Sequence[str] = NAMES) -> list[str]:
+    return [sys.executable, "-c", HEAD + body, str(folder), json.dumps(asdict(config)), " ".join(names)]
 
 
 @pytest.fixture(scope="module")
 def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders of ensembles that were killed and resumed, and of one that was interrupted: real signals."""
     folder = tmp_path_factory.mktemp("aftermath")
-    process = script(KILLED, folder)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
+    done = completed(script(KILLED, folder), timeout=300)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
+@signals
 def test_killed_at_any_moment_it_ends_the_same(aftermath: Path, whole: list[Run]) -> None:
     """SIGKILL before each single renaming of a file, then between the saves of two runs: every time the same end."""
     ends = [folder for folder in aftermath.iterdir() if folder.name.isdecimal()]
@@ -375,6 +374,7 @@ def test_killed_at_any_moment_it_ends_the_same(aftermath: Path, whole: list[Run]
             assert_same(Run(folder / name), run)
 
 
+@signals
 def test_interrupted_it_saves_every_run(aftermath: Path, digits: Dataset, whole: list[Run]) -> None:
     folder = aftermath / "interrupted"
     assert [max(Run(folder / name).checkpoints()) for name in NAMES] == [11, 11]
@@ -474,11 +474,11 @@ together(folder / "none", replace(config, latents=20_000))
 def test_memory_that_is_really_full(tmp_path: Path) -> None:
     config = replace(SMALL, replicas=100, steps=1, report_every=1, latents=50, batch_size=50)
     names = ["loorf", "disarm", "arms-s", "arms-d"]
-    process = script(REAL, tmp_path, config, names)
-    said, errors = process.communicate(timeout=120)
+    done = completed(script(REAL, tmp_path, config, names))
+    said, errors = done.stdout, done.stderr
     assert said.splitlines()[0].endswith("do not fit into the memory of cpu together: trained as 2 + 2"), errors
     assert all(Run(tmp_path / "halves" / name).result() for name in names)
-    assert process.returncode != 0
+    assert done.returncode != 0
     assert errors.splitlines()[-1] == (
         "ValueError: loorf does not fit into the memory of cpu: "
         "lower replicas (100), batch_size (50) or num_samples (4)"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from marks import signals
 from torch import Tensor, nn
 
 from arms.bench import BinaryVAE, Dataset, Run, TrainConfig, Trainer, evaluate, load_model, train
@@ -404,6 +405,7 @@ def test_less_may_be_evaluated_and_more_later(tmp_path: Path, digits: Dataset) -
     assert same(before, weights(run))
 
 
+@signals
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_save_first(
     number: signal.Signals, tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch

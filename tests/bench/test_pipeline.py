@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from marks import signals
 from torch import nn
 
 from arms.bench.cli import main
@@ -251,6 +252,7 @@ def test_memory_that_does_not_suffice_has_many_names(error: RuntimeError, memory
     assert is_out_of_memory(outer) is memory
 
 
+@signals
 def test_the_second_interrupt_does_not_wait() -> None:
     before = signal.getsignal(signal.SIGINT)
     with _interruptible() as interrupted:
@@ -283,6 +285,7 @@ def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) 
 # ---- stopping, and what a run may be
 
 
+@signals
 @pytest.mark.parametrize("moment", [7, 10, 20])
 def test_interrupted_at_any_step_it_ends_the_same(
     moment: int, tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,6 @@
 """Run directories under real trouble: SIGKILL, SIGINT, full disks, damaged files."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -16,6 +15,8 @@ from typing import Any
 
 import pytest
 import torch
+from marks import signals
+from processes import completed, started
 from safetensors.torch import save_file
 
 import arms
@@ -45,9 +46,8 @@ train(config, sys.argv[1], device="cpu", checkpoint_seconds=0, on_record=slow)
 """
 
 
-def start(path: Path, pause: float = 0.0, config: TrainConfig = CONFIG, script: str = SCRIPT) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", script, str(path), json.dumps(asdict(config)), str(pause)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def words(path: Path, pause: float = 0.0, config: TrainConfig = CONFIG, script: str = SCRIPT) -> list[str]:
+    return [sys.executable, "-c", script, str(path), json.dumps(asdict(config)), str(pause)]
 
 
 def wait_for_reports(path: Path, count: int) -> None:
@@ -76,28 +76,30 @@ def assert_same(run: Run, whole: Run) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@signals
 def test_killed_at_any_moment_it_ends_the_same(tmp_path: Path, whole: Run) -> None:
     path = tmp_path / "run"
     for reports in (1, 4, 9):
-        process = start(path, pause=0.03)
-        wait_for_reports(path / "metrics.jsonl", reports)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
+        with started(words(path, pause=0.03)) as process:
+            wait_for_reports(path / "metrics.jsonl", reports)
+            process.kill()
+            process.communicate()
         assert process.returncode == -signal.SIGKILL
         assert not (path / "result.json").exists()
-    process = start(path)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    done = completed(words(path))
+    assert done.returncode == 0, done.stderr
     assert_same(Run(path), whole)
     assert not list(path.glob("*.new"))
 
 
+@signals
 def test_interrupted_it_saves_and_goes_on(tmp_path: Path, whole: Run) -> None:
     path = tmp_path / "run"
-    process = start(path, pause=0.03, script=SCRIPT.replace("checkpoint_seconds=0", "checkpoint_seconds=1e9"))
-    wait_for_reports(path / "metrics.jsonl", 3)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    script = SCRIPT.replace("checkpoint_seconds=0", "checkpoint_seconds=1e9")
+    with started(words(path, pause=0.03, script=script)) as process:
+        wait_for_reports(path / "metrics.jsonl", 3)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
     state = Run(path).checkpoint()
     assert state is not None, "Ctrl-C must leave a checkpoint"
     assert 30 <= int(state["counts"][0]) < 120
@@ -179,10 +181,9 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, 15_000))
 def test_a_full_disk_leaves_the_last_checkpoint_readable(tmp_path: Path, whole: Run) -> None:
     stopped_halfway(tmp_path)
     before = Run(tmp_path).checkpoint()
-    process = start(tmp_path, script=FULL_DISK + SCRIPT)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode != 0
-    assert "File too large" in errors
+    done = completed(words(tmp_path, script=FULL_DISK + SCRIPT))
+    assert done.returncode != 0
+    assert "File too large" in done.stderr
     after = Run(tmp_path).checkpoint()
     assert before is not None
     assert after is not None

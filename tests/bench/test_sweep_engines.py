@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from marks import needs_cluster, slow
+from marks import needs_cluster, signals, slow
+from processes import ARMS, IN_BACKGROUND, started
 from rich.console import Console
 
 from arms.bench.cli import main
@@ -224,6 +225,7 @@ def uninterrupted(folder: Path, steps: int) -> dict[str, tuple[object, object]]:
     return table(folder)
 
 
+@signals
 def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
     told: list[str] = []
     steps = LONG.steps // 5
@@ -310,24 +312,19 @@ def test_what_cannot_be_trained_ends_no_sweep(tmp_path: Path) -> None:
 FILE = "steps = 400\nlatents = 10\nbatch_size = 10\nreport_every = 50\nseed = [0, 1, 2, 3]\n"
 
 
-def command(path: Path, *words: str) -> "subprocess.Popen[str]":
-    call = ["sweep", "sweep.toml", "--gpus-per-job", "0", *words]
-    code = "import sys; from arms.bench.cli import main; sys.argv[0] = 'arms'; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *call],
-        cwd=path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def started_sweep(
+    path: Path, *words: str, before: Sequence[str] = ()
+) -> AbstractContextManager["subprocess.Popen[str]"]:
+    command = [*before, *ARMS, "sweep", "sweep.toml", "--gpus-per-job", "0", *words]
+    return started(command, cwd=path, stderr=subprocess.STDOUT)
 
 
 @slow
 def test_two_sweeps_on_one_folder_and_a_third_after_them(tmp_path: Path) -> None:
     written(tmp_path, FILE)
-    both = [command(tmp_path), command(tmp_path)]
-    said = [one.communicate(timeout=240)[0] for one in both]
+    with started_sweep(tmp_path) as one, started_sweep(tmp_path) as other:
+        both = [one, other]
+        said = [one.communicate(timeout=240)[0] for one in both]
     assert [one.returncode for one in both] == [0, 0], said
     runs = list(find_runs(tmp_path))
     assert {run.path.name for run in runs} == {run_name(one) for one in read_sweep(tmp_path / "sweep.toml")}
@@ -336,34 +333,52 @@ def test_two_sweeps_on_one_folder_and_a_third_after_them(tmp_path: Path) -> None
         assert [record["step"] for record in run.metrics()] == list(range(50, 401, 50))
         assert len(list(run.path.glob("events.*"))) == 1, "begun once"
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    third = command(tmp_path)
-    assert "4/4 done, 0 running, 0 failed: sweep" in third.communicate(timeout=120)[0]
+    with started_sweep(tmp_path) as third:
+        assert "4/4 done, 0 running, 0 failed: sweep" in third.communicate(timeout=120)[0]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
+@signals
 def test_a_killed_driver_takes_its_processes_along_and_the_run_is_saved(tmp_path: Path) -> None:
     written(tmp_path, FILE.replace("400", "20000").replace("50", "500").replace("[0, 1, 2, 3]", "0"))
-    first = command(tmp_path, "--checkpoint-seconds", "0")
     path = tmp_path / "sweep" / run_name(read_sweep(tmp_path / "sweep.toml")[0])
-    wait_until(lambda: path.exists() and Run(path).step() > 0, 120)
-    first.kill()
-    first.communicate(timeout=60)
-    wait_until(lambda: is_free(path))
+    with started_sweep(tmp_path, "--checkpoint-seconds", "0") as first:
+        wait_until(lambda: path.exists() and Run(path).step() > 0, 120)
+        first.kill()
+        first.communicate(timeout=60)
+        wait_until(lambda: is_free(path))
     step = Run(path).step()
     assert 0 < step < 20000
     assert json.loads((path / "provenance.json").read_text())["command"].startswith("arms sweep")
 
 
+@signals
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "the end of a job"])
 def test_a_signal_to_all_processes_has_them_save(number: signal.Signals, tmp_path: Path) -> None:
     """The driver and its processes both get it, and the driver passes it on."""
     written(tmp_path, FILE.replace("400", "200000").replace("50", "500").replace("[0, 1, 2, 3]", "0"))
-    first = command(tmp_path, "--checkpoint-seconds", "1e9")
     path = tmp_path / "sweep" / run_name(read_sweep(tmp_path / "sweep.toml")[0])
-    wait_until(lambda: path.exists() and len(Run(path).metrics()) > 2, 120)
-    os.killpg(first.pid, number)
-    first.communicate(timeout=60)
-    wait_until(lambda: is_free(path))
+    with started_sweep(tmp_path, "--checkpoint-seconds", "1e9") as first:
+        wait_until(lambda: path.exists() and len(Run(path).metrics()) > 2, 120)
+        os.killpg(first.pid, number)
+        first.communicate(timeout=60)
+        wait_until(lambda: is_free(path))
+    assert Run(path).step() > 500, "later than the first record, which is always saved"
+
+
+@signals
+def test_in_the_background_a_sweep_ignores_ctrl_c_and_still_saves_on_sigterm(tmp_path: Path) -> None:
+    written(tmp_path, FILE.replace("400", "200000").replace("50", "500").replace("[0, 1, 2, 3]", "0"))
+    path = tmp_path / "sweep" / run_name(read_sweep(tmp_path / "sweep.toml")[0])
+    with started_sweep(tmp_path, "--checkpoint-seconds", "1e9", before=IN_BACKGROUND) as first:
+        wait_until(lambda: path.exists() and len(Run(path).metrics()) > 2, 120)
+        os.killpg(first.pid, signal.SIGINT)
+        records = len(Run(path).metrics())
+        wait_until(lambda: len(Run(path).metrics()) > records + 2)
+        assert first.poll() is None
+        os.killpg(first.pid, signal.SIGTERM)
+        first.communicate(timeout=60)
+        wait_until(lambda: is_free(path))
     assert Run(path).step() > 500, "later than the first record, which is always saved"
 
 
@@ -462,23 +477,24 @@ def test_a_killed_driver_is_begun_again_and_two_drivers_share_the_work(tmp_path:
         written(folder, FILE.replace("400", str(LONG.steps)).replace("50", "100"))
     with two_nodes() as (cluster, node):
         words = ("--engine", "ray", "--address", cluster.address, "--checkpoint-seconds", "0")
-        first = command(there, *words)
-        wait_until(
-            lambda: first.poll() is not None or ((there / "sweep").exists() and trained_by(there / "sweep")), 240
-        )
-        assert first.poll() is None, first.communicate()[0]
-        assert at_work(cluster.head_node, node)
-        first.kill()
-        first.communicate(timeout=60)
+        with started_sweep(there, *words) as first:
+            wait_until(
+                lambda: first.poll() is not None or ((there / "sweep").exists() and trained_by(there / "sweep")), 240
+            )
+            assert first.poll() is None, first.communicate()[0]
+            assert at_work(cluster.head_node, node)
+            first.kill()
+            first.communicate(timeout=60)
         wait_until(lambda: not at_work(cluster.head_node, node))  # only now is it certain that nothing more is begun
         unfinished = [run.path for run in find_runs(there) if run.result() is None]
         sessions = {path: len(list(path.glob("events.*"))) for path in unfinished}
         assert sessions
-        both = [command(there, *words), command(there, *words)]
-        said = [one.communicate(timeout=400)[0] for one in both]
+        with started_sweep(there, *words) as one, started_sweep(there, *words) as other:
+            both = [one, other]
+            said = [one.communicate(timeout=400)[0] for one in both]
         assert [one.returncode for one in both] == [0, 0], said
-    alone = command(here)
-    assert "4/4 done, 0 running, 0 failed" in alone.communicate(timeout=240)[0]
+    with started_sweep(here) as alone:
+        assert "4/4 done, 0 running, 0 failed" in alone.communicate(timeout=240)[0]
     assert table(there) == table(here)
     for run in find_runs(there):
         assert len(list(run.path.glob("events.*"))) == 1 + sessions.get(run.path, 0), "begun once, or resumed once"

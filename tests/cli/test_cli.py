@@ -2,14 +2,17 @@
 
 import errno
 import re
-import subprocess
+import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from commands import Say
+from marks import signals
+from processes import ARMS, completed, started
 
 import arms
 from arms.bench.cli import main
@@ -57,13 +60,6 @@ number = 7
 """
 
 
-ARMS = [sys.executable, "-c", "from arms.bench.cli import main; main()"]
-
-
-def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ARMS, *words], capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "own.py").write_text(OWN_MODULE)
@@ -71,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
-    fine = run("check", "own:Fine", "--draws", "2000", "--num-samples", "2", "9", cwd=folder)
+    fine = completed([*ARMS, "check", "own:Fine", "--draws", "2000", "--num-samples", "2", "9"], cwd=folder)
     assert fine.returncode == 0, fine.stderr
     assert "unbiased, n = 9" in fine.stdout
     assert "n = 8" not in fine.stdout
@@ -142,7 +138,7 @@ def test_listing_and_toy(say: Say) -> None:
 
 def test_a_runs_life(tmp_path: Path, say: Say) -> None:
     train = ["train", "--steps", "30", "--report-every", "10", "--latents", "10", "--replicas", "2", "--name", "mine"]
-    first = run(*train, cwd=tmp_path)
+    first = completed([*ARMS, *train], cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "test bound K = 100" in first.stdout
     assert "±" in first.stdout
@@ -402,34 +398,21 @@ def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert capsys.readouterr().err.startswith("arms: No space left on device: choose another place")
 
 
+@signals
 def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
-    import os
-    import signal
-    import time
-
-    command = [
-        sys.executable,
-        "-c",
-        "from arms.bench.cli import main; main()",
-        "train",
-        "--name",
-        "long",
-        "--report-every",
-        "10",
-    ]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "runs/long/metrics.jsonl"
     deadline = time.time() + 60
-    while not (metrics.exists() and metrics.stat().st_size) and time.time() < deadline:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    with started([*ARMS, "train", "--name", "long", "--report-every", "10"], cwd=tmp_path) as process:
+        while not (metrics.exists() and metrics.stat().st_size) and time.time() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     state = Run(tmp_path / "runs/long").checkpoint()
     assert state is not None
     step = step_of(state)
     assert errors == f"arms: stopped; saved at step {step}: the same command resumes from there\n"
-    evaluated = run("evaluate", "runs/long", "--images", "20", cwd=tmp_path)
+    evaluated = completed([*ARMS, "evaluate", "runs/long", "--images", "20"], cwd=tmp_path)
     assert f"runs/long is unfinished: its newest checkpoint is from step {step:,} of 10,000" in evaluated.stdout
 
 
@@ -447,18 +430,18 @@ def test_interrupting_claims_nothing_that_is_not_so(
 
 
 def test_the_module_is_the_command() -> None:
-    command = [sys.executable, "-m", "arms", "check", "loorff"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = completed([sys.executable, "-m", "arms", "check", "loorff"])
     assert result.returncode == 2
     assert result.stderr.startswith("arms: no estimator or coupling is called 'loorff'")
 
 
 @pytest.mark.parametrize("words", [["estimators"], ["train", "--help"]])
 def test_a_reader_may_go_early(words: list[str]) -> None:
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*ARMS, *words], **options) as process:  # type: ignore[call-overload]
+    with started([*ARMS, *words]) as process:
+        assert process.stdout is not None
         process.stdout.close()
-        assert process.stderr.read() == ""
+        _, errors = process.communicate(timeout=60)
+    assert errors == ""
     assert process.returncode in (1, 141)
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -14,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Say
+from marks import signals
+from processes import ARMS, IN_BACKGROUND, completed, started
 from safetensors.torch import save_file
 
 from arms.bench.config import TrainConfig
@@ -24,7 +25,6 @@ from arms.bench.runs.pipeline import train
 
 CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2)
 FLAGS = ["--steps", "20", "--report-every", "10", "--latents", "4", "--num-samples", "2"]
-COMMAND = [sys.executable, "-c", "from arms_command import main; main()"]
 BROKEN = """
 import arms
 
@@ -255,25 +255,45 @@ def test_a_full_disk_names_the_file(run: Run, say: Say, monkeypatch: pytest.Monk
     is_one_line(say("train", *FLAGS, "--name", "new"), r"cannot use runs/new/config.json.new: No space left on device")
 
 
+LONG = ["train", "--steps", "10000000", "--report-every", "10", "--latents", "4", "--name", "long"]
+
+
+def wait_for_step(run: Run, step: int) -> None:
+    """Wait until a checkpoint of that step, or of a later one, is there."""
+    end = time.monotonic() + 60
+    while run.step() < step:
+        assert time.monotonic() < end, f"no checkpoint of step {step} or later"
+        time.sleep(0.02)
+
+
+@signals
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_a_training_in_one_line(number: signal.Signals, tmp_path: Path) -> None:
-    words = ["train", "--steps", "10000000", "--report-every", "10", "--latents", "4", "--name", "long"]
-    process = subprocess.Popen([*COMMAND, *words], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    for _ in range(600):
-        if (tmp_path / "runs/long/checkpoint.safetensors").exists():
-            break
-        time.sleep(0.1)
-    process.send_signal(number)
-    _, error = process.communicate(timeout=60)
+    run = Run(tmp_path / "runs/long")
+    with started([*ARMS, *LONG], cwd=tmp_path) as process:
+        wait_for_step(run, 1)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert re.fullmatch(rb"arms: stopped; saved at step \d+: the same command resumes from there\n", error)
-    assert Run(tmp_path / "runs/long").step() == int(error.split()[5].rstrip(b":"))
+    assert re.fullmatch(r"arms: stopped; saved at step \d+: the same command resumes from there\n", error)
+    assert run.step() == int(error.split()[5].rstrip(":"))
+
+
+@signals
+def test_in_the_background_a_training_ignores_ctrl_c_and_still_saves_on_sigterm(tmp_path: Path) -> None:
+    run = Run(tmp_path / "runs/long")
+    with started([*IN_BACKGROUND, *ARMS, *LONG, "--checkpoint-seconds", "0"], cwd=tmp_path) as process:
+        wait_for_step(run, 1)
+        process.send_signal(signal.SIGINT)
+        wait_for_step(run, run.step() + 1000)
+        process.terminate()
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert error == f"arms: stopped; saved at step {run.step()}: the same command resumes from there\n"
 
 
 INTERRUPTED = """
 import os, signal, sys
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
@@ -286,11 +306,12 @@ main()
 """
 
 
+@signals
 @pytest.mark.parametrize("module", ["arms", "torch", "tyro", "arms.bench.cli.report"])
 def test_interrupted_while_it_starts(module: str, tmp_path: Path) -> None:
     """Wherever it is in its imports, which take seconds."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED, module], cwd=tmp_path, capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"arms: stopped\n")
+    done = completed([sys.executable, "-c", INTERRUPTED, module], cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "arms: stopped\n")
 
 
 # ---- small things

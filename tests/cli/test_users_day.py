@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from commands import Say
+from marks import signals
+from processes import completed
 
 from arms.bench import Run, TrainConfig, build_report, evaluate, load_model, train
 from arms.bench.data import Dataset
@@ -69,8 +70,9 @@ main()
 """
 
 
+@signals
 def test_by_command(say: Callable[..., str]) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, *TRAIN, "--steps", "150"], check=False, capture_output=True)
+    done = completed([sys.executable, "-c", KILLED, *TRAIN, "--steps", "150"])
     assert done.returncode == -signal.SIGKILL, done.stderr
     (conv,) = Path("runs").iterdir()
     assert "unfinished: step 100 of 150" in say("runs")
