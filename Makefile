@@ -2,13 +2,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow cluster lint docs browser smoke oldest clean
+.PHONY: demo test signals colours slow cluster lint docs browser smoke oldest clean
 
 demo: .venv/installed
 	$(BIN)/arms demo
 
 test: .venv/installed lint
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# The tests of signals as in the background of a script, where Ctrl-C is ignored.
+signals: .venv/installed
+	trap '' INT; $(BIN)/pytest -n 2 --dist worksteal -m 'signals and not slow and not cluster'
+
+# The tests of the command line as on a CI system that asks every program for colours.
+colours: .venv/installed
+	FORCE_COLOR=1 $(BIN)/pytest -n 2 --dist worksteal tests/cli
 
 # The cases that `make test` leaves out, being much like those it runs.
 slow: .venv/installed

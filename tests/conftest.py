@@ -1,3 +1,4 @@
+import locale
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ from arms.bench.data import Dataset, load
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
 os.environ["PYTHONIOENCODING"] = "utf-8"
+if locale.getencoding().lower() != "utf-8":
+    locale.setlocale(locale.LC_CTYPE, "C.UTF-8")  # the encoding of text files that tests read and write
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its interpreter runs the kernels on a CPU

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from marks import needs_cluster, slow
+from processes import completed
 from torch import Tensor
 
 import arms
@@ -82,7 +83,7 @@ def run_python(*words: str) -> str:
     tests = DOCS.parent / "tests"
     path = os.pathsep.join([str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    done = subprocess.run(call, capture_output=True, text=True, timeout=180, check=False, env=environment)
+    done = completed(call, timeout=180, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +11,7 @@ import torch
 from generators import pages
 from generators.measured import result
 from markdown.extensions.toc import slugify
+from processes import completed
 
 from arms.bench.cli import main, verbs
 from arms.bench.cli.parsing import parse
@@ -27,7 +27,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def run(*words: str) -> str:
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = completed([sys.executable, *words], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -2,11 +2,11 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import completed
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES, PAGES = ROOT / "examples", ROOT / "docs" / "examples"
@@ -22,7 +22,7 @@ SMALL = {
 
 
 def run(*words: str) -> str:
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = completed([sys.executable, *words], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
