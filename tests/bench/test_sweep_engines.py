@@ -192,7 +192,7 @@ def test_the_bar_of_a_sweep_is_on_terminals_only(monkeypatch: pytest.MonkeyPatch
     for on_terminal in (True, False):
         shown = io.StringIO()
         console = Console(file=shown, force_terminal=on_terminal, width=80, legacy_windows=False)
-        monkeypatch.setattr("rich.get_console", lambda console=console: console)
+        monkeypatch.setattr("arms.bench.terminal.get_console", lambda console=console: console)
         with SweepBar() as bar:
             bar.show(7, 10, "7/10 done, 2 running, 0 failed, about 12 s left")
         assert ("7/10 done, 2 running, 0 failed, about 12 s left" in shown.getvalue()) == on_terminal
