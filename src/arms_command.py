@@ -1,4 +1,4 @@
-"""The `arms` command before anything is imported: PyTorch takes seconds to load, and Ctrl-C then is one line too."""
+"""The `arms` command before its imports, which take seconds: Ctrl-C ends it in one line there too."""
 
 import os
 import sys
@@ -18,9 +18,9 @@ def main() -> None:
 def _prepare_streams() -> None:
     """Make stdout and stderr accept everything that is printed.
 
-    A caller may have closed them (`arms train >&-`). Their numbers would then go to the next files that are opened,
-    such as a checkpoint, so the null device takes them first. A stdout that cannot encode a character, such as "±" in
-    ASCII, shows a question mark instead.
+    A caller may have closed them (`arms train >&-`). Their numbers would then go to the next files
+    that are opened, such as a checkpoint, so the null device takes them first. A stdout that cannot
+    encode a character, such as "±" in ASCII, shows a question mark instead.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)  # the processes of a sweep need them too

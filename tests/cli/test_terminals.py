@@ -96,7 +96,7 @@ def test_every_environment_shows_the_numbers(
 
 # ---- hostile names
 
-HOSTILE = "digits\x1b]0;owned\x07\x1b[2J\x1b[8m\x9b2J\u202e\r\b[bold]:car:"
+HOSTILE = "digits\x1b]0;owned\x07\x1b[2J\x1b[8m\x9b2J\u202e\r\b[bold]:car:\nother: finished"
 IN_PATHS = HOSTILE.encode("ascii", "ignore").decode()  # not every locale has others in names of files
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
@@ -143,6 +143,7 @@ def test_no_terminal_obeys_a_name(words: list[str], say: Say) -> None:
     _, out, error = say(*words)
     assert out + error
     assert not CONTROL.search(out + error), repr(out + error)
+    assert not re.search("^other: finished", out + error, re.MULTILINE), "a name adds no line"
 
 
 def test_an_absurdly_long_name_is_cut(say: Say) -> None:

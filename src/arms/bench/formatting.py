@@ -1,4 +1,4 @@
-"""Numbers of a run's replicas as text, with how many replicas they are taken over; and names from files as text."""
+"""Numbers of a run's replicas as text, and names from files made safe to print."""
 
 import math
 import re
@@ -16,7 +16,7 @@ __all__ = [
     "format_survivors",
     "is_drawable",
     "printable",
-    "tidy_name",
+    "shorten",
 ]
 
 NO_REPLICA_LEFT = "no replica left"
@@ -91,11 +91,10 @@ def printable(text: str) -> str:
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def tidy_name(name: str) -> str:
-    """Return a name from a file so that it fits into a line: its line breaks written out, and cut if it is absurd.
+def shorten(name: str) -> str:
+    """Return a name from a file, cut if it is longer than any name of a file.
 
-    >>> tidy_name("my digits\\n"), tidy_name("a" * 80_000)[-25:]
-    ('my digits\\\\n', 'aaa... (80000 characters)')
+    >>> shorten("mnist"), shorten("a" * 80_000)[-25:]
+    ('mnist', 'aaa... (80000 characters)')
     """
-    cut = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
-    return cut.replace("\n", "\\n")
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name)} characters)"

@@ -15,16 +15,16 @@ from arms.bench.formatting import printable
 __all__ = ["get_console"]
 
 MIN_WIDTH = 40
-"""The cells of narrower tables would be empty. At width 0, which COLUMNS=0 asks for, rich prints nothing."""
+"""Narrower tables have empty cells. At width 0, which COLUMNS=0 asks for, rich prints nothing."""
 LONGEST_HIGHLIGHTED = 1000
-"""Characters. The time that rich takes to find numbers and paths in a long word grows with its square."""
+"""In characters. The time in which rich finds numbers in a long word grows with its square."""
 
 
 class SafeConsole(Console):
     """A console that prints control characters as text, however they came into what is printed."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a string as rich's text; rich calls this for every string, also for those in tables."""
+        """Return a string as rich's text. Rich calls this for every string, also in tables."""
         if len(text) > LONGEST_HIGHLIGHTED:
             options["highlight"] = False
         return super().render_str(printable(text), **options)
@@ -32,7 +32,7 @@ class SafeConsole(Console):
 
 @cache
 def get_console() -> Console:
-    """Return the console on stdout, the same one every time, so that lines appear above a progress bar."""
+    """Return the console on stdout, always the same one: lines then appear above a progress bar."""
     console = SafeConsole(emoji=False)  # ":car:" in a name is no picture
     if console.width < MIN_WIDTH:
         console.width = MIN_WIDTH

@@ -52,7 +52,8 @@ def _run() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("arms"):
             raise
-        _end(f"the command line needs {error.name}: pip install 'arms-grad[bench]' ('.[bench]' in its folder)", 2)
+        remedy = "pip install 'arms-grad[bench]' ('.[bench]' in its folder)"
+        _end(f"the command line needs {error.name}: {remedy}", 2)
     if sys.argv[1:] in (["--version"], ["-V"]):
         from arms import __version__
 
@@ -78,6 +79,6 @@ def _end(message: str, code: int) -> NoReturn:
     from arms.bench.formatting import printable
 
     line = printable(" ".join(message.splitlines()))
-    with suppress(OSError):  # a log on a full disk, or a reader that has gone: the code still says it
+    with suppress(OSError):  # stderr may be on a full disk, or its reader gone: the code remains
         sys.stderr.write(f"arms: {line}\n")
     raise SystemExit(code) from None

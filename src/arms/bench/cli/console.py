@@ -13,8 +13,11 @@ __all__ = ["explaining_missing_packages", "print_markup", "print_paths", "print_
 
 
 def print_markup(line: str) -> None:
-    """Print a line with rich's markup, unbroken, so that paths in it can be copied."""
-    get_console().print(line, soft_wrap=True)
+    """Print a line with rich's markup, unbroken, so that paths in it can be copied.
+
+    Line breaks in it are written out: with one in its name, a run could add lines about other runs.
+    """
+    get_console().print(line.replace("\n", "\\n"), soft_wrap=True)
 
 
 def print_plain(line: str) -> None:

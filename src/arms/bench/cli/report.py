@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms.bench import toy as toy_problem
-from arms.bench.cli.console import explaining_missing_packages, print_markup, print_paths, print_table
+from arms.bench.cli.console import explaining_missing_packages, print_markup, print_paths, print_plain, print_table
 from arms.bench.cli.parsing import Output, Source
 from arms.bench.runs.copies import is_url, local_copies
 from arms.bench.runs.packs import read_pack, run_sources
@@ -45,7 +45,8 @@ def report(
         collection = build_report(paths, output, files=files)
     for problem in collection.problems:
         print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
-    print_markup(f"{escape(summary(collection))}\nreport: {escape(str(output.resolve()))}")
+    print_plain(summary(collection))
+    print_plain(f"report: {output.resolve()}")
 
 
 def toy(

@@ -14,7 +14,7 @@ from arms.bench.cli.own import ModelName, OwnData, find_model, naming_the_model
 from arms.bench.cli.parsing import Output, RunPath, Source
 from arms.bench.config import TrainConfig, identity
 from arms.bench.data import observe
-from arms.bench.formatting import format_mean_std, tidy_name
+from arms.bench.formatting import format_mean_std, shorten
 from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import BinaryVAE, seeded_generator
 from arms.bench.pictures import write_samples
@@ -69,7 +69,7 @@ def _described(config: TrainConfig) -> str:
     parts = [config.dataset, config.network, f"{config.estimator} n={config.num_samples}", f"R={config.replicas}"]
     shown = ("schema", "dataset", "network", "structure", "estimator", "num_samples", "replicas", "steps", "seed")
     parts += [f"{name} {value}" for name, value in identity(config).items() if name not in shown]
-    return ", ".join(tidy_name(part) for part in [*parts, f"seed {config.seed}"])
+    return ", ".join(shorten(part) for part in [*parts, f"seed {config.seed}"])
 
 
 def _progress(run: Run) -> str:
@@ -118,7 +118,7 @@ def evaluate(
     own, data = loading.load_model(source, device, data_dir, model=find_model(model), dataset=dataset)
     with naming_the_model(model):
         bounds = evaluation.evaluate(own, data, split, list(samples), source.config().seed, images)
-    table = Table("K", f"{split} bound", caption=data.note or None)
+    table = Table("K", f"{split} bound", caption=escape(data.note) or None)
     for count, bound in bounds.items():
         table.add_row(str(count), format_mean_std(bound))
     print_table(table)
@@ -175,7 +175,8 @@ def variance(
         table = evaluation.gradient_variances(
             own, x, estimators or None, num_samples, generator, evaluations=evaluations, repeats=repeats
         )
-    print_plain(str(table))
+    for line in str(table).splitlines():
+        print_plain(line)
     _print_survivors_if_fewer(source, own)
 
 

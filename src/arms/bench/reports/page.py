@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from arms.bench.formatting import tidy_name
+from arms.bench.formatting import shorten
 from arms.bench.reports.collect import Collection, RunData
 from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.figures import band
@@ -73,7 +73,7 @@ def summary(collection: Collection) -> str:
     runs = collection.runs
     replicas = sum(run.config.replicas for run in runs)
     stopped = replicas - sum(run.surviving for run in runs)
-    datasets = ", ".join(sorted({tidy_name(run.config.dataset) for run in runs})) or "no data"
+    datasets = ", ".join(sorted({shorten(run.config.dataset) for run in runs})) or "no data"
     diverged = sum(run.surviving == 0 for run in runs)
     unfinished = sum(run.bounds is None and run.surviving > 0 for run in runs)
     parts = [_plural(len(runs), "run"), _plural(replicas, "replica"), f"data: {datasets}"]
