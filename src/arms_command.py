@@ -1,4 +1,4 @@
-"""The `arms` command before its imports, which take seconds: Ctrl-C ends it in one line there too."""
+"""The `arms` command before its imports. They take seconds, and Ctrl-C ends them in one line."""
 
 import os
 import sys

@@ -23,7 +23,7 @@ NO_REPLICA_LEFT = "no replica left"
 LARGEST = 1e100
 """Beyond it squares overflow: a number that size is as good as infinite."""
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Every control character but tab and line feed: terminals obey some, and others reverse the text."""
+"""Every control character but tab and line feed. Terminals obey some, and others reverse text."""
 LONGEST_NAME = 255
 """In characters. No file system allows a longer name."""
 
@@ -97,4 +97,6 @@ def shorten(name: str) -> str:
     >>> shorten("mnist"), shorten("a" * 80_000)[-25:]
     ('mnist', 'aaa... (80000 characters)')
     """
-    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
