@@ -13,7 +13,6 @@ from arms.bench.data import Dataset, observe
 from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import BinaryVAE, HierarchicalVAE, seeded_generator
 from arms.checks import VarianceTable, variance
-from arms.couplings import Coupling
 from arms.estimators import Estimator
 from arms.targets import log_mean_exp
 
@@ -79,7 +78,6 @@ def bounds(
     levels: int,
     sample_counts: Sequence[int],
     generator: Generator,
-    coupling: Coupling | None = None,
 ) -> dict[int, Tensor]:
     """Return the K-sample bound, in nats and as the mean over all images, for every K.
 
@@ -92,8 +90,6 @@ def bounds(
         levels: A pixel is 1 with probability value / levels.
         sample_counts: Every K; 1 is the ELBO.
         generator: Draws bits and samples; on the device of the images.
-        coupling: Couples the samples of every K, which are then drawn separately for each: another lower bound,
-            mostly a tighter one. Independent samples unless given.
 
     Returns:
         {K: bound of each replica `[R]`, on the CPU}.
@@ -112,13 +108,9 @@ def bounds(
             noise = Generator(device).manual_seed(seed)
             x = observe(rows, levels, noise, bits=model.sees_bits).expand(model.replicas, -1, -1)
             logits = model.encode(x)
-            weights = None if coupling else _log_weights(model, x, logits, counts[-1], noise)
+            weights = _log_weights(model, x, logits, counts[-1], noise)
             for count in counts:
-                of_count = weights
-                if of_count is None:
-                    noise.manual_seed(seed + count)
-                    of_count = _log_weights(model, x, logits, count, noise, coupling)
-                totals[count] += log_mean_exp(of_count[:count].double()).sum(-1)
+                totals[count] += log_mean_exp(weights[:count].double()).sum(-1)
     return {count: (total / len(images)).cpu() for count, total in totals.items()}
 
 
@@ -176,16 +168,11 @@ def evaluating(model: BinaryVAE) -> Iterator[None]:
         model.train(training)
 
 
-def _log_weights(
-    model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise: Generator, coupling: Coupling | None = None
-) -> Tensor:
+def _log_weights(model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise: Generator) -> Tensor:
     """Return the log-weights `[count, R, B]` of samples of q(b|x), a few samples at a time."""
-    drawn: Iterable[Tensor]
-    if coupling and count > 1:
-        drawn = coupling.sample(model.latent(logits), count, noise).split(SAMPLES_AT_ONCE)
-    else:  # always whole blocks, of which the last is cut: how many are drawn must not change the first ones
-        starts = range(0, count, SAMPLES_AT_ONCE)
-        drawn = (model.latent(logits).sample(SAMPLES_AT_ONCE, noise) for _ in starts)
-        if not isinstance(model, HierarchicalVAE):  # whose deeper layers are drawn in whole blocks too
-            drawn = (block[: count - start] for block, start in zip(drawn, starts, strict=True))
+    # Samples are drawn in whole blocks, and the last block is cut: how many are drawn must not change the first ones.
+    starts = range(0, count, SAMPLES_AT_ONCE)
+    drawn: Iterable[Tensor] = (model.latent(logits).sample(SAMPLES_AT_ONCE, noise) for _ in starts)
+    if not isinstance(model, HierarchicalVAE):  # its deeper layers are drawn in whole blocks too
+        drawn = (block[: count - start] for block, start in zip(drawn, starts, strict=True))
     return torch.cat([model.chain_log_weights(b, x, logits, noise) for b in drawn])[:count]
