@@ -1,7 +1,6 @@
-"""Sweeps: jobs know what is done wherever it lies, say what the rest takes, and train exactly that."""
+"""Sweeps: jobs know what is done wherever it lies, and train exactly the rest."""
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from arms.bench.experiments import configs
 from arms.bench.runs.directory import Run
 from arms.bench.runs.packs import find_runs
 from arms.bench.runs.pipeline import train
-from arms.bench.sweeps import costs
 from arms.bench.sweeps.jobs import Job, plan, totals
 from arms.bench.sweeps.local import preview, run_experiment
 
@@ -55,10 +53,10 @@ def test_every_committed_full_run_is_recognised() -> None:
     line = (
         "nonlinear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-d arms-n arms-s loorf disarm; "
         "8 done (medium) fashion-mnist arms-d arms-n loorf disarm, omniglot arms-d arms-n loorf disarm; "
-        "2 missing (highest) fashion-mnist arms-s, omniglot arms-s; "
+        "2 missing (highest) fashion-mnist arms-s, omniglot arms-s"
     )
-    assert jobs[4].line().startswith(line)
-    assert totals(jobs).startswith("total: 144 runs in 16 jobs: 58 done, 0 unfinished, 86 missing; takes about ")
+    assert jobs[4].line() == line
+    assert totals(jobs) == "total: 144 runs in 16 jobs: 58 done, 0 unfinished, 86 missing"
 
 
 def test_committed_runs_were_looked_at_as_often_as_the_catalogue_says() -> None:
@@ -79,14 +77,11 @@ def test_dry_run_prints_and_writes_nothing(
     *lines, last = capsys.readouterr().out.splitlines()
     assert len(lines) == 16
     assert lines[4].startswith("5/16 nonlinear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-d")
-    assert "2 missing (medium) fashion-mnist arms-s, omniglot arms-s; " in lines[4]
-    assert re.search(r"takes about \d+ s on a GPU$", lines[4])
-    assert "58 done, 0 unfinished, 86 missing; takes about 8,7" in last
+    assert lines[4].endswith("2 missing (medium) fashion-mnist arms-s, omniglot arms-s")
+    assert last.endswith("58 done, 0 unfinished, 86 missing")
     monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu"])
     main()
-    *lines, last = capsys.readouterr().out.splitlines()
-    assert len(lines) == 144
-    assert last.endswith("takes an unknown time on a CPU")
+    assert len(capsys.readouterr().out.splitlines()) == 144 + 1
     assert not list(tmp_path.iterdir())
 
 
@@ -118,8 +113,7 @@ def test_runs_are_found_by_what_they_are_not_by_what_they_are_called(tmp_path: P
     }
     assert job.line() == (
         "linear, n = 4, R = 2: 1 done (high) digits loorf; 1 done (highest) digits arms-s; "
-        "1 unfinished (step 10 of 20, highest) digits disarm; 2 missing (highest) digits arms-d arms-n; "
-        "takes an unknown time"
+        "1 unfinished (step 10 of 20, highest) digits disarm; 2 missing (highest) digits arms-d arms-n"
     )
     assert [task.path.name for task in job.rest] == ["c", run_name(wanted[3]), run_name(wanted[4])]
     assert totals(jobs).startswith("total: 5 runs in 1 jobs: 2 done, 1 unfinished, 2 missing")
@@ -203,38 +197,3 @@ def test_ensembles_of_the_papers_tables() -> None:
     for one, other in pairwise(bounds):
         with pytest.raises(ValueError, match="train"):
             check_same_config([one[0], other[0]])
-
-
-# ---- what it would cost
-
-
-def test_costs_are_the_measured_ones() -> None:
-    found = {}
-    for name in ("gpu_step_n4", "gpu_step_n10", "gpu_packs"):
-        for row in json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["rows"]:
-            found[row["network"], row["estimator"], row["R"], row["n"]] = row["us/step"]
-    for network, of in costs.STEP.items():
-        for replicas, times in of.items():
-            assert times == tuple(found[network, "arms-d", replicas, n] for n in costs.BUDGETS)
-        assert costs.RELAX[network] == tuple(found[network, "relax", costs.RELAX_REPLICAS, n] for n in costs.BUDGETS)
-    for (network, names, replicas, n), measured in found.items():
-        config = TrainConfig("omniglot", network, names.split("+")[0], n)
-        estimate = costs.step_microseconds(config, replicas)
-        assert estimate == pytest.approx(measured, rel=0.17), (network, names, replicas, n)
-
-
-def test_costs_of_other_models_are_not_known() -> None:
-    config = configs("table1", "paper")[0]
-    assert costs.step_microseconds(config, 5) == pytest.approx(78.89)
-    for other in ({"latents": 20}, {"batch_size": 20}, {"dataset": "digits"}):
-        assert costs.step_microseconds(replace(config, **other), 5) is None
-
-
-def test_what_is_trained_already_costs_nothing(tmp_path: Path) -> None:
-    config = replace(configs("table1", "paper")[0], steps=1000)
-    job = plan([config], tmp_path, on_gpu=True)[0]
-    half = replace(job, tasks=[replace(job.tasks[0], state="unfinished", step=500)])
-    whole, rest = job.seconds(), half.seconds()
-    assert whole is not None
-    assert rest == pytest.approx(whole / 2)
-    assert replace(job, tasks=[replace(job.tasks[0], state="done")]).seconds() == 0

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,6 +21,9 @@ from arms.bench.cli.parsing import parse
 from arms.bench.config import TrainConfig, run_name
 from arms.bench.experiments import configs
 from arms.bench.runs.directory import Run
+from arms.bench.runs.packs import write_pack
+from arms.bench.runs.pipeline import train
+from arms.bench.sweeps.jobs import plan
 from arms.bench.training.state import step_of
 
 OWN_MODULE = """
@@ -226,20 +230,42 @@ def test_the_papers_preset_makes_the_runs_of_its_tables(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "words",
     [
-        ("pack", "runs", "-o", "s3://bucket/pack.json"),
-        ("report", "runs", "-o", "s3://bucket/page.html"),
-        ("experiments", "run", "figure1", "-o", "s3://bucket/figures"),
+        ("pack", "runs", "-o", "s3://bucket/runs.json"),
+        ("pack", "s3://bucket/runs"),
+        ("report", "runs", "-o", "s3://bucket/runs.html"),
+        ("report", "runs", "s3://bucket/runs"),
+        ("runs", "s3://bucket/runs"),
+        ("runs", "zip://runs::file:///evil.zip"),
+        ("experiments", "run", "figure1", "-o", "s3://bucket/runs"),
+        ("experiments", "run", "figure3", "--results", "s3://bucket/runs"),
         ("train", "--runs", "s3://bucket/runs"),
-        ("toy", "-o", "s3://bucket/toy"),
-        ("evaluate", "s3://bucket/run"),
-        ("data", "list", "--data-dir", "s3://bucket/data"),
+        ("toy", "-o", "s3://bucket/runs"),
+        ("sweep", "figure3", "-o", "s3://bucket/runs"),
+        ("sweep", "figure3", "--results", "runs", "s3://bucket/runs"),
+        ("evaluate", "s3://bucket/runs"),
+        ("sample", "runs", "-o", "memory://runs.png"),
+        ("data", "list", "--data-dir", "s3://bucket/runs"),
     ],
 )
-def test_what_is_written_is_on_this_machine(words: tuple[str, ...], say: Say) -> None:
+def test_addresses_are_no_paths(words: tuple[str, ...], say: Say) -> None:
+    Path("runs").mkdir()
     code, _, error = say(*words)
-    assert code == 2
-    assert "must be a path on this machine, got s3:/bucket/" in error
+    assert (code, error.count("\n")) == (2, 1)
+    assert re.search(r"a path must be on this machine, got the address '(s3://bucket|zip:|memory:)", error)
+    assert [path.name for path in Path().iterdir()] == ["runs"]
+
+
+@pytest.mark.parametrize("use", [Run, partial(train, TrainConfig()), partial(write_pack, runs=[]), partial(plan, [])])
+def test_addresses_are_no_paths_in_python(use: Callable[[str], object], say: Say) -> None:
+    with pytest.raises(ValueError, match=r"got the address 's3://bucket/runs\.json'"):
+        use("s3://bucket/runs.json")
     assert not list(Path().iterdir())
+
+
+def test_copies_are_no_longer_made(say: Say) -> None:
+    code, _, error = say("sweep", "figure3", "--copy-to", "s3://bucket/runs")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "--copy-to" in error
 
 
 def test_a_plan_is_for_a_device_that_could_be(say: Say) -> None:

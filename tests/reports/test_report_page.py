@@ -163,7 +163,7 @@ def test_files_beside_the_page_are_linked_and_there(tmp_path: Path) -> None:
 
 def test_verb_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "runs" / "a", TrainConfig(replicas=2))
-    verbs.report((str(tmp_path / "runs"), str(tmp_path / "[bold]none")), output=tmp_path / "page.html", files=False)
+    verbs.report((tmp_path / "runs", tmp_path / "[bold]none"), output=tmp_path / "page.html", files=False)
     said = " ".join(capsys.readouterr().out.split())
     assert "1 run · 2 replicas · data: digits" in said
     assert "[bold]none" in said

@@ -7,10 +7,9 @@ import tyro
 from rich.table import Table
 
 from arms.bench.cli.console import explaining_missing_packages, print_paths, print_plain, print_table
-from arms.bench.cli.parsing import Output, Source
+from arms.bench.cli.parsing import Output
 from arms.bench.config import Precision
 from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs
-from arms.bench.runs.copies import local_copies
 from arms.bench.sweeps.local import preview, run_experiment
 
 __all__ = ["ALL", "experiments_list", "experiments_run"]
@@ -31,7 +30,7 @@ def experiments_run(
     /,
     scale: Scale = "smoke",
     output: Output = Path("experiments"),
-    results: tuple[Source, ...] = (),
+    results: tuple[Path, ...] = (),
     precision: Precision = "highest",
     dry_run: bool = False,
     device: str = "auto",
@@ -43,30 +42,29 @@ def experiments_run(
         name: A name of `arms experiments list`, or all.
         scale: smoke: seconds on 8x8 digits. laptop: 5,000 steps, one budget. paper: as printed, for a GPU.
         output: Folder of the runs and the page; experiments in one folder share the runs they have in common.
-        results: Further folders, files of `arms pack`, or addresses such as s3://bucket/runs, to look for finished runs
-            in: whatever they are called, those that are wanted are not trained again.
+        results: Further folders, or files of `arms pack`, to look for finished runs in. A run that is found is not
+            trained again, whatever its folder is called.
         precision: Of what is still to be trained; finished runs count at any.
-        dry_run: Print a line per job: its done, unfinished and missing runs, and what they would take; write nothing.
+        dry_run: Print a line per job with its done, unfinished and missing runs; write nothing.
         device: cpu, cuda, or auto; on a GPU, runs that differ only in estimator and data set are trained together.
         data_dir: Folder with the data sets; unless given, ARMS_DATA_DIR, the cache, or the network.
     """
     names = list(EXPERIMENTS) if name == ALL else [name]
-    with local_copies(results) as folders:
-        if dry_run:
-            for line in preview(names, scale, output, results=folders, precision=precision, device=device):
-                print_plain(line)
-            return
-        written: list[Path] = []
-        with explaining_missing_packages():
-            for each in names:
-                written += run_experiment(
-                    each,
-                    scale,
-                    output,
-                    results=folders,
-                    precision=precision,
-                    device=device,
-                    data_dir=data_dir,
-                    notify=print_plain,
-                )
+    if dry_run:
+        for line in preview(names, scale, output, results=results, precision=precision, device=device):
+            print_plain(line)
+        return
+    written: list[Path] = []
+    with explaining_missing_packages():
+        for each in names:
+            written += run_experiment(
+                each,
+                scale,
+                output,
+                results=results,
+                precision=precision,
+                device=device,
+                data_dir=data_dir,
+                notify=print_plain,
+            )
     print_paths(written)

@@ -12,18 +12,16 @@ from typing import Annotated
 
 import tyro
 
-from arms.bench.runs.copies import is_url
+from arms.bench.runs.files import check_local
 
-__all__ = ["DESCRIPTION", "Output", "RunPath", "Source", "in_one_line", "parse"]
+__all__ = ["DESCRIPTION", "Output", "RunPath", "in_one_line", "parse"]
 
-DESCRIPTION = "Gradients through binary choices: train discrete VAEs, check and compare estimators, draw and report."
+DESCRIPTION = "Gradients through discrete choices: train discrete VAEs, check and compare estimators, write reports."
 
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
 """Type of an argument for what a verb writes."""
 RunPath = Annotated[Path, tyro.conf.Positional]
 """Type of an argument for a run directory."""
-Source = Annotated[str, tyro.conf.arg(metavar="PATH|URL")]
-"""Type of an argument for where runs are: a path, or an address such as s3://bucket/runs (a `Path` loses a slash)."""
 
 
 def parse(verbs: Mapping[str, Callable[..., None]], words: Sequence[str]) -> Callable[[], object]:
@@ -70,13 +68,11 @@ def _later(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:
 
 
 def _call(function: Callable[..., None], args: Sequence[object], options: Mapping[str, object]) -> None:
-    """Call a verb; what it takes as a path is on this machine."""
-    for name, value in options.items():
-        if isinstance(value, Path) and is_url(value):
-            what, hint = f"the {name.replace('_', ' ')}", "copy it here first"
-            if name in ("output", "runs"):
-                what, hint = "what is written", "copy it there (arms sweep has --copy-to)"
-            raise ValueError(f"{what} must be a path on this machine, got {value}: {hint}")
+    """Call a verb, after every path among its arguments was checked."""
+    for value in (*args, *options.values()):
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, Path):
+                check_local(path)
     function(*args, **options)
 
 

@@ -11,15 +11,14 @@ from rich.table import Table
 
 from arms.bench import toy as toy_problem
 from arms.bench.cli.console import explaining_missing_packages, print_markup, print_paths, print_plain, print_table
-from arms.bench.cli.parsing import Output, Source
-from arms.bench.runs.copies import is_url, local_copies
+from arms.bench.cli.parsing import Output
 from arms.bench.runs.packs import read_pack, run_sources
 
 __all__ = ["correlations", "report", "toy"]
 
 
 def report(
-    runs: Annotated[tuple[Source, ...], tyro.conf.Positional],
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional],
     /,
     output: Output = Path("report.html"),
     files: bool = True,
@@ -27,22 +26,24 @@ def report(
     """Compare runs on one self-contained page, with the paper's numbers beside them.
 
     Args:
-        runs: Run directories, files of `arms pack`, folders of them, or addresses such as s3://bucket/runs.
+        runs: Run directories, files of `arms pack`, or folders of them.
         output: The page to write.
         files: Write every table (.md, .tex, .csv) and figure (.pdf, .svg) too, into `<page>_files`.
     """
     if not runs:
         raise ValueError("give at least one run directory, or a folder of them: arms report runs")
-    if not any(is_url(place) or Path(place).exists() for place in runs):
-        raise ValueError(f"there is no {' and no '.join(runs)}: give run directories, or a folder of them")
-    with explaining_missing_packages(), local_copies(runs) as paths:
+    if not any(path.exists() for path in runs):
+        raise ValueError(f"there is no {' and no '.join(map(str, runs))}: give run directories, or a folder of them")
+    with explaining_missing_packages():
         from arms.bench.reports import build_report, summary
 
-        if not any(True for path in paths for _ in run_sources(path)):
-            raise ValueError(f"there is no run in {' or '.join(runs)}: train one first, or give another folder")
-        for path in filter(Path.is_file, paths):
+        if not any(True for path in runs for _ in run_sources(path)):
+            raise ValueError(
+                f"there is no run in {' or '.join(map(str, runs))}: train one first, or give another folder"
+            )
+        for path in filter(Path.is_file, runs):
             read_pack(path)  # a file that was named and is no pack is a mistake, not a problem for the page
-        collection = build_report(paths, output, files=files)
+        collection = build_report(runs, output, files=files)
     for problem in collection.problems:
         print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
     print_plain(summary(collection))

@@ -11,7 +11,7 @@ from arms.arguments import as_count
 from arms.bench import evaluation
 from arms.bench.cli.console import print_markup, print_plain, print_table
 from arms.bench.cli.own import ModelName, OwnData, find_model, naming_the_model
-from arms.bench.cli.parsing import Output, RunPath, Source
+from arms.bench.cli.parsing import Output, RunPath
 from arms.bench.config import TrainConfig, identity
 from arms.bench.data import observe
 from arms.bench.formatting import format_mean_std, shorten
@@ -19,48 +19,44 @@ from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import BinaryVAE, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.runs import loading
-from arms.bench.runs.copies import is_url, local_copies
 from arms.bench.runs.directory import Run
 from arms.bench.runs.packs import find_runs, open_runs, run_sources, write_pack
 
 __all__ = ["evaluate", "pack", "runs", "sample", "variance"]
 
 
-def runs(folder: Annotated[Source, tyro.conf.Positional] = "runs") -> None:
+def runs(folder: RunPath = Path("runs")) -> None:
     """List the runs in a folder: what each is, how far it has come, and its bounds on the test set, in nats.
 
     Args:
-        folder: Folder of runs, a file of `arms pack`, or an address such as s3://bucket/runs.
+        folder: Folder of runs, or a file of `arms pack`.
     """
-    if not is_url(folder) and not Path(folder).exists():
+    if not folder.exists():
         raise ValueError(f"there is no folder {folder}: train a run first, or give another folder")
-    with local_copies([folder]) as (path,):
-        found = list(find_runs(path))
-        if not found:
-            raise ValueError(f"there is no run in {folder}: train one first, or give another folder")
-        for run in found:
-            where = run.path.name if is_url(folder) else str(run.path)
-            print_markup(f"[bold]{escape(where)}")
-            print_plain(f"    {_described(run.config())}")
-            print_plain(f"    {_progress(run)}")
+    found = list(find_runs(folder))
+    if not found:
+        raise ValueError(f"there is no run in {folder}: train one first, or give another folder")
+    for run in found:
+        print_markup(f"[bold]{escape(str(run.path))}")
+        print_plain(f"    {_described(run.config())}")
+        print_plain(f"    {_progress(run)}")
 
 
-def pack(runs: Annotated[tuple[Source, ...], tyro.conf.Positional], /, output: Output = Path("runs.json")) -> None:
+def pack(runs: Annotated[tuple[Path, ...], tyro.conf.Positional], /, output: Output = Path("runs.json")) -> None:
     """Write finished runs into one small file that `arms report` reads: all bounds, thinned curves, provenance.
 
     Args:
-        runs: Run directories, files of `arms pack`, folders of them, or addresses such as s3://bucket/runs.
+        runs: Run directories, files of `arms pack`, or folders of them.
         output: The .json file to write; it may be one of those that are read.
     """
-    with local_copies(runs) as paths:
-        sources = [(place, list(run_sources(path))) for place, path in zip(runs, paths, strict=True)]
-        if empty := [place for place, found in sources if not found]:
-            raise ValueError(f"there is no run in {empty[0]}: give run directories, or folders of them")
-        opened = [run for _, found in sources for source in found for run in open_runs(source)]
-        once = list({run.path.resolve(): run for run in opened}.values())
-        if not once:
-            raise ValueError("give at least one run directory, or a folder of them: arms pack runs -o runs.json")
-        count = write_pack(output, once)
+    sources = [(place, list(run_sources(place))) for place in runs]
+    if empty := [place for place, found in sources if not found]:
+        raise ValueError(f"there is no run in {empty[0]}: give run directories, or folders of them")
+    opened = [run for _, found in sources for source in found for run in open_runs(source)]
+    once = list({run.path.resolve(): run for run in opened}.values())
+    if not once:
+        raise ValueError("give at least one run directory, or a folder of them: arms pack runs -o runs.json")
+    count = write_pack(output, once)
     print_plain(f"wrote {output}: {count} runs, {output.stat().st_size / 1000:.0f} kB")
 
 

@@ -11,14 +11,12 @@ import tyro
 
 from arms.arguments import as_count
 from arms.bench.cli.console import print_plain
-from arms.bench.cli.parsing import Output, Source
+from arms.bench.cli.parsing import Output
 from arms.bench.config import Precision
 from arms.bench.experiments import Scale
 from arms.bench.progress import SweepBar
-from arms.bench.runs.copies import check_apart, copied_names, is_url, local_copies
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, check_seconds
-from arms.bench.runs.packs import find_runs
-from arms.bench.sweeps.driver import Tally, run_sweep, tasks_to_copy, work_of, work_to_copy
+from arms.bench.sweeps.driver import Tally, run_sweep, work_of
 from arms.bench.sweeps.files import wanted_runs
 from arms.bench.sweeps.jobs import plan, totals
 from arms.bench.sweeps.local import check_folders
@@ -28,9 +26,6 @@ from arms.bench.sweeps.worker import Settings
 
 __all__ = ["sweep"]
 
-COUNTED = ("config.json", "result.json")
-"""The files by which a finished run is recognised at an address."""
-
 
 def sweep(
     what: Annotated[str, tyro.conf.Positional],
@@ -39,8 +34,7 @@ def sweep(
     address: str | None = None,
     output: Output = Path("sweep"),
     scale: Scale = "smoke",
-    results: tuple[Source, ...] = (),
-    copy_to: str | None = None,
+    results: tuple[Path, ...] = (),
     precision: Precision | None = None,
     cpus_per_job: int = 1,
     gpus_per_job: float | None = None,
@@ -59,9 +53,7 @@ def sweep(
             is started on this machine.
         output: Folder of the runs; finished ones in it count, unfinished ones are resumed.
         scale: Of an experiment by name, see `arms experiments run`.
-        results: Further folders, files of `arms pack`, or addresses such as s3://bucket/runs: finished runs count.
-        copy_to: Address of a folder, such as s3://bucket/runs, into which each run is copied when it has ended; those
-            that are there count.
+        results: Further folders, or files of `arms pack`, in which finished runs count.
         precision: Of what is still to be trained; unless given, what the file says.
         cpus_per_job: Cores and threads of each job. It decides the last digits, so that it is one number for all.
         gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. Unless given, 1 where this machine has a
@@ -79,22 +71,9 @@ def sweep(
     check_seconds(checkpoint_seconds, "--checkpoint-seconds")
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output must be a folder, got the file {output}: choose another place")
-    if copy_to:
-        check_apart(output, copy_to)
     wanted = wanted_runs(what, scale)
-    are_copies = copy_to is not None and bool(copied_names(copy_to))
-    places = [*results, *([copy_to] if copy_to and are_copies else [])]
-    with local_copies(places, COUNTED) as folders:
-        check_folders(folders)
-        jobs = plan(wanted, output, results=folders, precision=precision, on_gpu=gpus > 0)
-        copies = {run.path.name: run for run in find_runs(folders[-1])} if are_copies else {}
-        # What was found at an address is here for a while only.
-        fetched = [folder for folder, place in zip(folders, places, strict=True) if is_url(place)]
-        to_copy = [
-            task
-            for task in (tasks_to_copy(jobs, copies) if copy_to else [])
-            if not any(task.path.is_relative_to(folder) for folder in fetched)
-        ]
+    check_folders(results)
+    jobs = plan(wanted, output, results=results, precision=precision, on_gpu=gpus > 0)
     if dry_run:
         for index, job in enumerate(jobs, 1):
             print_plain(f"{index}/{len(jobs)} {job.line()}")
@@ -102,9 +81,8 @@ def sweep(
         return
     states = Counter(task.state for job in jobs for task in job.tasks)
     tally = Tally(states.total())
-    states.subtract(task.state for task in to_copy)  # these are still to come
     tally.counts.update(done=states["done"], diverged=states["diverged"])
-    settings = Settings(tuple(sys.argv), cpus_per_job, data_dir and data_dir.resolve(), checkpoint_seconds, copy_to)
+    settings = Settings(tuple(sys.argv), cpus_per_job, data_dir and data_dir.resolve(), checkpoint_seconds)
     with ExitStack() as stack:
         on: RayCluster | Processes
         if engine == "ray":
@@ -117,7 +95,7 @@ def sweep(
             on = stack.enter_context(Processes(local_devices(cpus_per_job, gpus), settings))
         bar = stack.enter_context(SweepBar())
         run_sweep(
-            [*work_to_copy(to_copy), *work_of(jobs, on.slots())],
+            work_of(jobs, on.slots()),
             on,
             tally,
             print_plain,

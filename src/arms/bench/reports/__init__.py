@@ -11,7 +11,7 @@ from arms.bench.reports.groups import Group, Setting, group_runs, name_structure
 from arms.bench.reports.page import Overview, Section, render, summary
 from arms.bench.reports.table_files import write_table
 from arms.bench.reports.tables import Table, beside_paper, comparison, overview
-from arms.bench.runs.files import check_utf8, replace_file
+from arms.bench.runs.files import check_path, replace_file
 
 __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
 
@@ -43,7 +43,7 @@ def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: 
 
 
 def _check_page_path(page: Path) -> None:
-    check_utf8(page)
+    check_path(page)
     if page.is_dir():
         raise ValueError(f"the report must be a file, got the folder {page}: try {page / 'report.html'}")
     if page.suffix not in (".html", ".htm"):

@@ -31,7 +31,7 @@ from arms.bench.config import (
 )
 from arms.bench.metrics import Record, is_values, stopped_replicas
 from arms.bench.runs.checkpoints import CHECKPOINTS, DamagedError, digest_of_tensors, read_checkpoint, step_in
-from arms.bench.runs.files import check_utf8, naming, replace_file, to_json, to_line, written_through
+from arms.bench.runs.files import check_path, naming, replace_file, to_json, to_line, written_through
 from arms.bench.runs.provenance import provenance_of
 from arms.bench.training.state import COUNTS, model_of, step_of
 
@@ -53,7 +53,7 @@ class Run:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        check_utf8(self.path)
+        check_path(self.path)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"

@@ -3,13 +3,15 @@
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = [
     "BusyError",
-    "check_utf8",
+    "check_local",
+    "check_path",
     "locked",
     "naming",
     "replace_file",
@@ -76,8 +78,23 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def check_utf8(path: Path) -> None:
-    """Raise if a path cannot be written as text: checkpoints, pages and messages could not name it."""
+def check_local(path: Path) -> None:
+    """Raise if a path is an address such as s3://bucket/runs: it would become a folder called "s3:".
+
+    >>> check_local(Path("runs/s3")), check_local(Path("C:/runs"))
+    (None, None)
+    """
+    if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path)):  # a Path drops one of the two slashes
+        typed = f"{address[1]}://{str(path)[address.end() :]}"
+        raise ValueError(
+            f"a path must be on this machine, got the address {typed!r}: copy the files with a program "
+            "such as rclone, and give the path of the copy"
+        )
+
+
+def check_path(path: Path) -> None:
+    """Raise if a path is an address, or cannot be written as text: messages and pages could not name it."""
+    check_local(path)
     try:
         str(path).encode()
     except UnicodeEncodeError:

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from arms.bench.metrics import Record
 from arms.bench.runs.directory import Run, is_record
-from arms.bench.runs.files import check_utf8, replace_file
+from arms.bench.runs.files import check_path, replace_file
 
 __all__ = [
     "CURVE_POINTS",
@@ -68,7 +68,7 @@ def write_pack(path: Path | str, runs: Sequence[Run]) -> int:
         runs: Run directories, or runs of other packs; one that is there twice, in the same words, is written once.
     """
     file = Path(path)
-    check_utf8(file)
+    check_path(file)
     if file.suffix != ".json":
         raise ValueError(f"a pack must be a .json file, got {file}: try {file.with_suffix('.json')}")
     entries: dict[str, str] = {}

@@ -1,21 +1,18 @@
 """A sweep on any engine: hand out work while there is room, give it again where a worker was lost, and count."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Protocol
 
-from arms.bench.config import run_name
 from arms.bench.ensemble import group_for_ensembles
-from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import Notify
-from arms.bench.sweeps.jobs import Job, Task
+from arms.bench.sweeps.jobs import Job
 from arms.bench.sweeps.worker import Kind, Outcome, Work
 
-__all__ = ["ATTEMPTS", "Engine", "Tally", "run_sweep", "share_out", "tasks_to_copy", "work_of", "work_to_copy"]
+__all__ = ["ATTEMPTS", "Engine", "Tally", "run_sweep", "share_out", "work_of"]
 
 ATTEMPTS = 4
 """How often work is begun whose worker is lost each time: it may itself be what kills them."""
@@ -90,28 +87,6 @@ def work_of(jobs: Iterable[Job], slots: int = 1) -> list[Work]:
         groups = group_for_ensembles(list(of)) if job.on_gpu else [[config] for config in of]
         found += [Work(tuple(group), tuple(of[config].path.resolve() for config in group)) for group in groups]
     return share_out(found, slots)
-
-
-def tasks_to_copy(jobs: Iterable[Job], copies: Mapping[str, Run]) -> list[Task]:
-    """Return what has ended in a directory and is not copied yet, or was with another result.
-
-    Args:
-        jobs: What `plan` returned.
-        copies: The runs that are copied, by name.
-    """
-    ended = [task for job in jobs for task in job.tasks if task.state in ("done", "diverged") and task.path.is_dir()]
-    return [task for task in ended if not _is_copied(Run(task.path), copies.get(run_name(task.config)))]
-
-
-def _is_copied(run: Run, copy: Run | None) -> bool:
-    with suppress(ValueError):  # a damaged copy is none
-        return copy is not None and copy.result() == run.result()
-    return False
-
-
-def work_to_copy(tasks: Iterable[Task]) -> list[Work]:
-    """Return what has ended as work: a worker finds nothing to train, and copies it."""
-    return [Work((task.config,), (task.path.resolve(),)) for task in tasks]
 
 
 def share_out(works: Sequence[Work], slots: int) -> list[Work]:

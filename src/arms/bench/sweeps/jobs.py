@@ -1,4 +1,4 @@
-"""From configurations to jobs: which runs are done, unfinished or missing, which are trained together, at what cost.
+"""From configurations to jobs: which runs are done, unfinished or missing, and which are trained together.
 
 Nothing here trains or writes anything. A run is recognised by the identity in its config.json, never by the name of its
 folder. Precision decides digits but not the experiment: a finished run of any precision will do, since what precision
@@ -8,15 +8,14 @@ moves is far below what seeds do (benchmarks/results/precision.json).
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from arms.bench.config import Precision, TrainConfig, digest_of, identity, run_name
 from arms.bench.ensemble import group_for_ensembles
 from arms.bench.runs.directory import Run
+from arms.bench.runs.files import check_local
 from arms.bench.runs.packs import find_runs
-from arms.bench.sweeps.costs import step_microseconds
 
 __all__ = ["STATES", "Job", "State", "Task", "plan", "totals"]
 
@@ -47,29 +46,15 @@ class Job:
         """What is not done."""
         return [task for task in self.tasks if task.state != "done"]
 
-    def seconds(self) -> float | None:
-        """Return about how many GPU seconds the rest takes, without evaluations; None where that is not known."""
-        total = 0.0
-        open_tasks = [task for task in self.rest if task.state != "diverged"]
-        for step, same in groupby(sorted(open_tasks, key=lambda task: task.step), lambda task: task.step):
-            together = list(same)
-            config = together[0].config
-            micro = step_microseconds(config, config.replicas * len(together)) if self.on_gpu else None
-            if micro is None:
-                return None
-            total += (config.steps - step) * micro / 1e6
-        return total
-
     def line(self) -> str:
-        """Return the job in one line: its runs by state, and what the rest costs."""
+        """Return the job in one line: its runs by state."""
         config = self.tasks[0].config
         parts = [
             f"{_described(state, same)} {_names(same)}"
             for state in STATES
             for same in _alike([task for task in self.tasks if task.state == state])
         ]
-        cost = [f"takes {_cost(self.seconds(), self.on_gpu)}"] if self.rest else []
-        return f"{config.network}, n = {config.num_samples}, R = {config.replicas}: {'; '.join([*parts, *cost])}"
+        return f"{config.network}, n = {config.num_samples}, R = {config.replicas}: {'; '.join(parts)}"
 
 
 def plan(
@@ -89,6 +74,7 @@ def plan(
         precision: Of what is still missing, None for what each asks for; a run that was begun at another keeps its own.
         on_gpu: Whether runs are trained together where they can be.
     """
+    check_local(Path(output))
     here, elsewhere = _by_experiment([output]), _by_experiment(results)
     tasks = {}
     for config in wanted:
@@ -104,11 +90,7 @@ def totals(jobs: Sequence[Job]) -> str:
     tasks = [task for job in jobs for task in job.tasks]
     counts = {state: sum(task.state == state for task in tasks) for state in STATES}
     shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count or state != "diverged")
-    seconds = [job.seconds() for job in jobs if job.rest]
-    known = None if None in seconds else sum(second for second in seconds if second is not None)
-    cost = _cost(known, any(job.on_gpu for job in jobs)) if seconds else "nothing"
-    how = " for the steps alone, as measured on an H200 at precision medium" if seconds and known is not None else ""
-    return f"total: {len(tasks)} runs in {len(jobs)} jobs: {shown}; takes {cost}{how}"
+    return f"total: {len(tasks)} runs in {len(jobs)} jobs: {shown}"
 
 
 def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:
@@ -165,10 +147,3 @@ def _names(tasks: Sequence[Task]) -> str:
     for task in tasks:
         of.setdefault(task.config.dataset, []).append(task.config.estimator)
     return ", ".join(f"{dataset} {' '.join(estimators)}" for dataset, estimators in of.items())
-
-
-def _cost(seconds: float | None, on_gpu: bool) -> str:
-    if seconds is None:
-        return f"an unknown time{'' if on_gpu else ' on a CPU'}"
-    hours = f" ({seconds / 3600:.1f} h)" if seconds >= 3600 else ""
-    return f"about {seconds:,.0f} s on a GPU{hours}"

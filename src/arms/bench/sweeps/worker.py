@@ -10,10 +10,8 @@ import torch
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
-from arms.bench.runs.copies import copy_run
-from arms.bench.runs.directory import Run
 from arms.bench.runs.files import BusyError
-from arms.bench.runs.live_run import DivergedError, LiveRun, Notify, check_survivors, unfinished
+from arms.bench.runs.live_run import DivergedError, Notify
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TerminatedError
 from arms.bench.runs.pipeline import train_together
 
@@ -44,8 +42,6 @@ class Settings:
     """As many in every worker: sums over more threads are rounded otherwise."""
     data_dir: Path | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
-    copy_to: str | None = None
-    """Address of a folder into which runs are copied once they have ended."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +65,10 @@ def carry_out(work: Work, settings: Settings, device: str) -> Outcome:
     sys.argv = list(settings.command)
     torch.set_num_threads(settings.threads)
     lines: list[str] = []
-    kind: Kind = "done"
     try:
-        try:
-            _train(work, settings, device, lines.append)
-        except DivergedError as error:
-            kind = "diverged"
-            lines.append(str(error))
-        if settings.copy_to:
-            for path in work.paths:
-                copy_run(path, settings.copy_to)
+        _train(work, settings, device, lines.append)
+    except DivergedError as error:
+        return Outcome("diverged", (*lines, str(error)))
     except BusyError as error:
         return Outcome("busy", (str(error),))
     except TerminatedError as error:  # the machine is taken away, and the run saved
@@ -88,15 +78,10 @@ def carry_out(work: Work, settings: Settings, device: str) -> Outcome:
     except Exception as error:  # one bad run must not end a sweep of a thousand
         said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return Outcome("failed", (*lines, " ".join(said.split())))
-    return Outcome(kind, tuple(lines))
+    return Outcome("done", tuple(lines))
 
 
 def _train(work: Work, settings: Settings, device: str, notify: Notify) -> None:
-    runs = zip(work.paths, work.configs, strict=True)
-    rest = unfinished([LiveRun(Run(path), config, notify) for path, config in runs])
-    if not any(live.surviving for live in rest):  # all has ended, and needs no data
-        check_survivors(rest)
-        return
     train_together(
         work.configs,
         work.paths,
