@@ -1,9 +1,11 @@
 """Every number that a run records while it trains: its key, its words, its axis, and whether it can stop a replica.
 
-A new metric is one entry in METRICS, and the line in `runs/pipeline.py` that computes it. Progress bars, messages,
-curves and reports take it from here.
+A new metric is one entry in METRICS, and the code that computes it: `Trainer.record` for what training itself measures,
+`_record` in `runs/loop.py` for what is evaluated on other images. Progress bars, messages, curves and reports take it
+from here.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -121,12 +123,16 @@ def surviving(values: Sequence[float | None]) -> list[float]:
 def is_values(content: object) -> bool:
     """Whether JSON is what a metric or a bound is: a list with a number per replica, null for one that has stopped.
 
-    >>> is_values([-1.5, None, 2]), is_values([10**400]), is_values(-1.5)
-    (True, False, False)
+    >>> is_values([-1.5, None, 2]), is_values([math.inf]), is_values([10**400]), is_values(-1.5)
+    (True, False, False, False)
     """
-    return isinstance(content, list) and all(
-        isinstance(value, float | None) or (isinstance(value, int) and abs(value) < LARGEST_INT) for value in content
-    )
+    return isinstance(content, list) and all(value is None or _is_finite(value) for value in content)
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, int):
+        return abs(value) < LARGEST_INT
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def stopped_replicas(records: Iterable[Record]) -> dict[int, int]:

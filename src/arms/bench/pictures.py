@@ -1,5 +1,6 @@
 """Pictures of a trained model as one PNG: test images, their reconstructions, and samples from the prior."""
 
+import io
 from pathlib import Path
 
 import torch
@@ -7,6 +8,7 @@ from torch import Generator, Tensor
 
 from arms.bench.data import Dataset, observe
 from arms.bench.models import BinaryVAE
+from arms.bench.runs.files import make_folder, replace_file
 
 __all__ = ["GAP_PIXELS", "PIXEL_SIZE", "sample_grid", "write_samples"]
 
@@ -28,10 +30,11 @@ def write_samples(path: Path | str, model: BinaryVAE, dataset: Dataset, count: i
     """
     from matplotlib.image import imsave
 
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target, picture = Path(path), io.BytesIO()
+    make_folder(target.parent)
     grid = sample_grid(model, dataset, count, generator)
-    imsave(target, grid.numpy(), cmap="gray", vmin=0, vmax=1, format="png")
+    imsave(picture, grid.numpy(), cmap="gray", vmin=0, vmax=1, format="png")
+    replace_file(target, picture.getvalue())
 
 
 def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Generator) -> Tensor:

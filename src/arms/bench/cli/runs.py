@@ -20,7 +20,8 @@ from arms.bench.models import BinaryVAE, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.runs import loading
 from arms.bench.runs.directory import Run
-from arms.bench.runs.packs import find_runs, open_runs, run_sources, write_pack
+from arms.bench.runs.files import shown
+from arms.bench.runs.packs import examine_runs, open_runs, run_sources, write_pack
 
 __all__ = ["evaluate", "pack", "runs", "sample", "variance"]
 
@@ -33,11 +34,17 @@ def runs(folder: RunPath = Path("runs")) -> None:
     """
     if not folder.exists():
         raise ValueError(f"there is no folder {folder}: train a run first, or give another folder")
-    found = list(find_runs(folder))
+    found = list(examine_runs(folder))
     if not found:
         raise ValueError(f"there is no run in {folder}: train one first, or give another folder")
-    for run in found:
-        print_markup(f"[bold]{escape(str(run.path))}")
+    damaged = [run for _, run in found if isinstance(run, ValueError)]
+    if len(damaged) == len(found):
+        raise damaged[0]
+    for path, run in found:
+        print_markup(f"[bold]{escape(shown(path))}")
+        if isinstance(run, ValueError):
+            print_plain(f"    broken: {run}")
+            continue
         print_plain(f"    {_described(run.config())}")
         print_plain(f"    {_progress(run)}")
 
@@ -82,7 +89,7 @@ def _progress(run: Run) -> str:
     tested = [
         f"K={count} {format_mean_std(bounds[str(count)])}" for count in (1, TEST_BOUND_SAMPLES) if str(count) in bounds
     ]
-    over = f" over {result['images']:,} images only" if isinstance(result.get("images"), int) else ""
+    over = f" over {result['images']:,} images only" if "images" in result else ""
     return f"finished: {config.steps:,} steps; test bound {', '.join(tested) or 'missing'}{over}"
 
 

@@ -11,7 +11,7 @@ from arms.bench.reports.groups import Group, Setting, group_runs, name_structure
 from arms.bench.reports.page import Overview, Section, render, summary
 from arms.bench.reports.table_files import write_table
 from arms.bench.reports.tables import Table, beside_paper, comparison, overview
-from arms.bench.runs.files import check_path, replace_file
+from arms.bench.runs.files import check_no_link, check_path, make_folder, replace_file
 
 __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
 
@@ -34,16 +34,17 @@ def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: 
     groups = name_structures(group_runs(collection.runs))
     folder = page.with_name(f"{page.stem}_files") if files else None
     if folder:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     sections = [_section(group, f"{index}-{_slug(group.setting)}", folder) for index, group in enumerate(groups, 1)]
     across = _overview(groups, sections, folder)
-    page.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(page.parent)
     replace_file(page, render(collection, sections, across, __version__))
     return collection
 
 
 def _check_page_path(page: Path) -> None:
     check_path(page)
+    check_no_link(page)
     if page.is_dir():
         raise ValueError(f"the report must be a file, got the folder {page}: try {page / 'report.html'}")
     if page.suffix not in (".html", ".htm"):

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.metrics import Record, stopped_replicas, stopping_values, surviving
-from arms.bench.runs.directory import Run
-from arms.bench.runs.files import shown
+from arms.bench.runs.directory import Run, is_complete
+from arms.bench.runs.files import read_bytes, shown
 from arms.bench.runs.packs import open_runs, run_sources
 
 __all__ = [
@@ -107,11 +107,11 @@ def _read(run: Run, problems: list[Problem]) -> RunData:
     if stopped:
         what = _describe_divergence(stopped) if diverged else _describe_stopped(stopped, config.replicas)
         problems.append(Problem(str(path), what))
-    notes = [str((result or {}).get("note", ""))]
-    if result and isinstance(images := result.get("images"), int):
-        notes.append(f"final bounds over {images:,} images of each split only")
+    notes = [result["note"]] if result else []
+    if result and "images" in result:
+        notes.append(f"final bounds over {result['images']:,} images of each split only")
     note = "; ".join(filter(None, notes))
-    return RunData(path, config, metrics, bounds, note, _provenance(run), _picture(path, problems))
+    return RunData(path, config, metrics, bounds, note, _provenance(run, problems), _picture(path, problems))
 
 
 def _describe_divergence(stopped: Mapping[int, int]) -> str:
@@ -124,28 +124,26 @@ def _describe_stopped(stopped: Mapping[int, int], replicas: int) -> str:
 
 
 def _metrics(run: Run, config: TrainConfig, problems: list[Problem]) -> list[Record]:
-    file = run.path / "metrics.jsonl"
     # Lines are counted first: a run that is still training may append one before it is read again.
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
-    records = [record for record in run.metrics() if _is_complete(record, config.replicas)]
+    lines = run.metric_lines()
+    records = [record for record in run.metrics() if is_complete(record, config.replicas)]
     lost = sum(bool(line.strip()) for line in lines) - len(records)
     if lost > 0:
         problems.append(Problem(str(run.path), f"metrics.jsonl: {lost} of {len(lines)} lines are incomplete; skipped"))
     return sorted(records, key=lambda record: int(record["step"]))
 
 
-def _is_complete(record: Record, replicas: int) -> bool:
-    return all(len(value) == replicas for name, value in record.items() if name != "step")
-
-
 def _by_count(bounds: Mapping[str, Mapping[str, Sequence[float | None]]]) -> Bounds:
     return {split: {int(count): values for count, values in of.items()} for split, of in bounds.items()}
 
 
-def _provenance(run: Run) -> Record:
+def _provenance(run: Run, problems: list[Problem]) -> Record:
+    if not run.has("provenance.json"):
+        return {}
     try:
         return run.provenance()
-    except ValueError:
+    except ValueError as error:
+        problems.append(Problem(str(run.path), f"its provenance is omitted: {error}"))
         return {}
 
 
@@ -153,10 +151,10 @@ def _picture(path: Path, problems: list[Problem]) -> bytes | None:
     file = path / "samples.png"
     if not file.is_file():
         return None
-    if file.stat().st_size > MAX_PICTURE_BYTES:
+    data = read_bytes(file, MAX_PICTURE_BYTES + 1)
+    if len(data) > MAX_PICTURE_BYTES:
         problems.append(Problem(str(path), "samples.png is larger than 4 MiB; omitted"))
         return None
-    data = file.read_bytes()
     if not data.startswith(PNG_MAGIC):
         problems.append(Problem(str(path), "samples.png is not a PNG file; omitted"))
         return None

@@ -8,7 +8,6 @@ $$ \rho \ge \frac{1}{n-1} \left( \frac{\{np\}(1-\{np\})}{n p(1-p)} - 1 \right). 
 Hoernig, "On the minimum correlation between symmetrically distributed random variables", 2018.
 """
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor
 from arms.arguments import as_count
 from arms.bench.reports.figures import COLUMN_WIDTH, figure_settings, line_style, save
 from arms.bench.reports.style import COUPLING_STYLES, style_of
+from arms.bench.reports.table_files import write_csv
 from arms.couplings import COUPLINGS, Stratified
 
 __all__ = ["GRID_POINTS", "Correlations", "correlation_curves", "smallest_correlation", "write_correlations"]
@@ -79,9 +79,5 @@ def _figure(curves: Correlations) -> Figure:
 
 
 def _write(curves: Correlations, path: Path) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["probability", *curves.of_coupling, "smallest_possible"])
-        columns = [curves.probs, *curves.of_coupling.values(), curves.bound]
-        writer.writerows(torch.stack(columns, 1).tolist())
-    return path
+    columns = [curves.probs, *curves.of_coupling.values(), curves.bound]
+    return write_csv(path, ["probability", *curves.of_coupling, "smallest_possible"], torch.stack(columns, 1).tolist())

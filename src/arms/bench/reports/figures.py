@@ -1,5 +1,6 @@
 """Figures for print, by matplotlib without its global state, at the width of a column or of a page."""
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from arms.bench.metrics import METRICS
 from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.style import DASHES, MARKERS, Style, style_of
+from arms.bench.runs.files import make_folder, replace_file
 
 __all__ = [
     "COLUMN_WIDTH",
@@ -60,13 +62,15 @@ def figure_settings() -> Iterator[None]:
 
 def save(figure: Figure, folder: Path, name: str, endings: Sequence[str] = ("pdf", "svg")) -> list[Path]:
     """Write a figure in every format, without dates, so that files change only with their contents."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     paths = [folder / f"{name}.{ending}" for ending in endings]
     figure.draw_without_rendering()  # one layout for all formats
     figure.set_layout_engine("none")
     stamps: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     for path, ending in zip(paths, endings, strict=True):
-        figure.savefig(path, metadata=stamps.get(ending), dpi=200)
+        content = io.BytesIO()
+        figure.savefig(content, format=ending, metadata=stamps.get(ending), dpi=200)
+        replace_file(path, content.getvalue())
     return paths
 
 

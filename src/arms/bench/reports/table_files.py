@@ -2,12 +2,13 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from arms.bench.reports.tables import Cell, Table
+from arms.bench.runs.files import replace_file
 
-__all__ = ["FORMATS", "LATEX_ESCAPES", "csv_text", "latex", "markdown", "write_table"]
+__all__ = ["FORMATS", "LATEX_ESCAPES", "csv_text", "latex", "markdown", "write_csv", "write_table"]
 
 LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -64,8 +65,18 @@ def write_table(table: Table, folder: Path) -> list[Path]:
     """Write the table in every format."""
     paths = [folder / f"{table.name}.{ending}" for ending in FORMATS]
     for path, convert in zip(paths, FORMATS.values(), strict=True):
-        path.write_text(convert(table), encoding="utf-8")
+        replace_file(path, convert(table))
     return paths
+
+
+def write_csv(path: Path, heading: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+    """Write numbers as CSV in full precision, and return the path."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(heading)
+    writer.writerows(rows)
+    replace_file(path, out.getvalue())
+    return path
 
 
 def _fields(cell: Cell) -> list[object]:

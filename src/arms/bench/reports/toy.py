@@ -1,6 +1,5 @@
 """Figures and tables of the toy problem: variance as a function of sigma(phi) (the paper's figure 2), and ascents."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from matplotlib.lines import Line2D
 
 from arms.bench.reports.figures import PAGE_WIDTH, figure_settings, legend_below, line_style, save
 from arms.bench.reports.style import style_of
+from arms.bench.reports.table_files import write_csv
 from arms.bench.toy import Ascent, ToyCurve, exact_curve
 
 __all__ = ["FIGURE_FORMATS", "SHOWN_DECADES", "ascent_figure", "variance_figure", "write_toy"]
@@ -106,21 +106,17 @@ def _legend(figure: Figure, estimators: Sequence[str]) -> None:
 
 
 def _write_curves(curves: Sequence[ToyCurve], path: Path) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["estimator", "num_samples", "probability", "measured_variance", "exact_variance"])
-        for curve in curves:
-            exact = [""] * len(curve.probs) if curve.exact is None else curve.exact.tolist()
-            points = zip(curve.probs.tolist(), curve.measured.tolist(), exact, strict=True)
-            writer.writerows([curve.estimator, curve.num_samples, *point] for point in points)
-    return path
+    rows: list[list[object]] = []
+    for curve in curves:
+        exact = [""] * len(curve.probs) if curve.exact is None else curve.exact.tolist()
+        points = zip(curve.probs.tolist(), curve.measured.tolist(), exact, strict=True)
+        rows += [[curve.estimator, curve.num_samples, *point] for point in points]
+    return write_csv(path, ["estimator", "num_samples", "probability", "measured_variance", "exact_variance"], rows)
 
 
 def _write_paths(paths: Sequence[Ascent], path: Path) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["estimator", "num_samples", "step", "mean_logit", "std_logit"])
-        for ascent in paths:
-            points = zip(ascent.logits.mean(1).tolist(), ascent.std().tolist(), strict=True)
-            writer.writerows([ascent.estimator, ascent.num_samples, step, *point] for step, point in enumerate(points))
-    return path
+    rows: list[list[object]] = []
+    for ascent in paths:
+        points = zip(ascent.logits.mean(1).tolist(), ascent.std().tolist(), strict=True)
+        rows += [[ascent.estimator, ascent.num_samples, step, *point] for step, point in enumerate(points)]
+    return write_csv(path, ["estimator", "num_samples", "step", "mean_logit", "std_logit"], rows)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arms.bench.runs.files import check_regular
 from arms.bench.training.state import COUNTS, step_of
 
 __all__ = ["CHECKPOINTS", "DamagedError", "digest_of_tensors", "read_checkpoint", "step_in"]
@@ -53,6 +54,7 @@ def _opened(path: Path) -> Iterator[Any]:
     """Open a checkpoint; one that another process renames, as it saves, is not found."""
     from safetensors import safe_open
 
+    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -12,7 +12,7 @@ events.*         the metrics again, for TensorBoard, where it is installed
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
@@ -31,13 +31,25 @@ from arms.bench.config import (
 )
 from arms.bench.metrics import Record, is_values, stopped_replicas
 from arms.bench.runs.checkpoints import CHECKPOINTS, DamagedError, digest_of_tensors, read_checkpoint, step_in
-from arms.bench.runs.files import check_path, naming, replace_file, to_json, to_line, written_through
+from arms.bench.runs.files import (
+    append_line,
+    check_no_link,
+    check_path,
+    make_folder,
+    parse_json,
+    read_bytes,
+    replace_file,
+    to_json,
+    to_line,
+    written_through,
+)
 from arms.bench.runs.provenance import provenance_of
 from arms.bench.training.state import COUNTS, model_of, step_of
 
-__all__ = ["FILES_OF_A_RUN", "FIRST_SCHEMA", "NO_FIELDS", "Run", "is_record"]
+__all__ = ["FILES_OF_A_RUN", "FIRST_SCHEMA", "NO_FIELDS", "Run", "is_complete", "is_record"]
 
 FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
+WRITTEN = ("config.json", "provenance.json", *FILES_OF_A_RUN)
 FIRST_SCHEMA = 2
 """Of a config.json that does not name its schema."""
 NO_FIELDS = ("schema", "data_path", "lengthened")
@@ -74,12 +86,15 @@ class Run:
             data_path: Where its data set was read from, if it is the user's own.
 
         Raises:
-            ValueError: The directory holds another run, or files of a run without its config.json.
+            ValueError: The directory holds another run, files of a run without its config.json, or links in their
+                place.
         """
         run = cls(path)
         run.check_same_run(config)
+        for name in WRITTEN:  # before the first step, not at the first save
+            check_no_link(run.path / name)
         if not run.exists():
-            run.path.mkdir(parents=True, exist_ok=True)
+            make_folder(run.path)
             where = {"data_path": data_path} if data_path else {}
             replace_file(run.path / "config.json", to_json({"schema": schema_of(config), **_fields(config), **where}))
         elif is_longer(config, run.config()):
@@ -152,19 +167,8 @@ class Run:
             return None
         replicas = self.config().replicas
         result = {"note": "", **self.read("result.json")}
-        bounds = result.get("bounds")
-        if not (isinstance(bounds, dict) and bounds and all(isinstance(of, dict) for of in bounds.values())):
-            raise ValueError(
-                f"{self.path / 'result.json'} must hold {{'bounds': {{split: {{K: [...]}}}}}}, got something else: "
-                "remove it, and train the run again"
-            )
-        for split, of_split in bounds.items():
-            for count, values in of_split.items():
-                if not count.isdecimal() or not is_values(values) or len(values) != replicas:
-                    raise ValueError(
-                        f"{self.path / 'result.json'} must hold {replicas} numbers, one per replica, for each whole K, "
-                        f"got something else for K = {count!r} of {split!r}: remove it, and train the run again"
-                    )
+        if why := _why_no_result(result, replicas):
+            raise ValueError(f"{self.path / 'result.json'} must hold {why}: remove it, and train the run again")
         # A run that was given more steps has the bounds of its earlier end until it comes to the new one.
         return result if not self._lengthened() or result.get("steps") == self.config().steps else None
 
@@ -172,7 +176,7 @@ class Run:
         """Whether there are final bounds, over all images of each split, or over as many as asked for."""
         result = self.result()
         seen = None if result is None else result.get("images")  # of each split, if not all of them
-        return result is not None and (not isinstance(seen, int) or (images is not None and images <= seen))
+        return result is not None and (seen is None or (images is not None and images <= seen))
 
     def has(self, name: str) -> bool:
         """Whether one of its files is there."""
@@ -181,11 +185,13 @@ class Run:
     def read(self, name: str) -> Record:
         """Return what one of its JSON files holds."""
         try:
-            content = json.loads((self.path / name).read_text(encoding="utf-8"))
+            content = parse_json(read_bytes(self.path / name))
         except FileNotFoundError:
             what = "is no run directory, or an unfinished one" if self.path.is_dir() else "is not there"
             raise ValueError(f"{self.path} {what}: it has no {name}") from None
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
+            raise ValueError(f"{self.path / name} cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.path / name} cannot be read: {error}") from None
         if not isinstance(content, dict):
             raise ValueError(f"{self.path / name} must hold a JSON object, got {type(content).__name__}")
@@ -205,9 +211,7 @@ class Run:
         Args:
             record: `step`, and each metric as a list with one number per replica, None for one that has stopped.
         """
-        path = self.path / "metrics.jsonl"
-        with naming(path), path.open("a", encoding="utf-8") as file:
-            file.write(to_line(record))
+        append_line(self.path / "metrics.jsonl", to_line(record))
 
     def finish(self, result: Mapping[str, object]) -> None:
         """Write the final bounds: the run is done.
@@ -245,6 +249,7 @@ class Run:
         }
         data = save(flat, metadata={"sha256": digest_of_tensors(flat), "run": digest_of(self.identity())})
         newest, previous = (self.path / name for name in CHECKPOINTS)
+        check_no_link(newest)
         with written_through(newest.with_suffix(".new"), data) as written:
             if newest.exists():
                 newest.replace(previous)
@@ -293,6 +298,10 @@ class Run:
         """Whether no replica survives."""
         return len(self.stopped()) == self.config().replicas
 
+    def has_ended(self) -> bool:
+        """Whether training has come to its end: there are final bounds, over however many images, or it diverged."""
+        return self.result() is not None or self.has_diverged()
+
     def truncate_after(self, step: int) -> None:
         """Drop the records and checkpoints of later steps, which will be done again.
 
@@ -332,23 +341,36 @@ class Run:
     def _lengthened(self) -> list[int]:
         """Return the steps at which the run was to end before it was given more."""
         found = self.read("config.json").get("lengthened", [])
-        return [end for end in found if isinstance(end, int)] if isinstance(found, list) else []
+        if not (isinstance(found, list) and all(_is_count(end) for end in found)):
+            raise ValueError(
+                f"{self.path / 'config.json'} must hold whole numbers of steps, each at least 1, in 'lengthened', got "
+                f"{repr(found)[:60]}: correct it"
+            )
+        return found
 
     def _digests(self) -> set[str]:
         """Return what checkpoints of this run may name it: it is one run, however often it was given more steps."""
         config = self.config()
-        ends = [replace(config, steps=end) for end in self._lengthened()]
-        found = [identity(one) | {"schema": self.schema()} for one in (config, *ends)]
+        own = {name: value for name, value in self.identity().items() if name != "steps"}
+        ends = (config.steps, *self._lengthened())
+        found = [own | ({"steps": end} if end != TrainConfig.steps else {}) for end in ends]
         # What config.json itself says: runs on the bound used to keep a decoder rule that they do not have.
         rule = self.read("config.json").get("decoder_samples", config.decoder_samples)
         earlier = [one | {"decoder_samples": rule} for one in found] if rule != config.decoder_samples else []
         return set(map(digest_of, [*found, *earlier]))
 
-    def _whole_lines(self) -> Iterator[Record]:
+    def metric_lines(self) -> list[str]:
+        """Return the lines of metrics.jsonl, also those that are no records."""
         file = self.path / "metrics.jsonl"
-        if not file.exists():
-            return
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            return read_bytes(file).decode("utf-8", "replace").splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ValueError(f"{file} cannot be read: {error.strerror}: remove it, and train the run again") from None
+
+    def _whole_lines(self) -> Iterator[Record]:
+        for line in self.metric_lines():
             with suppress(ValueError, RecursionError):
                 record = json.loads(line)
                 if is_record(record):
@@ -357,9 +379,39 @@ class Run:
 
 def is_record(content: object) -> bool:
     """Whether a line of metrics is one of ours: a step, and lists of numbers, null for a replica that has stopped."""
-    if not isinstance(content, dict) or type(content.get("step")) is not int:
+    if not isinstance(content, dict) or not _is_count(content.get("step")):
         return False
     return all(is_values(values) for name, values in content.items() if name != "step")
+
+
+def is_complete(record: Record, replicas: int) -> bool:
+    """Whether every metric of a record has a number for each replica."""
+    return all(len(values) == replicas for name, values in record.items() if name != "step")
+
+
+def _is_count(content: object) -> bool:
+    """Whether JSON is a number of steps or images: JSON has integers of any size, arrays have not."""
+    return type(content) is int and 1 <= content < 2**63
+
+
+def _why_no_result(result: Record, replicas: int) -> str:
+    """Return what is wrong with the content of a result.json, nothing if it is one."""
+    bounds = result.get("bounds")
+    if not (isinstance(bounds, dict) and bounds and all(isinstance(of, dict) for of in bounds.values())):
+        return "{'bounds': {split: {K: [...]}}}, got something else"
+    for split, of_split in bounds.items():
+        for count, values in of_split.items():
+            if not count.isdecimal() or not is_values(values) or len(values) != replicas:
+                return (
+                    f"{replicas} numbers, one per replica, for each whole K, got something else for K = {count!r} of "
+                    f"{split!r}"
+                )
+    if not isinstance(result["note"], str):
+        return f"text in 'note', got {repr(result['note'])[:60]}"
+    for name in ("images", "steps"):
+        if name in result and not _is_count(result[name]):
+            return f"a whole number of at least 1 in {name!r}, got {repr(result[name])[:60]}"
+    return ""
 
 
 def _fields(config: TrainConfig) -> dict[str, object]:

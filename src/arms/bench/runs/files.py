@@ -1,19 +1,31 @@
-"""Files that are there whole or as they were before, JSON that any reader takes, and a lock on a directory."""
+"""How files of runs, archives and reports are written and read, and a lock on a directory.
 
+Whatever is written goes through `replace_file`, `written_through` or `append_line`: a file is there whole or as it was
+before, and no link is followed. Whatever is read goes through `read_bytes`, which waits for nothing.
+"""
+
+import errno
 import json
 import math
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = [
     "BusyError",
+    "append_line",
+    "check_json",
     "check_local",
+    "check_no_link",
     "check_path",
+    "check_regular",
     "locked",
-    "naming",
+    "make_folder",
+    "parse_json",
+    "read_bytes",
     "replace_file",
     "shown",
     "to_json",
@@ -48,27 +60,93 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def replace_file(path: Path, text: str) -> None:
+def make_folder(path: Path) -> None:
+    """Make a folder for files to write, and those above it; it may be a link to a folder on another disk."""
+    check_path(path)
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
     """Write a file so that it is there whole, or as it was before."""
-    with written_through(path.with_name(path.name + ".new"), text.encode()) as written:
+    check_no_link(path)
+    data = content.encode() if isinstance(content, str) else content
+    with written_through(path.with_name(path.name + ".new"), data) as written:
         written.replace(path)
 
 
 @contextmanager
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to a new file, through to the disk; whatever goes wrong, the file does not stay."""
+    """Write data to a new temporary file, through to the disk; whatever goes wrong, the file does not stay.
+
+    Anyone who can write into the folder can guess its name. Therefore nothing that lies there is opened: a leftover of
+    a killed process, or a link that was planted, is removed, and the file must be a new one.
+    """
+    path.unlink(missing_ok=True)
+    own = None
     try:
-        with naming(path), path.open("wb") as file:
+        with _naming(path), os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            own = os.fstat(file.fileno())
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if not _is_at(path, own):
+            raise FileExistsError(errno.EEXIST, "another process is writing the same file", str(path))
         yield path
     finally:
-        path.unlink(missing_ok=True)
+        if own is not None and _is_at(path, own):
+            path.unlink()
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append to a file, which is made if it does not exist."""
+    check_no_link(path)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    with _naming(path), os.fdopen(_open(path, flags), "a", encoding="utf-8") as file:
+        file.write(line)
+
+
+def read_bytes(path: Path, size: int = -1) -> bytes:
+    """Return the content of a regular file, or its first bytes: a pipe would be waited for, a device never ends."""
+    with _naming(path), os.fdopen(_open(path, os.O_RDONLY, links=True), "rb") as file:
+        return file.read(size)
+
+
+def check_no_link(path: Path) -> None:
+    """Raise if a file to write is a symbolic link: through it, any file of the user could be overwritten."""
+    if path.is_symlink():
+        raise ValueError(
+            f"{shown(path)} must be a file, got a link to {os.readlink(path)!r}: remove the link, or choose another "
+            "place"
+        )
+
+
+def check_regular(path: Path) -> None:
+    """Raise if there is a pipe, a device or a folder in place of a file."""
+    os.close(_open(path, os.O_RDONLY, links=True))
+
+
+def _open(path: Path, flags: int, *, links: bool = False) -> int:
+    """Open a regular file, through a link only if that is allowed, and without waiting for a pipe's other end."""
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)), 0o666)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        got = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
+        raise OSError(errno.EINVAL, f"it must be a regular file, got {got}", str(path))
+    return descriptor
+
+
+def _is_at(path: Path, status: os.stat_result) -> bool:
+    """Whether the file of that status is still there under its name."""
+    try:
+        return os.path.samestat(os.lstat(path), status)
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
     """Name the file in an error that does not: a full disk, most of all."""
     try:
         yield
@@ -104,6 +182,26 @@ def check_path(path: Path) -> None:
 def shown(path: Path) -> str:
     """Return a path as text that can be printed, whatever its bytes are."""
     return os.fsencode(path).decode("utf-8", "replace")
+
+
+def parse_json(data: bytes) -> object:
+    """Return what JSON says, if it could also be written: without NaN, infinities and text that is not Unicode."""
+    content = json.loads(data.decode("utf-8-sig"))
+    check_json(content)
+    return content
+
+
+def check_json(content: object) -> None:
+    """Raise if what was read from JSON cannot be written as JSON that any reader takes.
+
+    >>> check_json({"bounds": [-1.5, None]})
+    """
+    try:
+        json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds text that is not Unicode, half of a surrogate pair") from None
+    except ValueError:
+        raise ValueError("it holds NaN or an infinite number, which JSON does not have") from None
 
 
 def to_json(content: Mapping[str, object]) -> str:

@@ -5,6 +5,7 @@ as a curve of at most CURVE_POINTS points, without checkpoints and pictures. A p
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +13,15 @@ from pathlib import Path
 from statistics import fmean
 
 from arms.bench.metrics import Record
-from arms.bench.runs.directory import Run, is_record
-from arms.bench.runs.files import check_path, replace_file
+from arms.bench.runs.directory import Run, is_complete, is_record
+from arms.bench.runs.files import check_json, check_path, make_folder, read_bytes, replace_file, shown
 
 __all__ = [
     "CURVE_POINTS",
     "PACK_VERSION",
     "RUN_FILES",
     "PackedRun",
+    "examine_runs",
     "find_runs",
     "is_pack",
     "open_runs",
@@ -30,18 +32,30 @@ __all__ = [
 
 PACK_VERSION = 1
 CURVE_POINTS = 50
+MOST_NAME_BYTES = 255
+"""Of a folder, on the file systems in use."""
 RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "provenance"}
 """The part of a packed run that each file of a directory has become."""
 
 
 class PackedRun(Run):
-    """A run in a pack: it can be read, but not trained. Its path is that of the pack, then its name."""
+    """A run in a pack: it can be read, but not trained. Its path is that of the pack, then its name.
 
-    def __init__(self, path: Path | str, parts: Mapping[str, Record], records: Sequence[Record]) -> None:
+    Args:
+        path: The path.
+        parts: What its JSON files held.
+        records: Its metrics, thinned.
+        damage: Why it cannot be read, where that is so: reading it raises this.
+    """
+
+    def __init__(
+        self, path: Path | str, parts: Mapping[str, Record], records: Sequence[Record], damage: str = ""
+    ) -> None:
         super().__init__(path)
         self._parts = parts
         self._records = records
+        self.damage = damage
 
     def has(self, name: str) -> bool:
         """Whether the pack has kept one of its files."""
@@ -49,9 +63,15 @@ class PackedRun(Run):
 
     def read(self, name: str) -> Record:
         """Return what one of its JSON files held."""
+        if self.damage:
+            raise ValueError(self.damage)
         if not self.has(name):
             raise ValueError(f"{self.path} is a packed run without {_PARTS.get(name, name)}: pack the run again")
         return self._parts[_PARTS[name]]
+
+    def metric_lines(self) -> list[str]:
+        """Return no lines: a pack has kept their numbers only."""
+        return []
 
     def _whole_lines(self) -> Iterator[Record]:
         return iter(self._records)
@@ -78,22 +98,23 @@ def write_pack(path: Path | str, runs: Sequence[Run]) -> int:
             raise ValueError(
                 f"runs in a pack must have names of their own, got two that differ as {run.path.name}: leave one out"
             )
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     # The marker comes first: by it a pack is told from other JSON files without reading them.
     replace_file(file, f'{{"packed_runs": {PACK_VERSION}, "runs": [\n' + ",\n".join(entries.values()) + "\n]}\n")
     return len(entries)
 
 
 def _packed(run: Run) -> Record:
-    if run.result() is None and not run.has_diverged():
+    if not run.has_ended():
         raise ValueError(f"{run.path} is unfinished, and only finished runs are packed: train it to its end first")
     entry: Record = {"name": run.path.name}
     # Word for word as they were written: a later version may read them in another way than this one.
     entry |= {part: run.read(name) for name, part in _PARTS.items() if run.has(name)}
-    return entry | {"curves": _curves(run.metrics())}
+    return entry | {"curves": _curves(run.metrics(), run.config().replicas)}
 
 
-def _curves(records: Sequence[Record]) -> Record:
+def _curves(found: Sequence[Record], replicas: int) -> Record:
+    records = [record for record in found if is_complete(record, replicas)]
     keys = dict.fromkeys(key for record in records for key in record if key != "step")
     return {key: _thinned([record for record in records if key in record], key) for key in keys}
 
@@ -109,7 +130,13 @@ def _thinned(records: Sequence[Record], key: str) -> Record:
 def _mean(values: Sequence[float | None]) -> float | None:
     """Return a mean with six digits, more than a figure shows; None from where a replica has stopped."""
     numbers = [value for value in values if value is not None]
-    return float(f"{fmean(numbers):.6g}") if len(numbers) == len(values) else None
+    if len(numbers) < len(values):
+        return None
+    try:
+        mean = fmean(numbers)
+    except OverflowError:  # of the sum
+        mean = math.fsum(value / len(numbers) for value in numbers)
+    return float(f"{mean:.6g}")
 
 
 # ---- reading
@@ -118,23 +145,23 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def is_pack(path: Path | str) -> bool:
     """Whether a file says that it is a pack."""
     try:
-        with Path(path).open("rb") as file:
-            return re.match(rb'(\xef\xbb\xbf)?\s*\{\s*"packed_runs"', file.read(100)) is not None
+        return re.match(rb'(\xef\xbb\xbf)?\s*\{\s*"packed_runs"', read_bytes(Path(path), 100)) is not None
     except OSError:
         return False
 
 
 def read_pack(path: Path | str) -> list[Run]:
-    """Return the runs of a pack.
+    """Return the runs of a pack; of a damaged one among others, reading its files raises what is wrong with it.
 
     Raises:
-        ValueError: The file is no pack, or a damaged one, or of another version.
+        ValueError: The file is no pack, or of another version, or all of its runs are damaged.
     """
     file = Path(path)
     try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
+        content = json.loads(read_bytes(file).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{file} must be a file of `arms pack`, but cannot be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{shown(file)} must be a file of `arms pack`, but cannot be read: {why}") from None
     if not isinstance(content, dict) or "packed_runs" not in content:
         raise ValueError(f"{file} must be a file of `arms pack`, got other JSON: give that, or run directories")
     if content["packed_runs"] != PACK_VERSION:
@@ -150,20 +177,38 @@ def read_pack(path: Path | str) -> list[Run]:
         raise ValueError(
             f"{file} must hold each run once, got {len(runs)} with {len(found)} names: remove what is twice"
         )
+    if found and all(run.damage for run in found.values()):
+        raise ValueError(next(iter(found.values())).damage)
     return list(found.values())
 
 
-def _unpacked(file: Path, index: int, entry: object) -> Run:
-    wrong = f"{file}: run {index} is damaged"
-    if not isinstance(entry, dict) or not isinstance(name := entry.get("name"), str) or Path(name).name != name:
-        raise ValueError(f"{wrong}, as it has no name: pack the runs again")
-    parts = {part: entry[part] for part in _PARTS.values() if part in entry}
-    if "config" not in parts or not all(isinstance(part, dict) for part in parts.values()):
-        raise ValueError(f"{wrong}, as config, result and provenance must be JSON objects: pack the runs again")
-    records = _records(entry.get("curves"))
-    if records is None:
-        raise ValueError(f"{wrong}, as each of its curves must hold a step and values for each: pack the runs again")
-    return PackedRun(file / name, parts, records)
+def _unpacked(file: Path, index: int, entry: object) -> PackedRun:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    try:
+        if not _is_name(name):
+            raise ValueError("its name must be that of a folder")
+        assert isinstance(entry, dict)
+        check_json(entry)
+        parts = {part: entry[part] for part in _PARTS.values() if part in entry}
+        if "config" not in parts or not all(isinstance(part, dict) for part in parts.values()):
+            raise ValueError("config, result and provenance must be JSON objects")
+        records = _records(entry.get("curves"))
+        if records is None:
+            raise ValueError("each of its curves must hold steps, and finite numbers for each")
+    except ValueError as error:
+        damage = f"{file}: run {index} is damaged, as {error}: pack the run again, or remove it from the file"
+        return PackedRun(file / (str(name) if _is_name(name) else f"run {index}"), {}, [], damage)
+    return PackedRun(file / str(name), parts, records)
+
+
+def _is_name(name: object) -> bool:
+    """Whether a run of a pack has a name that a folder could have."""
+    if not isinstance(name, str) or Path(name).name != name or name == ".." or "\0" in name:
+        return False
+    try:
+        return len(name.encode()) <= MOST_NAME_BYTES
+    except UnicodeEncodeError:
+        return False
 
 
 def _records(curves: object) -> list[Record] | None:
@@ -183,24 +228,28 @@ def _records(curves: object) -> list[Record] | None:
 
 
 def run_sources(path: Path | str) -> Iterator[Path]:
-    """Yield every run directory and every pack at or under a path, which may also be that of a run in a pack."""
+    """Yield every run directory and every pack at or under a path, which may also be that of a run in a pack.
+
+    A link below the path is followed to a run directory and no further: one to / would lead through the whole disk.
+    Such runs come last, unless they were found under their own name.
+    """
     top = Path(path)
     if top.is_file() or top.parent.is_file():
         yield top
         return
-    seen = {os.path.realpath(top)}
-    for folder, folders, files in os.walk(top, followlinks=True):
-        # Links last: what they point to has its own name here, or a link to a folder above would be walked forever.
-        names = sorted(folders, key=lambda name: (Path(folder, name).is_symlink(), name))
-        folders.clear()
-        for name in names:
-            if (place := os.path.realpath(Path(folder, name))) not in seen:
-                seen.add(place)
-                folders.append(name)
+    seen, links = set(), []
+    for folder, folders, files in os.walk(top):
+        folders.sort()
+        links += [link for name in folders if (link := Path(folder, name)).is_symlink()]
         if RUN_FILES & set(files):
+            seen.add(os.path.realpath(folder))
             yield Path(folder)
         others = sorted(name for name in files if name.endswith(".json") and name not in RUN_FILES)
         yield from (file for name in others if is_pack(file := Path(folder, name)))
+    for link in links:
+        if any(os.path.isfile(link / name) for name in RUN_FILES) and (own := os.path.realpath(link)) not in seen:
+            seen.add(own)
+            yield link
 
 
 def open_runs(source: Path) -> list[Run]:
@@ -216,17 +265,34 @@ def open_runs(source: Path) -> list[Run]:
     return [Run(source)]
 
 
+def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
+    """Yield the path of every run in a folder, at any depth, or in a pack, and the run.
+
+    In place of a run whose configuration cannot be read, or of a pack that cannot, comes the error that says why.
+    """
+    for source in run_sources(folder):
+        try:
+            opened = open_runs(source)
+        except ValueError as error:  # a pack that is damaged, or a path that is not UTF-8
+            yield source, error
+            continue
+        for run in opened:
+            try:
+                run.config()
+            except ValueError as error:
+                yield run.path, error
+            else:
+                yield run.path, run
+
+
 def find_runs(folder: Path | str) -> Iterator[Run]:
     """Yield the runs in a folder, at any depth, or in a pack, whose configuration can be read.
 
     Raises:
         ValueError: A pack is damaged. Its runs would otherwise be trained again.
     """
-    for source in run_sources(folder):
-        try:
-            for run in open_runs(source):
-                run.config()
-                yield run
-        except ValueError:  # of a directory: a path that is not UTF-8, or a config.json that is not ours
-            if not source.is_dir():
-                raise
+    for path, found in examine_runs(folder):
+        if isinstance(found, Run):
+            yield found
+        elif not path.is_dir():
+            raise found

@@ -25,7 +25,7 @@ from arms.bench.models import (
 )
 from arms.bench.progress import Bars
 from arms.bench.runs.directory import Run
-from arms.bench.runs.files import locked
+from arms.bench.runs.files import locked, make_folder
 from arms.bench.runs.live_run import LiveRun, Notify, OnRecord, check_survivors, unfinished
 from arms.bench.runs.loading import MakeModel, check_start, own_data, own_model
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TrainOptions, train_ensemble
@@ -231,7 +231,7 @@ def _train(
         _check_goes_on(live, options)
     with ExitStack() as locks:
         for live in rest:  # only now: a wrong device, data set or model leaves nothing behind
-            live.run.path.mkdir(parents=True, exist_ok=True)
+            make_folder(live.run.path)
             locks.enter_context(locked(live.run.path))
             Run.create(live.run.path, live.config, data[live.config.dataset].path)
         _train_locked(live_runs, rest, options, data)

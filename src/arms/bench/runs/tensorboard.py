@@ -1,5 +1,6 @@
 """The metrics of a run for TensorBoard."""
 
+import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +17,9 @@ class TensorBoardEvents:
         with suppress(ImportError):
             from torch.utils.tensorboard.writer import SummaryWriter
 
-            self._writer = SummaryWriter(str(path), purge_step=steps_done + 1)
+            # The rest of the file's name can be guessed, and TensorBoard would write through a link of that name.
+            token = f".{secrets.token_hex(8)}"
+            self._writer = SummaryWriter(str(path), purge_step=steps_done + 1, filename_suffix=token)
 
     def __call__(self, record: Record) -> None:
         if self._writer is None:
