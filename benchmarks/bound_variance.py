@@ -16,7 +16,7 @@ import json
 import sys
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from trained_models import IMAGES, Known, LogWeights, configured, quotient, roun
 
 import arms
 from arms.bench.config import run_name
-from arms.bench.models.networks import Network
+from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.bench.runs.memory import keep_freed_memory
 from arms.checks.variance import largest_within
 from arms.estimators.multi_sample import MultiSample, SlotEstimator, direct_term
@@ -139,7 +139,7 @@ def main() -> None:
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
         "draws": options.draws, "models": [], "rows": [],
     }  # fmt: skip
-    for network, steps in product(get_args(Network), STEPS):
+    for network, steps in product(HIDDEN_WIDTHS, STEPS):
         config = configured(network, steps, "vimco")
         model, images = trained(config, options.runs)
         result["models"].append({"network": network, "steps": steps, "run": run_name(config)})

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -35,7 +35,7 @@ from vae_variance import GROUPS, Problem, shown
 
 import arms
 from arms.bench.config import run_name
-from arms.bench.models.networks import Network
+from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.bench.runs.memory import keep_freed_memory
 from arms.checks.variance import largest_within
 from arms.estimators.base import Objective
@@ -324,7 +324,7 @@ def main() -> None:
         if count < 2 * factor or count % factor:
             parser.error(f"draws must be a multiple of {factor}, and at least two of it, got {count}")
     keep_freed_memory()
-    models = [{"network": network, "steps": steps} for network, steps in product(get_args(Network), STEPS)]
+    models: list[dict[str, Any]] = [{"network": name, "steps": steps} for name, steps in product(HIDDEN_WIDTHS, STEPS)]
     result: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
         "draws": options.draws, "reference_draws": options.reference_draws, "smooth_draws": options.smooth_draws,

@@ -37,7 +37,7 @@ def write_packs(output: Path, packs: Path) -> None:
     """Write all that has ended in the folder of runs, also in an earlier call, a pack per data set and network."""
     ended = defaultdict(list)
     for run in find_runs(output):
-        if run.is_finished() or run.has_diverged():
+        if run.has_ended():
             config = run.config()
             ended[f"{config.dataset}-{config.network}"].append(run)
     for name, runs in ended.items():

@@ -31,7 +31,7 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, binarize, load
 from arms.bench.ensemble import share_of_model
 from arms.bench.evaluation import evaluate
-from arms.bench.models import HierarchicalVAE, Network, seeded_generator
+from arms.bench.models import HierarchicalVAE, seeded_generator
 from arms.bench.training.layers import estimate_chains, estimate_separately
 from arms.bench.training.trainer import Trainer
 from arms.estimators import as_estimator
@@ -61,7 +61,7 @@ REPORT = "arms-s"
 KEY = ("network", "estimator", "num_samples", "layers", "layer_samples", "learning_rate", "steps", "replicas")
 
 
-def configurations(args: argparse.Namespace, network: Network) -> Iterator[tuple[TrainConfig, int]]:
+def configurations(args: argparse.Namespace, network: str) -> Iterator[tuple[TrainConfig, int]]:
     """Yield every run of one network, with its budget of evaluations."""
     usual = TrainConfig(
         args.dataset, network, steps=args.steps, replicas=args.replicas, schedule="cosine", precision=args.precision

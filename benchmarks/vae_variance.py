@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from trained_models import IMAGES, Known, LogWeights, configured, quotient, roun
 
 import arms
 from arms.bench.config import run_name
-from arms.bench.models.networks import Network
+from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.bench.runs.memory import keep_freed_memory
 from arms.checks.variance import largest_within
 
@@ -142,7 +142,7 @@ def shown(ratio: float) -> str:
 
 def table(rows: Sequence[Row], names: Sequence[str], cell: Callable[[Row], str]) -> list[str]:
     """Return a markdown table with a line for each estimator and a column for each model."""
-    models = list(product(get_args(Network), STEPS))
+    models = list(product(HIDDEN_WIDTHS, STEPS))
     heads = [f"{network[0].upper()}{'0' if steps == 1 else f'{steps // 1000}k'}" for network, steps in models]
     lines = [f"| estimator | evaluations | derivatives | {' | '.join(heads)} |", "|---|" + "--:|" * (2 + len(heads))]
     for name in names:
@@ -243,7 +243,7 @@ def main() -> None:
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
         "draws": options.draws, "reference_draws": options.reference_draws, "notes": NOTES, "models": [], "rows": [],
     }  # fmt: skip
-    for network, steps in product(get_args(Network), STEPS):
+    for network, steps in product(HIDDEN_WIDTHS, STEPS):
         config = configured(network, steps, "arms-s")
         model, images = trained(config, options.runs)
         result["models"].append({"network": network, "steps": steps, "run": run_name(config)})

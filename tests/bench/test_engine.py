@@ -21,7 +21,6 @@ from arms.bench import models
 from arms.bench.config import LayerSamples, Precision, TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.ensemble import ensemble_trainer
-from arms.bench.models import Network
 from arms.bench.training.engine import Engine, compiled_update
 from arms.bench.training.state import ELBO_SUM, MODEL
 from arms.bench.training.trainer import Trainer
@@ -58,9 +57,7 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
         pytest.param("reinmax", "extra", "nonlinear", marks=slow),
     ],
 )
-def test_compiled_step_is_the_plain_one(
-    name: str, rule: str, network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_step_is_the_plain_one(name: str, rule: str, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(SMALL, estimator=name, decoder_samples=rule, network=network, batch_size=5)  # type: ignore[arg-type]
     assert_compiled_is_plain(lambda: Trainer(config, noise_images()), monkeypatch)
 
@@ -197,7 +194,7 @@ def test_graphs_are_refused_on_a_cpu(digits: Dataset) -> None:
     ("name", "precision"),
     [(name, "highest") for name in ALL_ESTIMATORS if name != "exact"] + [("arms-d", "medium"), ("relax", "medium")],
 )
-def test_engine_and_eager_agree(name: str, precision: Precision, network: Network) -> None:
+def test_engine_and_eager_agree(name: str, precision: Precision, network: str) -> None:
     """On the same noise, drawn in the same order, and so to rounding.
 
     Rounding turns a bit once in 1e7, which one replica of two may show but not both, in so few steps: later ones follow

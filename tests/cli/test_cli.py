@@ -382,7 +382,7 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
             ["evaluate", "run", "--samples", "1", "b"],
             "--samples must be [INT [INT ...]], got '1', 'b'; see",
         ),
-        (["train", "--network", "cubic"], "invalid choice 'cubic' for argument '--network'. Expected one of"),
+        (["train", "--network", "cubic"], "no network is called 'cubic': choose one of linear, nonlinear, or give"),
         (["trian"], "Unrecognized options: trian: choose one of train, runs, evaluate, "),
         (["evaluate"], "Missing from arms evaluate: PATH Run directory."),
         (["data", "get"], "Missing from arms data get: STR Data set."),

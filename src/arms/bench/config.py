@@ -130,6 +130,7 @@ class TrainConfig:
             object.__setattr__(self, name, as_positive(getattr(self, name), name))
         self._check_schedule()
         object.__setattr__(self, "categories", as_count(self.categories, 2, "categories"))
+        as_count(self.latents * self.categories, 1, "latents times categories")
         self._check_layers()
         chosen = as_estimator(self.estimator, self.num_samples)
         if chosen.target.direct:  # one run, whatever was said of what it does not do
@@ -157,8 +158,10 @@ class TrainConfig:
 
     def _check_names(self) -> None:
         for name in ("dataset", "network", "structure"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} must be a string, got {getattr(self, name)!r}")
+            if not isinstance(value := getattr(self, name), str):
+                raise ValueError(f"{name} must be a string, got {value!r}")
+            if any("\ud800" <= letter <= "\udfff" for letter in value):  # config.json could not be read again
+                raise ValueError(f"{name} must be Unicode text, got half of a surrogate pair in {value!r}: rename it")
         if not self.structure and self.network not in HIDDEN_WIDTHS:
             raise unknown_name(
                 "network", self.network, HIDDEN_WIDTHS, or_else="model=, whose name BinaryVAE(..., name=...) says"
@@ -169,8 +172,13 @@ class TrainConfig:
             )
         if self.structure and self.network in HIDDEN_WIDTHS:
             raise ValueError(f"{self.network!r} is the name of a built-in network: call your model something else")
-        if isinstance(self.estimator, str):  # one run, however its estimator was called
-            object.__setattr__(self, "estimator", ALIASES.get(self.estimator, self.estimator))
+        if not isinstance(self.estimator, str):
+            raise ValueError(
+                f"estimator must be a name, such as 'arms-s', got {self.estimator!r}: give its name here, and its "
+                "number of samples as num_samples"
+            )
+        # One run, however its estimator was called.
+        object.__setattr__(self, "estimator", ALIASES.get(self.estimator, self.estimator))
 
     @property
     def samples_of_a_draw(self) -> int:
@@ -178,7 +186,14 @@ class TrainConfig:
         return self.num_samples // len(self.layers) if self.layer_samples == "separate" else self.num_samples
 
     def _check_layers(self) -> None:
-        widths = tuple(as_count(width, 1, "layers") for width in self.layers)  # a list, where it was read from a file
+        try:
+            given = tuple(self.layers)  # a list, where it was read from a file
+        except TypeError:
+            raise ValueError(
+                f"layers must be a list with the bits of each layer, such as (200, 200), got {self.layers!r}: for one "
+                "layer, give latents"
+            ) from None
+        widths = tuple(as_count(width, 1, "layers") for width in given)
         object.__setattr__(self, "layers", widths)
         if not widths:
             if self.layer_samples != "chains":

@@ -14,7 +14,6 @@ import torch
 from arms.arguments import unknown_name
 from arms.bench import toy
 from arms.bench.config import TrainConfig, paper_preset
-from arms.bench.models import Network
 
 __all__ = [
     "BOUND",
@@ -40,7 +39,7 @@ Scale: TypeAlias = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 DATASETS = ("dynamic-mnist", "fashion-mnist", "omniglot")
-NETWORKS: tuple[Network, ...] = ("linear", "nonlinear")
+NETWORKS = ("linear", "nonlinear")
 BUDGETS = (4, 6, 8, 10)
 ELBO_ESTIMATORS = ("arms-d", "arms-n", "arms-s", "loorf", "disarm", "relax")
 BOUND_ESTIMATORS = ("arms-ms-d-paper", "arms-ms-s-paper", "disarm-ms-paper", "vimco")
@@ -52,7 +51,7 @@ class Sweep:
 
     estimators: Sequence[str]
     datasets: Sequence[str] = DATASETS
-    networks: Sequence[Network] = NETWORKS
+    networks: Sequence[str] = NETWORKS
     small_budget: int = 4
     """The one budget of the scales below the paper's."""
 
@@ -62,7 +61,7 @@ class Sweep:
         combinations = product(self.datasets, self.networks, budgets, self.estimators)
         return list(dict.fromkeys(_scaled(self._config(*combination), scale) for combination in combinations))
 
-    def _config(self, dataset: str, network: Network, num_samples: int, estimator: str) -> TrainConfig:
+    def _config(self, dataset: str, network: str, num_samples: int, estimator: str) -> TrainConfig:
         return paper_preset(TrainConfig(dataset, network, estimator, num_samples))
 
 

@@ -46,7 +46,8 @@ def format_mean_std(values: Sequence[float | None]) -> str:
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
-    deviation = f" ±{format_number(stdev(numbers))}" if len(numbers) > 1 else ""
+    spread = len(numbers) > 1 and all(map(is_drawable, numbers))  # the deviation of larger ones may overflow
+    deviation = f" ±{format_number(stdev(numbers))}" if spread else ""
     return f"{format_number(mean(numbers))}{deviation}{format_survivors(values)}"
 
 

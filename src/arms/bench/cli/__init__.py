@@ -46,7 +46,7 @@ def main() -> None:
 def _run() -> None:
     try:
         from arms.bench.cli.parsing import parse
-        from arms.bench.runs.memory import keep_freed_memory
+        from arms.bench.runs.memory import is_out_of_memory, keep_freed_memory
 
         known = verbs()
     except ModuleNotFoundError as error:
@@ -69,6 +69,13 @@ def _run() -> None:
     except BrokenPipeError:  # `| head` has closed its end; Python must not try to write on the way out either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        sys.stderr.write(
+            "arms: what was asked for does not fit into memory: ask for fewer samples, images or replicas\n"
+        )
+        raise SystemExit(2) from None
     except OSError as error:
         where = f"cannot use {error.filename}: " if error.filename else ""
         _end(f"{where}{error.strerror or error}: choose another place, or remove the obstacle", 2)

@@ -17,11 +17,12 @@ from arms.couplings import COUPLINGS, Coupling
 from arms.estimators import ALIASES, ALL_ESTIMATORS, BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
 from arms.latents import Latent
 
-__all__ = ["COLOURS", "MIN_DRAWS", "check", "estimators"]
+__all__ = ["COLOURS", "MIN_DRAWS", "MOST_DRAWS", "check", "estimators"]
 
 COLOURS = {"pass": "[green]", "FAIL": "[bold red]"}
 MIN_DRAWS = 1000
 """With fewer, a mean of draws is too far from normal for its z-score to mean anything."""
+MOST_DRAWS = 10**9
 MOST_STATES = 1024
 """Joint states of a latent that are enumerated."""
 
@@ -48,7 +49,8 @@ def check(
         failure_rate: How often a correct subject may fail by chance.
         seed: Of the draws.
     """
-    as_count(draws, MIN_DRAWS, "--draws")
+    if as_count(draws, MIN_DRAWS, "--draws") > MOST_DRAWS:
+        raise ValueError(f"--draws must be at most {MOST_DRAWS:,}, got {draws:.1e}")
     as_count(seed, 0, "--seed")
     if not 0 < failure_rate < 1:
         raise ValueError(f"--failure-rate must lie between 0 and 1, got {failure_rate}")

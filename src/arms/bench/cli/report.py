@@ -9,6 +9,7 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
+from arms.arguments import as_count
 from arms.bench import toy as toy_problem
 from arms.bench.cli.console import explaining_missing_packages, print_markup, print_paths, print_plain, print_table
 from arms.bench.cli.parsing import Output
@@ -64,7 +65,7 @@ def toy(
         seed: Seed of the generator.
         output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(as_count(seed, 0, "--seed"))
     by_budget = {n: toy_problem.variance_curves(n, replicas=replicas, generator=generator) for n in num_samples}
     if not by_budget:
         raise ValueError("give at least one budget: --num-samples 4 10")

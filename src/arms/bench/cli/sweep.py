@@ -13,6 +13,7 @@ from arms.arguments import as_count
 from arms.bench.cli.console import print_plain
 from arms.bench.cli.parsing import Output
 from arms.bench.config import Precision
+from arms.bench.data.download import expand_home
 from arms.bench.experiments import Scale
 from arms.bench.progress import SweepBar
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, check_seconds
@@ -71,6 +72,7 @@ def sweep(
     check_seconds(checkpoint_seconds, "--checkpoint-seconds")
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output must be a folder, got the file {output}: choose another place")
+    data_folder = data_dir and expand_home(data_dir).resolve()  # workers may have another current folder
     wanted = wanted_runs(what, scale)
     check_folders(results)
     jobs = plan(wanted, output, results=results, precision=precision, on_gpu=gpus > 0)
@@ -82,7 +84,7 @@ def sweep(
     states = Counter(task.state for job in jobs for task in job.tasks)
     tally = Tally(states.total())
     tally.counts.update(done=states["done"], diverged=states["diverged"])
-    settings = Settings(tuple(sys.argv), cpus_per_job, data_dir and data_dir.resolve(), checkpoint_seconds)
+    settings = Settings(tuple(sys.argv), cpus_per_job, data_folder, checkpoint_seconds)
     with ExitStack() as stack:
         on: RayCluster | Processes
         if engine == "ray":

@@ -1,10 +1,11 @@
 """Verbs that train: train, demo."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 from rich.box import SIMPLE
@@ -27,13 +28,12 @@ from arms.bench.config import (
 from arms.bench.data import DATASETS, Dataset, load
 from arms.bench.formatting import format_mean_std, format_metric
 from arms.bench.metrics import METRICS, TEST_BOUND_SAMPLES
-from arms.bench.models import Network, seeded_generator
+from arms.bench.models import HIDDEN_WIDTHS, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.progress import Bars
 from arms.bench.runs import loading, pipeline
 from arms.bench.runs.directory import Run
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
-from arms.bench.runs.packs import find_runs
 from arms.estimators import as_estimator
 
 __all__ = ["DEMO_CONFIG", "DEMO_ESTIMATORS", "Flags", "demo", "train"]
@@ -47,6 +47,11 @@ def _unless_given(kind: str, default: object) -> object:
     return tyro.conf.arg(metavar=kind, help_behavior_hint=f"(default: {default})")
 
 
+def _choice_of(names: Iterable[str]) -> str:
+    """Return the names that a flag takes as its help shows them."""
+    return f"{{{','.join(names)}}}"
+
+
 @dataclass(frozen=True)
 class Flags(TrainConfig):
     """A configuration as it was typed. It is checked later: the parser would put a box around the error message.
@@ -56,18 +61,20 @@ class Flags(TrainConfig):
 
     dataset: str = TrainConfig.dataset
     """Data set by name (see `arms data list`), or your own: an .npz or .npy file, or a folder of images."""
-    network: Annotated[Network | None, _unless_given("{linear,nonlinear}", TrainConfig.network)] = None  # type: ignore[assignment]
+    network: Annotated[str | None, _unless_given(_choice_of(HIDDEN_WIDTHS), TrainConfig.network)] = None  # type: ignore[assignment]
     """One affine layer each way, or two hidden layers of 200 in between; for your own see `--model`."""
     estimator: Annotated[str | None, _unless_given("STR", TrainConfig.estimator)] = None  # type: ignore[assignment]
     replicas: Annotated[int | None, _unless_given("INT", TrainConfig.replicas)] = None  # type: ignore[assignment]
     steps: Annotated[int | None, _unless_given("INT", TrainConfig.steps)] = None  # type: ignore[assignment]
     learning_rate: Annotated[float | None, _unless_given("FLOAT", TrainConfig.learning_rate)] = None  # type: ignore[assignment]
-    schedule: Annotated[Schedule | None, _unless_given("{constant,cosine,step}", TrainConfig.schedule)] = None  # type: ignore[assignment]
+    schedule: Annotated[Schedule | None, _unless_given(_choice_of(get_args(Schedule)), TrainConfig.schedule)] = None  # type: ignore[assignment]
     latents: Annotated[str | None, _unless_given("INT|INTxINT", TrainConfig.latents)] = None  # type: ignore[assignment]
     """Latent variables; 20x10 is 20 of 10 categories each, 20 is 20 bits."""
     categories: Annotated[int | None, tyro.conf.Suppress] = None  # type: ignore[assignment]  # typed with the latents
     structure: Annotated[str, tyro.conf.Suppress] = ""  # a model's, never typed
-    decoder_samples: Annotated[DecoderSamples | None, _unless_given("{all,extra}", TrainConfig.decoder_samples)] = None  # type: ignore[assignment]
+    decoder_samples: Annotated[
+        DecoderSamples | None, _unless_given(_choice_of(get_args(DecoderSamples)), TrainConfig.decoder_samples)
+    ] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         pass
@@ -126,7 +133,7 @@ def train(
     estimators = together or (chosen.estimator,)
     configs = [replace(chosen, estimator=estimator) for estimator in estimators]
     paths = [runs / (f"{name}-{one.estimator}" if together else name) if name else _place(runs, one) for one in configs]
-    done_before = [path for path, one in zip(paths, configs, strict=True) if _is_finished(path, one)]
+    done_before = [path for path, one in zip(paths, configs, strict=True) if Run(path).is_finished(one, evaluate)]
     how: dict[str, Any] = {
         "device": device,
         "data_dir": data_dir,
@@ -187,8 +194,7 @@ def _place(runs: Path, config: TrainConfig) -> Path:
     place = runs / run_name(config)
     if Run(place).exists():
         return place
-    found = find_runs(runs) if runs.is_dir() else []
-    there = [(run.path, run.config()) for run in found if run.path.parent == runs]
+    there = _readable_configs(runs)
     shorter = [(one.steps, path) for path, one in there if is_longer(config, one) or not difference(config, one)]
     if shorter:
         return max(shorter)[1]
@@ -198,10 +204,15 @@ def _place(runs: Path, config: TrainConfig) -> Path:
     return place
 
 
-def _is_finished(path: Path, config: TrainConfig) -> bool:
-    """Whether nothing of a run remains to be done."""
-    run = Run(path)
-    return run.exists() and run.result() is not None and not difference(config, run.config())
+def _readable_configs(runs: Path) -> list[tuple[Path, TrainConfig]]:
+    """Return the run directories in a folder, and their configurations; a damaged one does not hinder other runs."""
+    found = []
+    for path in sorted(runs.iterdir()) if runs.is_dir() else []:
+        with suppress(ValueError, OSError):
+            run = Run(path)
+            if run.exists():
+                found.append((path, run.config()))
+    return found
 
 
 def demo(output: Path = Path("demo"), steps: int = DEMO_CONFIG.steps, replicas: int = DEMO_CONFIG.replicas) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from arms.arguments import unknown_name
 from arms.bench.data.catalogue import DATASETS
 from arms.bench.data.dataset import Dataset, TrainingImages, binarize, check_same_shape_and_levels, observe
+from arms.bench.data.download import expand_home
 from arms.bench.data.own import as_dataset, is_path, read_own
 from arms.bench.data.sources import Entry
 
@@ -94,7 +95,7 @@ def _data_dir(given: Path | str | None) -> Path | None:
     named = given or os.environ.get("ARMS_DATA_DIR")
     if not named:
         return None
-    folder = Path(named).expanduser()
+    folder = expand_home(named)
     if not folder.is_dir():
         raise ValueError(f"the data folder (data_dir or ARMS_DATA_DIR) must exist, got {folder}: create or unset it")
     return folder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from arms.bench.data.packages import import_optional
 
-__all__ = ["Source", "default_cache_dir", "obtain"]
+__all__ = ["Source", "default_cache_dir", "expand_home", "obtain"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,20 @@ class Source:
 def default_cache_dir() -> Path:
     """Return the folder of downloads: ARMS_CACHE_DIR, or the platform's cache folder if that is not set."""
     named = os.environ.get("ARMS_CACHE_DIR")
-    return Path(named).expanduser() if named else Path(import_optional("pooch").os_cache("arms-grad"))
+    return expand_home(named) if named else Path(import_optional("pooch").os_cache("arms-grad"))
+
+
+def expand_home(path: Path | str) -> Path:
+    """Return a path with the home folder in place of ~ or ~user.
+
+    >>> expand_home("~nouser/faces.npz")
+    Traceback (most recent call last):
+    ValueError: the home folder of a path must be known, got '~nouser/faces.npz': write the whole path
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(f"the home folder of a path must be known, got {str(path)!r}: write the whole path") from None
 
 
 def obtain(source: Source, folder: Path) -> Path:

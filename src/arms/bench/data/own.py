@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from arms.arguments import as_count, described
 from arms.bench.data.dataset import SPLITS, Dataset, split_of
+from arms.bench.data.download import expand_home
 from arms.bench.data.folders import in_words, read_folder
 from arms.bench.data.sources import flat, shuffled
 
@@ -85,7 +86,7 @@ def read_own(path: Path | str, name: str | None = None, *, levels: int | None = 
         name: Its name in runs and reports; unless given, that of the file and a digest of the images.
         levels: As for `as_dataset`.
     """
-    place = Path(path).expanduser()
+    place = expand_home(path)
     note = ""
     if place.is_dir():
         parts, note = read_folder(place)

@@ -3,7 +3,7 @@
 from arms.bench.models.hierarchical import HierarchicalVAE
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
-from arms.bench.models.networks import HIDDEN_WIDTHS, Network, blank_vae, build_vae
+from arms.bench.models.networks import HIDDEN_WIDTHS, blank_vae, build_vae
 from arms.bench.models.own import (
     PlainNetwork,
     check_finite,
@@ -24,7 +24,6 @@ __all__ = [
     "CategoricalPixels",
     "GaussianPixels",
     "HierarchicalVAE",
-    "Network",
     "Pixels",
     "PlainNetwork",
     "ReplicaLinear",

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +12,10 @@ from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
 
-__all__ = ["HIDDEN_WIDTHS", "Network", "blank_vae", "build_vae"]
+__all__ = ["HIDDEN_WIDTHS", "blank_vae", "build_vae"]
 
-Network: TypeAlias = Literal["linear", "nonlinear"]
 HIDDEN_WIDTHS: dict[str, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
-"""Hidden layers of the encoder, and of the decoder; one line makes a new perceptron known."""
+"""Hidden layers of the encoder, and of the decoder. A new perceptron is one line here."""
 
 
 def build_vae(

@@ -172,8 +172,24 @@ class Run:
         # A run that was given more steps has the bounds of its earlier end until it comes to the new one.
         return result if not self._lengthened() or result.get("steps") == self.config().steps else None
 
-    def is_finished(self, images: int | None = None) -> bool:
-        """Whether there are final bounds, over all images of each split, or over as many as asked for."""
+    def is_finished(self, config: TrainConfig | None = None, images: int | None = None) -> bool:
+        """Whether nothing remains to be done: the final bounds are there, over as many images as are asked for.
+
+        This is the one definition. Whatever skips a run, or says that it was finished before, asks here; `has_ended`
+        asks for less.
+
+        Args:
+            config: What is asked for, perhaps with more steps than the run was begun with; what the directory holds
+                unless given.
+            images: How many images of each split; all unless given.
+
+        Raises:
+            ValueError: The directory holds another run than `config`, or is damaged.
+        """
+        if config is not None:
+            self.check_same_run(config)
+        if not self.exists() or (config is not None and is_longer(config, self.config())):
+            return False
         result = self.result()
         seen = None if result is None else result.get("images")  # of each split, if not all of them
         return result is not None and (seen is None or (images is not None and images <= seen))

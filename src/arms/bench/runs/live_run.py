@@ -53,8 +53,7 @@ class LiveRun:
 
     def is_finished(self) -> bool:
         """Whether nothing remains to be done; a directory that cannot be this run's is an error."""
-        self.run.check_same_run(self.config)
-        return self.run.exists() and not self.is_lengthened() and self.run.is_finished(self.images)
+        return self.run.is_finished(self.config, self.images)
 
     def is_lengthened(self) -> bool:
         """Whether more steps are asked for than the run was begun with."""

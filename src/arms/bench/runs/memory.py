@@ -17,8 +17,15 @@ __all__ = [
 ]
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-OUT_OF_MEMORY = ("allocate memory", "out of memory", "cublas_status_alloc_failed")
-"""How the libraries below say it, in lower case, each in its own words."""
+OUT_OF_MEMORY = (
+    "allocate memory",
+    "out of memory",
+    "cublas_status_alloc_failed",
+    "bad_alloc",
+    "storage size calculation overflowed",
+    "integer multiplication overflow",
+)
+"""How the libraries below say it, in lower case, each in its own words; the last two of sizes beyond any memory."""
 
 
 def keep_freed_memory() -> bool:
@@ -42,7 +49,9 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether this, or what it was raised upon, is about memory: a failed allocation also breaks a graph's capture."""
     if error is None:
         return False
-    if isinstance(error, torch.OutOfMemoryError) or any(sign in str(error).lower() for sign in OUT_OF_MEMORY):
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        sign in str(error).lower() for sign in OUT_OF_MEMORY
+    ):
         return True
     return is_out_of_memory(error.__cause__ or error.__context__)
 

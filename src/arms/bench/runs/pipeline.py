@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import torch
 
-from arms.bench.config import TrainConfig
+from arms.bench.config import TrainConfig, latents_in_words
 from arms.bench.data import Dataset, check_same_shape_and_levels, load
 from arms.bench.ensemble import (
     group_by_step,
@@ -283,7 +283,8 @@ def _train_what_fits(live_runs: Sequence[LiveRun], options: TrainOptions, data: 
     if len(live_runs) == 1:
         raise ValueError(
             f"{names} does not fit into the memory of {options.device}: lower replicas ({config.replicas}), "
-            f"batch_size ({config.batch_size}) or num_samples ({config.num_samples})"
+            f"batch_size ({config.batch_size}), num_samples ({config.num_samples}) or latents "
+            f"({latents_in_words(config)})"
         )
     half = (len(live_runs) + 1) // 2
     options.notify(

@@ -5,7 +5,7 @@ folder. Precision decides digits but not the experiment: a finished run of any p
 moves is far below what seeds do (benchmarks/results/precision.json).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,7 +108,7 @@ def _experiment(identity: Mapping[str, object]) -> str:
 
 def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Sequence[Run]) -> Task:
     """Return how far a run has come: the best that was found, at the precision asked for if there is a choice."""
-    finished = [run for run in (*here, *elsewhere) if _is_finished(run)]
+    finished = [run for run in (*here, *elsewhere) if _holds(run.is_finished)]
     found = min(
         finished or here, key=lambda run: (run.config().precision != config.precision, -run.step()), default=None
     )
@@ -117,13 +117,14 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
     own = replace(config, precision=found.config().precision)
     if finished:
         return Task(own, found.path, "done", config.steps)
-    state: State = "diverged" if found.has_diverged() else "unfinished"
+    state: State = "diverged" if _holds(found.has_diverged) else "unfinished"
     return Task(own, found.path, state, found.step())
 
 
-def _is_finished(run: Run) -> bool:
+def _holds(question: Callable[[], bool]) -> bool:
+    """Whether something is so of a run; not of one that is damaged, which its worker will say, and no other's."""
     with suppress(ValueError):
-        return run.is_finished()
+        return question()
     return False
 
 
