@@ -1,6 +1,6 @@
 """K-sample bounds of a trained model for any K, and the gradient variance of estimators at its parameters."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -170,9 +170,11 @@ def evaluating(model: BinaryVAE) -> Iterator[None]:
 
 def _log_weights(model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise: Generator) -> Tensor:
     """Return the log-weights `[count, R, B]` of samples of q(b|x), a few samples at a time."""
-    # Samples are drawn in whole blocks, and the last block is cut: how many are drawn must not change the first ones.
-    starts = range(0, count, SAMPLES_AT_ONCE)
-    drawn: Iterable[Tensor] = (model.latent(logits).sample(SAMPLES_AT_ONCE, noise) for _ in starts)
-    if not isinstance(model, HierarchicalVAE):  # its deeper layers are drawn in whole blocks too
-        drawn = (block[: count - start] for block, start in zip(drawn, starts, strict=True))
-    return torch.cat([model.chain_log_weights(b, x, logits, noise) for b in drawn])[:count]
+    weights = logits.new_empty(count, *x.shape[:-1])  # first, as a count beyond memory would fill it slowly otherwise
+    for start in range(0, count, SAMPLES_AT_ONCE):
+        # Samples are drawn in whole blocks, and the last block is cut: how many are drawn must not change the first.
+        b = model.latent(logits).sample(SAMPLES_AT_ONCE, noise)
+        if not isinstance(model, HierarchicalVAE):  # its deeper layers are drawn in whole blocks too
+            b = b[: count - start]
+        weights[start : start + SAMPLES_AT_ONCE] = model.chain_log_weights(b, x, logits, noise)[: count - start]
+    return weights
