@@ -8,6 +8,7 @@ Contenders take turns in every round and the ratio is taken within the round, so
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -148,7 +149,8 @@ def main() -> None:
     if options.output:
         machine = {"torch": torch.__version__, "processor": platform.processor() or platform.machine()}
         settings = {"num_samples": options.num_samples, "rounds": options.rounds, "threads": options.threads}
-        options.output.write_text(json.dumps({"ratios": ratios, **settings, **machine}, indent=1) + "\n")
+        command = {"command": " ".join(["python", *sys.argv])}
+        options.output.write_text(json.dumps({"ratios": ratios, **settings, **machine, **command}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ ARMS_DATA_DIR=... python benchmarks/mnist_agreement.py --output benchmarks/resul
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -64,7 +65,9 @@ def main() -> None:
     print(f"loorf minus by hand in the last window: {mean(ours) - mean(theirs):.3f}, standard error {error:.3f}")
     if options.output:
         settings = {"steps": options.steps, "num_samples": options.num_samples, "seeds": SEEDS, "window": WINDOW}
-        options.output.write_text(json.dumps({"settings": settings, "train_elbo": curves}, indent=1) + "\n")
+        command = " ".join(["python", *sys.argv])
+        found = {"command": command, "settings": settings, "train_elbo": curves}
+        options.output.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ def main() -> None:
         "CPU seconds of the driver per run": round(driver / chosen.runs, 4),
         "driver MB after a tenth": round(memory[first], 1),
         "driver MB at the end": round(memory[-1], 1),
+        "command": " ".join(["python", *sys.argv]),
     }
     text = json.dumps(found, indent=1) + "\n"
     if chosen.output:

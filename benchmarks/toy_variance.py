@@ -5,6 +5,7 @@ python benchmarks/toy_variance.py --output benchmarks/results/toy_variance.json
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -32,7 +33,8 @@ def main() -> None:
     for n, row in table.items():
         print(n, {name: round(ratio, 4) for name, ratio in row.items()})
     if options.output:
-        options.output.write_text(json.dumps(table, indent=1) + "\n")
+        command = " ".join(["python", *sys.argv])
+        options.output.write_text(json.dumps({"command": command, "ratios": table}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def bias_table() -> str:
 
 def toy_table() -> str:
     """Return the table of the toy problem."""
-    numbers = result("toy_variance")
+    numbers = result("toy_variance")["ratios"]
     names = list(next(iter(numbers.values())))
     return table(
         ["n", *(f"`{name}`" for name in names)],
@@ -183,7 +183,7 @@ def _wins(name: str) -> str:
 
 
 def _on_toy(name: str) -> str:
-    numbers = result("toy_variance")
+    numbers = result("toy_variance")["ratios"]
     if name not in numbers["2"]:
         return ""
     cells = [shown(of[name]) for of in numbers.values()]

@@ -1,5 +1,6 @@
 """The documentation is true: its code runs, and its tables are what the committed results say."""
 
+import json
 import re
 import shlex
 import sys
@@ -345,3 +346,17 @@ def test_the_ratios_of_gradient_variances_are_those_of_the_results(network: str,
     names = ("disarm", "arms-d", "arms-n", "arms-s")
     ratios = [f"{last_variance(network, n, name) / loorf:.2f}" for name in names]
     assert f"\n| {network}, n = {n} | {' | '.join(ratios)} |\n" in PAGES["docs/full_runs.md"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda path: path.stem)
+def test_a_committed_measurement_says_what_made_it(path: Path) -> None:
+    command = json.loads(path.read_text())["command"]
+    script = re.match(r"python (benchmarks/\w+\.py)\b", command)
+    assert script is not None
+    assert (ROOT / script[1]).is_file()
+
+
+def test_a_committed_run_says_what_made_it() -> None:
+    runs = list(find_runs(ROOT / "results"))
+    assert len(runs) == 94
+    assert all(run.provenance()["command"] for run in runs)

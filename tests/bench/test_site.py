@@ -231,7 +231,7 @@ def test_measured_tables_hold_the_numbers_of_their_files() -> None:
     (st,) = [r for r in rows if (r["network"], r["estimator"]) == ("linear", "st")]
     assert f"| {st['bias']:.3f} ± {st['bias_error']:.3f} |" in measured.bias_table()
     assert (
-        f"| 4 | 1.05 | 0.84 | 1.00 | 0.31 | {measured.result('toy_variance')['4']['arms-s']:.2f} |"
+        f"| 4 | 1.05 | 0.84 | 1.00 | 0.31 | {measured.result('toy_variance')['ratios']['4']['arms-s']:.2f} |"
         in measured.toy_table()
     )
     assert "in none of the 18 cases" in measured.about("loorf")
