@@ -42,9 +42,10 @@ def as_count(value: object, least: int, what: str, *, even: bool = False) -> int
     except TypeError:
         raise ValueError(f"{what} must be {wanted}, got {value!r}") from None
     if count >= 2**63:
-        raise ValueError(f"{what} must be {wanted} that a computer can count to, got {count:.1e}")
+        got = f"{count:.1e}" if count < 10**100 else _shortened(count)
+        raise ValueError(f"{what} must be {wanted} that a computer can count to, got {got}")
     if count < least:
-        raise ValueError(f"{what} must be {wanted}, got {count}")
+        raise ValueError(f"{what} must be {wanted}, got {_shortened(count)}")
     if even and count % 2:
         raise ValueError(f"{what} must be even, since samples are drawn in pairs; got {count}: try {count + 1}")
     return count

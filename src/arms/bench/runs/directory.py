@@ -340,7 +340,7 @@ class Run:
         except (DamagedError, FileNotFoundError):
             return None
         except OSError as error:
-            raise ValueError(f"{self.path / name} cannot be read: {error}") from None
+            raise ValueError(f"{self.path / name} cannot be read: {error.strerror or error}") from None
         if COUNTS not in tensors or not tensors[COUNTS].numel():
             raise ValueError(
                 f"{self.path / name} does not say of which step it is, so that it is no checkpoint of a run: remove it"
