@@ -268,6 +268,49 @@ def test_copies_are_no_longer_made(say: Say) -> None:
     assert "--copy-to" in error
 
 
+def test_finished_before_is_said_of_what_stays_as_it_is(say: Say) -> None:
+    words = ("train", "--steps", "20", "--report-every", "10", "--latents", "4", "--num-samples", "2", "--name", "one")
+
+    def result_of(*more: str) -> tuple[bool, str]:
+        code, said, error = say(*words, *more)
+        assert code == 0, error
+        return "(finished before)" in said, Path("runs/one/result.json").read_text()
+
+    few = result_of("--evaluate", "5")
+    assert few[0] is False
+    assert result_of("--evaluate", "5") == (True, few[1])
+    assert result_of("--evaluate", "3") == (True, few[1])
+    every = result_of()
+    assert every[0] is False, "over all images now"
+    assert every[1] != few[1]
+    assert result_of() == result_of("--evaluate", "5") == (True, every[1])
+    assert result_of("--steps", "30")[0] is False
+
+
+NEW_NETWORK = """
+import sys
+from arms.bench.models import HIDDEN_WIDTHS
+
+HIDDEN_WIDTHS["wide"] = (300,)
+from arms.bench.config import TrainConfig
+from arms.bench.sweeps.jobs import plan
+from arms_command import main
+
+wanted = [TrainConfig(dataset="omniglot", network=name) for name in ("wide", "linear")]
+print(*(job.line() for job in plan(wanted, "runs", on_gpu=True)), sep="\\n", flush=True)
+sys.argv = ["arms", "train", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_new_network_is_one_line() -> None:
+    command = [sys.executable, "-c", NEW_NETWORK, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "wide, n = 4, R = 1: 1 missing (highest) omniglot arms-s\n" in done.stdout
+    assert "--network {linear,nonlinear,wide}" in done.stdout
+
+
 def test_a_plan_is_for_a_device_that_could_be(say: Say) -> None:
     words = ("experiments", "run", "table1", "--scale", "paper", "--dry-run", "--device")
     assert say(*words, "cuda:3")[0] == 0

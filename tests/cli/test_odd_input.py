@@ -215,6 +215,46 @@ def test_a_loop_of_links(say: Say) -> None:
     is_one_line(say("train", *FLAGS, "--runs", "loop"), "loop")
 
 
+ABSURD = "4000000000000000000"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        *(
+            (["train", *FLAGS, flag, ABSURD], f"does not fit into the memory of cpu: lower .*{ABSURD}")
+            for flag in ("--replicas", "--batch-size", "--num-samples", "--latents")
+        ),
+        (["train", *FLAGS[:4], "--layers", ABSURD, "3"], "does not fit into the memory of cpu"),
+        (["train", *FLAGS, "--latents", f"20x{ABSURD}"], "latents times categories must be an integer"),
+        (["train", *FLAGS, "--seed", "1" * 400], "seed must be .*, got a number of hundreds of digits"),
+        (["evaluate", "runs/run", "--samples", ABSURD], "does not fit into memory: ask for fewer samples"),
+        (["variance", "runs/run", "--num-samples", ABSURD], "does not fit into memory"),
+        (["variance", "runs/run", "--evaluations", ABSURD], "does not fit into memory"),
+        (["toy", "--num-samples", ABSURD], "does not fit into memory"),
+        (["toy", "--num-samples", "2", "--replicas", ABSURD], "does not fit into memory"),
+        (["toy", "--num-samples", "2", "--seed", "1" * 30], "--seed must be an integer >= 0"),
+        (["check", "loorf", "--draws", ABSURD], r"--draws must be at most 1,000,000,000, got 4.0e\+18"),
+    ],
+)
+def test_absurd_numbers(words: list[str], message: str, run: Run, say: Say) -> None:
+    is_one_line(say(*words, "--name", "absurd") if words[0] == "train" else say(*words), message)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", *FLAGS, "--dataset", "~nouser/x.npz"],
+        ["train", *FLAGS, "--dataset", "omniglot", "--data-dir", "~nouser/x.npz"],
+        ["data", "list", "--data-dir", "~nouser/x.npz"],
+        ["sweep", "figure3", "--data-dir", "~nouser/x.npz", "--dry-run"],
+        ["evaluate", "runs/run", "--dataset", "~nouser/x.npz"],
+    ],
+)
+def test_the_home_of_nobody(words: list[str], run: Run, say: Say) -> None:
+    is_one_line(say(*words), "the home folder of a path must be known, got '~nouser/x.npz': write the whole path")
+
+
 # ---- reports
 
 
