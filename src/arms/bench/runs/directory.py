@@ -380,7 +380,7 @@ class Run:
         file = self.path / "metrics.jsonl"
         try:
             return read_bytes(file).decode("utf-8", "replace").splitlines()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror}: remove it, and train the run again") from None
