@@ -212,7 +212,7 @@ def test_nothing_but_damaged_runs_is_an_error(say: Say) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"estimator": arms.LOORF(4)}, r"estimator must be a name, such as 'arms-s', got LOORF\(.*: give its name"),
+        ({"estimator": arms.LOORF(4)}, r"estimator must be a name, such as 'arms-s', got LOORF\(.*: give the name"),
         ({"layers": 5}, r"layers must be a list .*, got 5: for one layer, give latents"),
         ({"dataset": "\ud800"}, "dataset must be Unicode text, got half of a surrogate pair"),
         ({"seed": 10**400}, "seed must be an integer >= 0 .*, got a number of hundreds of digits"),

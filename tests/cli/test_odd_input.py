@@ -251,7 +251,7 @@ def test_absurd_numbers(words: list[str], message: str, run: Run, say: Say) -> N
         ["evaluate", "runs/run", "--dataset", "~nouser/x.npz"],
     ],
 )
-def test_the_home_of_nobody(words: list[str], run: Run, say: Say) -> None:
+def test_an_unknown_home_folder(words: list[str], run: Run, say: Say) -> None:
     is_one_line(say(*words), "the home folder of a path must be known, got '~nouser/x.npz': write the whole path")
 
 

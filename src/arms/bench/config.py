@@ -160,7 +160,8 @@ class TrainConfig:
         for name in ("dataset", "network", "structure"):
             if not isinstance(value := getattr(self, name), str):
                 raise ValueError(f"{name} must be a string, got {value!r}")
-            if any("\ud800" <= letter <= "\udfff" for letter in value):  # config.json could not be read again
+            # With half of a surrogate pair, config.json could not be read again.
+            if any("\ud800" <= letter <= "\udfff" for letter in value):
                 raise ValueError(f"{name} must be Unicode text, got half of a surrogate pair in {value!r}: rename it")
         if not self.structure and self.network not in HIDDEN_WIDTHS:
             raise unknown_name(
@@ -174,8 +175,8 @@ class TrainConfig:
             raise ValueError(f"{self.network!r} is the name of a built-in network: call your model something else")
         if not isinstance(self.estimator, str):
             raise ValueError(
-                f"estimator must be a name, such as 'arms-s', got {self.estimator!r}: give its name here, and its "
-                "number of samples as num_samples"
+                f"estimator must be a name, such as 'arms-s', got {self.estimator!r}: give the name, "
+                "and the number of samples as num_samples"
             )
         # One run, however its estimator was called.
         object.__setattr__(self, "estimator", ALIASES.get(self.estimator, self.estimator))
@@ -190,8 +191,8 @@ class TrainConfig:
             given = tuple(self.layers)  # a list, where it was read from a file
         except TypeError:
             raise ValueError(
-                f"layers must be a list with the bits of each layer, such as (200, 200), got {self.layers!r}: for one "
-                "layer, give latents"
+                "layers must be a list with the bits of each layer, such as (200, 200), got "
+                f"{self.layers!r}: for one layer, give latents"
             ) from None
         widths = tuple(as_count(width, 1, "layers") for width in given)
         object.__setattr__(self, "layers", widths)

@@ -170,11 +170,14 @@ def evaluating(model: BinaryVAE) -> Iterator[None]:
 
 def _log_weights(model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise: Generator) -> Tensor:
     """Return the log-weights `[count, R, B]` of samples of q(b|x), a few samples at a time."""
-    weights = logits.new_empty(count, *x.shape[:-1])  # first, as a count beyond memory would fill it slowly otherwise
+    # Allocated first: a count that does not fit into memory fails here, and does not fill memory slowly.
+    weights = logits.new_empty(count, *x.shape[:-1])
     for start in range(0, count, SAMPLES_AT_ONCE):
-        # Samples are drawn in whole blocks, and the last block is cut: how many are drawn must not change the first.
+        # Samples are drawn in whole blocks, and the last block is cut: how many samples are drawn must
+        # not change the first ones.
         b = model.latent(logits).sample(SAMPLES_AT_ONCE, noise)
         if not isinstance(model, HierarchicalVAE):  # its deeper layers are drawn in whole blocks too
             b = b[: count - start]
-        weights[start : start + SAMPLES_AT_ONCE] = model.chain_log_weights(b, x, logits, noise)[: count - start]
+        block = model.chain_log_weights(b, x, logits, noise)
+        weights[start : start + SAMPLES_AT_ONCE] = block[: count - start]
     return weights

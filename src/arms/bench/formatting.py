@@ -46,8 +46,9 @@ def format_mean_std(values: Sequence[float | None]) -> str:
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
-    spread = len(numbers) > 1 and all(map(is_drawable, numbers))  # the deviation of larger ones may overflow
-    deviation = f" ±{format_number(stdev(numbers))}" if spread else ""
+    # The deviation of numbers that are too large to draw may overflow.
+    has_deviation = len(numbers) > 1 and all(map(is_drawable, numbers))
+    deviation = f" ±{format_number(stdev(numbers))}" if has_deviation else ""
     return f"{format_number(mean(numbers))}{deviation}{format_survivors(values)}"
 
 

@@ -1,8 +1,8 @@
 """Every number that a run records while it trains: its key, its words, its axis, and whether it can stop a replica.
 
-A new metric is one entry in METRICS, and the code that computes it: `Trainer.record` for what training itself measures,
-`_record` in `runs/loop.py` for what is evaluated on other images. Progress bars, messages, curves and reports take it
-from here.
+A new metric is one entry in METRICS, and the code that computes it: `Trainer.record` for what training
+itself measures, `_record` in `runs/loop.py` for what is evaluated on other images. Progress bars,
+messages, curves and reports take it from here.
 """
 
 import math

@@ -72,7 +72,8 @@ def sweep(
     check_seconds(checkpoint_seconds, "--checkpoint-seconds")
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output must be a folder, got the file {output}: choose another place")
-    data_folder = data_dir and expand_home(data_dir).resolve()  # workers may have another current folder
+    # Workers may have another current folder.
+    data_folder = data_dir and expand_home(data_dir).resolve()
     wanted = wanted_runs(what, scale)
     check_folders(results)
     jobs = plan(wanted, output, results=results, precision=precision, on_gpu=gpus > 0)

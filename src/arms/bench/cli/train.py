@@ -133,7 +133,8 @@ def train(
     estimators = together or (chosen.estimator,)
     configs = [replace(chosen, estimator=estimator) for estimator in estimators]
     paths = [runs / (f"{name}-{one.estimator}" if together else name) if name else _place(runs, one) for one in configs]
-    done_before = [path for path, one in zip(paths, configs, strict=True) if Run(path).is_finished(one, evaluate)]
+    asked = zip(paths, configs, strict=True)
+    done_before = [path for path, one in asked if Run(path).is_finished(one, evaluate)]
     how: dict[str, Any] = {
         "device": device,
         "data_dir": data_dir,
@@ -205,7 +206,7 @@ def _place(runs: Path, config: TrainConfig) -> Path:
 
 
 def _readable_configs(runs: Path) -> list[tuple[Path, TrainConfig]]:
-    """Return the run directories in a folder, and their configurations; a damaged one does not hinder other runs."""
+    """Return the run directories in a folder, and their configurations, without damaged ones."""
     found = []
     for path in sorted(runs.iterdir()) if runs.is_dir() else []:
         with suppress(ValueError, OSError):

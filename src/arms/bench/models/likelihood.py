@@ -126,8 +126,8 @@ def _per_row(grad: Tensor, kept: int) -> Tensor:
 def _check_first_derivative() -> None:
     if torch.is_grad_enabled():  # backward with create_graph=True, where the saved residual would count as a constant
         raise RuntimeError(
-            "this log-probability is differentiable once, got a second derivative: ask for the form that is "
-            "differentiable twice, with twice=True"
+            "this log-probability is differentiable once, got a second derivative: ask for the form that "
+            "is differentiable twice, with twice=True"
         )
 
 

@@ -80,4 +80,5 @@ def _figure(curves: Correlations) -> Figure:
 
 def _write(curves: Correlations, path: Path) -> Path:
     columns = [curves.probs, *curves.of_coupling.values(), curves.bound]
-    return write_csv(path, ["probability", *curves.of_coupling, "smallest_possible"], torch.stack(columns, 1).tolist())
+    heading = ["probability", *curves.of_coupling, "smallest_possible"]
+    return write_csv(path, heading, torch.stack(columns, 1).tolist())

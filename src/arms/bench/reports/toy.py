@@ -111,7 +111,8 @@ def _write_curves(curves: Sequence[ToyCurve], path: Path) -> Path:
         exact = [""] * len(curve.probs) if curve.exact is None else curve.exact.tolist()
         points = zip(curve.probs.tolist(), curve.measured.tolist(), exact, strict=True)
         rows += [[curve.estimator, curve.num_samples, *point] for point in points]
-    return write_csv(path, ["estimator", "num_samples", "probability", "measured_variance", "exact_variance"], rows)
+    heading = ["estimator", "num_samples", "probability", "measured_variance", "exact_variance"]
+    return write_csv(path, heading, rows)
 
 
 def _write_paths(paths: Sequence[Ascent], path: Path) -> Path:

@@ -50,6 +50,7 @@ __all__ = ["FILES_OF_A_RUN", "FIRST_SCHEMA", "NO_FIELDS", "Run", "is_complete", 
 
 FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
 WRITTEN = ("config.json", "provenance.json", *FILES_OF_A_RUN)
+"""Everything that a training writes, but for TensorBoard's events."""
 FIRST_SCHEMA = 2
 """Of a config.json that does not name its schema."""
 NO_FIELDS = ("schema", "data_path", "lengthened")
@@ -86,8 +87,8 @@ class Run:
             data_path: Where its data set was read from, if it is the user's own.
 
         Raises:
-            ValueError: The directory holds another run, files of a run without its config.json, or links in their
-                place.
+            ValueError: The directory holds another run, files of a run without its config.json, or
+                links in their place.
         """
         run = cls(path)
         run.check_same_run(config)
@@ -173,14 +174,14 @@ class Run:
         return result if not self._lengthened() or result.get("steps") == self.config().steps else None
 
     def is_finished(self, config: TrainConfig | None = None, images: int | None = None) -> bool:
-        """Whether nothing remains to be done: the final bounds are there, over as many images as are asked for.
+        """Return whether nothing remains to be done: the final bounds are there, over enough images.
 
-        This is the one definition. Whatever skips a run, or says that it was finished before, asks here; `has_ended`
-        asks for less.
+        This is the one definition of a finished run. Every place that skips a run, or says that it was
+        finished before, calls it. `has_ended` is weaker.
 
         Args:
-            config: What is asked for, perhaps with more steps than the run was begun with; what the directory holds
-                unless given.
+            config: What is asked for, perhaps with more steps than the run was begun with. Unless
+                given, what config.json says.
             images: How many images of each split; all unless given.
 
         Raises:
@@ -315,7 +316,7 @@ class Run:
         return len(self.stopped()) == self.config().replicas
 
     def has_ended(self) -> bool:
-        """Whether training has come to its end: there are final bounds, over however many images, or it diverged."""
+        """Return whether training has ended: in final bounds, over any number of images, or diverged."""
         return self.result() is not None or self.has_diverged()
 
     def truncate_after(self, step: int) -> None:
@@ -359,8 +360,8 @@ class Run:
         found = self.read("config.json").get("lengthened", [])
         if not (isinstance(found, list) and all(_is_count(end) for end in found)):
             raise ValueError(
-                f"{self.path / 'config.json'} must hold whole numbers of steps, each at least 1, in 'lengthened', got "
-                f"{repr(found)[:60]}: correct it"
+                f"{self.path / 'config.json'} must hold whole numbers of steps, each at least 1, in "
+                f"'lengthened', got {repr(found)[:60]}: correct it"
             )
         return found
 
@@ -406,7 +407,7 @@ def is_complete(record: Record, replicas: int) -> bool:
 
 
 def _is_count(content: object) -> bool:
-    """Whether JSON is a number of steps or images: JSON has integers of any size, arrays have not."""
+    """Return whether JSON is a number of steps or images that fits into an array of integers."""
     return type(content) is int and 1 <= content < 2**63
 
 
@@ -419,8 +420,8 @@ def _why_no_result(result: Record, replicas: int) -> str:
         for count, values in of_split.items():
             if not count.isdecimal() or not is_values(values) or len(values) != replicas:
                 return (
-                    f"{replicas} numbers, one per replica, for each whole K, got something else for K = {count!r} of "
-                    f"{split!r}"
+                    f"{replicas} numbers, one per replica, for each whole K, got something else for "
+                    f"K = {count!r} of {split!r}"
                 )
     if not isinstance(result["note"], str):
         return f"text in 'note', got {repr(result['note'])[:60]}"

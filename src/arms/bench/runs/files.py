@@ -1,7 +1,8 @@
 """How files of runs, archives and reports are written and read, and a lock on a directory.
 
-Whatever is written goes through `replace_file`, `written_through` or `append_line`: a file is there whole or as it was
-before, and no link is followed. Whatever is read goes through `read_bytes`, which waits for nothing.
+Everything that writes uses `replace_file`, `written_through` or `append_line`: a file is there whole or
+as it was before, and no link is followed. Everything that reads uses `read_bytes` or `check_regular`,
+which do not wait for a pipe.
 """
 
 import errno
@@ -61,7 +62,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder for files to write, and those above it; it may be a link to a folder on another disk."""
+    """Make a folder, and those above it; it may be a link to a folder on another disk."""
     check_path(path)
     path.mkdir(parents=True, exist_ok=True)
 
@@ -76,10 +77,10 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to a new temporary file, through to the disk; whatever goes wrong, the file does not stay.
+    """Write data to a new temporary file, through to the disk, and remove it at the end if it is left.
 
-    Anyone who can write into the folder can guess its name. Therefore nothing that lies there is opened: a leftover of
-    a killed process, or a link that was planted, is removed, and the file must be a new one.
+    Its name can be guessed by others who may write into the folder. Therefore nothing that lies there is
+    opened: a leftover of a killed process, or a planted link, is removed, and the file must be new.
     """
     path.unlink(missing_ok=True)
     own = None
@@ -106,17 +107,17 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_bytes(path: Path, size: int = -1) -> bytes:
-    """Return the content of a regular file, or its first bytes: a pipe would be waited for, a device never ends."""
+    """Return the content of a regular file, or its first bytes; pipes and devices are errors."""
     with _naming(path), os.fdopen(_open(path, os.O_RDONLY, links=True), "rb") as file:
         return file.read(size)
 
 
 def check_no_link(path: Path) -> None:
-    """Raise if a file to write is a symbolic link: through it, any file of the user could be overwritten."""
+    """Raise if a file to write is a symbolic link: it could lead to any file of the user."""
     if path.is_symlink():
         raise ValueError(
-            f"{shown(path)} must be a file, got a link to {os.readlink(path)!r}: remove the link, or choose another "
-            "place"
+            f"{shown(path)} must be a file, got a link to {os.readlink(path)!r}: remove the link, or "
+            "choose another place"
         )
 
 
@@ -126,7 +127,7 @@ def check_regular(path: Path) -> None:
 
 
 def _open(path: Path, flags: int, *, links: bool = False) -> int:
-    """Open a regular file, through a link only if that is allowed, and without waiting for a pipe's other end."""
+    """Open a regular file, through a link only if that is allowed, and without waiting for a pipe."""
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)), 0o666)
     mode = os.fstat(descriptor).st_mode
@@ -157,21 +158,22 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def check_local(path: Path) -> None:
-    """Raise if a path is an address such as s3://bucket/runs: it would become a folder called "s3:".
+    """Raise if a path is an address, such as s3://bucket/runs, which would become a folder "s3:".
 
     >>> check_local(Path("runs/s3")), check_local(Path("C:/runs"))
     (None, None)
     """
-    if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path)):  # a Path drops one of the two slashes
+    # A Path drops one of the two slashes.
+    if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path)):
         typed = f"{address[1]}://{str(path)[address.end() :]}"
         raise ValueError(
-            f"a path must be on this machine, got the address {typed!r}: copy the files with a program "
-            "such as rclone, and give the path of the copy"
+            f"a path must be on this machine, got the address {typed!r}: copy the files with a "
+            "program such as rclone, and give the path of the copy"
         )
 
 
 def check_path(path: Path) -> None:
-    """Raise if a path is an address, or cannot be written as text: messages and pages could not name it."""
+    """Raise if a path is an address, or cannot be written as text, so that no message could name it."""
     check_local(path)
     try:
         str(path).encode()
@@ -185,7 +187,7 @@ def shown(path: Path) -> str:
 
 
 def parse_json(data: bytes) -> object:
-    """Return what JSON says, if it could also be written: without NaN, infinities and text that is not Unicode."""
+    """Return the content of JSON; NaN, infinities and text that is not Unicode are errors."""
     content = json.loads(data.decode("utf-8-sig"))
     check_json(content)
     return content

@@ -25,7 +25,7 @@ OUT_OF_MEMORY = (
     "storage size calculation overflowed",
     "integer multiplication overflow",
 )
-"""How the libraries below say it, in lower case, each in its own words; the last two of sizes beyond any memory."""
+"""What libraries say, in lower case; the last two are about sizes that no memory has."""
 
 
 def keep_freed_memory() -> bool:

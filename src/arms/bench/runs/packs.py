@@ -33,7 +33,7 @@ __all__ = [
 PACK_VERSION = 1
 CURVE_POINTS = 50
 MOST_NAME_BYTES = 255
-"""Of a folder, on the file systems in use."""
+"""The longest name of a folder on common file systems."""
 RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "provenance"}
 """The part of a packed run that each file of a directory has become."""
@@ -46,7 +46,7 @@ class PackedRun(Run):
         path: The path.
         parts: What its JSON files held.
         records: Its metrics, thinned.
-        damage: Why it cannot be read, where that is so: reading it raises this.
+        damage: The error that reading it raises, if it is damaged.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ def is_pack(path: Path | str) -> bool:
 
 
 def read_pack(path: Path | str) -> list[Run]:
-    """Return the runs of a pack; of a damaged one among others, reading its files raises what is wrong with it.
+    """Return the runs of a pack. A damaged run among others is returned too, and raises when it is read.
 
     Raises:
         ValueError: The file is no pack, or of another version, or all of its runs are damaged.
@@ -230,8 +230,8 @@ def _records(curves: object) -> list[Record] | None:
 def run_sources(path: Path | str) -> Iterator[Path]:
     """Yield every run directory and every pack at or under a path, which may also be that of a run in a pack.
 
-    A link below the path is followed to a run directory and no further: one to / would lead through the whole disk.
-    Such runs come last, unless they were found under their own name.
+    A link below the path is followed to a run directory and no further: a link to / would lead through
+    the whole disk. Linked runs come last, and only if they were not found under their own name.
     """
     top = Path(path)
     if top.is_file() or top.parent.is_file():
@@ -247,7 +247,8 @@ def run_sources(path: Path | str) -> Iterator[Path]:
         others = sorted(name for name in files if name.endswith(".json") and name not in RUN_FILES)
         yield from (file for name in others if is_pack(file := Path(folder, name)))
     for link in links:
-        if any(os.path.isfile(link / name) for name in RUN_FILES) and (own := os.path.realpath(link)) not in seen:
+        own = os.path.realpath(link)
+        if own not in seen and any(os.path.isfile(link / name) for name in RUN_FILES):
             seen.add(own)
             yield link
 
@@ -268,7 +269,7 @@ def open_runs(source: Path) -> list[Run]:
 def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
     """Yield the path of every run in a folder, at any depth, or in a pack, and the run.
 
-    In place of a run whose configuration cannot be read, or of a pack that cannot, comes the error that says why.
+    A run whose configuration cannot be read, or a pack that cannot, is replaced by the error.
     """
     for source in run_sources(folder):
         try:

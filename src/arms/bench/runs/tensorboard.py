@@ -17,7 +17,7 @@ class TensorBoardEvents:
         with suppress(ImportError):
             from torch.utils.tensorboard.writer import SummaryWriter
 
-            # The rest of the file's name can be guessed, and TensorBoard would write through a link of that name.
+            # The rest of the file's name can be guessed, and TensorBoard would follow a link there.
             token = f".{secrets.token_hex(8)}"
             self._writer = SummaryWriter(str(path), purge_step=steps_done + 1, filename_suffix=token)
 

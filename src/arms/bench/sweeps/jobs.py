@@ -122,7 +122,7 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
 
 
 def _holds(question: Callable[[], bool]) -> bool:
-    """Whether something is so of a run; not of one that is damaged, which its worker will say, and no other's."""
+    """Return the answer of a run, False for a damaged one: its worker reports that, and others go on."""
     with suppress(ValueError):
         return question()
     return False
