@@ -304,8 +304,7 @@ main()
 
 
 def test_a_new_network_is_one_line() -> None:
-    command = [sys.executable, "-c", NEW_NETWORK, "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = completed([sys.executable, "-c", NEW_NETWORK, "--help"])
     assert done.returncode == 0, done.stderr
     assert "wide, n = 4, R = 1: 1 missing (highest) omniglot arms-s\n" in done.stdout
     assert "--network {linear,nonlinear,wide}" in done.stdout
