@@ -40,11 +40,11 @@ def fresh(digits: Dataset) -> BinaryVAE:
     return build_vae(CONFIG.network, CONFIG.latents, digits.pixel_mean(), CONFIG.replicas, CONFIG.seed)
 
 
-def poisoned(digits: Dataset) -> BinaryVAE:
-    """A model whose replica 1 has one weight that is no number."""
+def poisoned(digits: Dataset, weight: float = math.nan) -> BinaryVAE:
+    """A model whose replica 1 has one weight that is no number, or another."""
     model = fresh(digits)
     with torch.no_grad():
-        model.decoder[0].weight[1, 0, 0] = math.nan  # type: ignore[index]
+        model.decoder[0].weight[1, 0, 0] = weight  # type: ignore[index]
     return model
 
 
@@ -73,7 +73,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> Run:
 def lost_one(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple[Run, list[str]]:
     told: list[str] = []
     path = tmp_path_factory.mktemp("lost") / "run"
-    run = train(CONFIG, path, device="cpu", dataset=digits, model=poisoned(digits), notify=told.append)
+    run = train(CONFIG, path, device="cpu", dataset=digits, model=poisoned(digits, 3e38), notify=told.append)
     return run, told
 
 
