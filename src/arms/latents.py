@@ -82,7 +82,7 @@ class Latent(ABC):
 
     @abstractmethod
     def score(self, samples: Tensor) -> Tensor:
-        """Return the gradient of log p(sample) with respect to the logits, `[n, *batch, *event]`."""
+        """Return the gradient of log p(sample) with respect to the logits, `[n, *batch, *event]`, a new tensor."""
 
     @abstractmethod
     def log_prob(self, samples: Tensor) -> Tensor:
