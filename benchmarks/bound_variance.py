@@ -20,20 +20,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trained_models import IMAGES, Known, LogWeights, configured, quotient, rounded, trained, variance, write
+from trained_models import (
+    IMAGES,
+    Known,
+    LogWeights,
+    configured,
+    quotient,
+    rounded,
+    trained,
+    variance,
+    write,
+)
 
 import arms
 from arms.bench.config import run_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.bench.runs.memory import keep_freed_memory
-from arms.checks.variance import largest_within
-from arms.estimators.multi_sample import MultiSample, SlotEstimator, direct_term
-from arms.estimators.pipeline import Options, draw_points, evaluate, gradient
+from arms.estimate import Options, draw_points, evaluate, gradient
+from arms.estimators.bound.slots import direct_term
 
 TWICE = "vimco, twice"
+UNFOLDED = " (unfolded)"
 NAMES = [
-    "vimco", TWICE, "disarm-ms-paper", "disarm-ms", "loorf-ms-paper", "loorf-ms", "arms-ms-d-paper", "arms-ms-d",
-    "arms-ms-s-paper", "arms-ms-s", "midpoint-ms", "midpoint-ms-tried",
+    "vimco", TWICE, "disarm-ms (unfolded)", "disarm-ms", "loorf-ms (unfolded)", "loorf-ms",
+    "arms-ms-dirichlet (unfolded)", "arms-ms-dirichlet", "arms-ms (unfolded)", "arms-ms",
+    "midpoint-ms", "midpoint-ms-shared",
 ]  # fmt: skip
 BUDGETS = [4, 10]
 STEPS = [2_000, 20_000]
@@ -47,26 +58,33 @@ Row = dict[str, Any]
 class Problem(LogWeights):
     """Log-weights of fixed images as a function of the latents, and draws of the bound's gradient."""
 
-    def draw(self, estimator: MultiSample, draws: int) -> tuple[Tensor, Tensor]:
+    def draw(self, estimator: arms.Estimator, draws: int) -> tuple[Tensor, Tensor]:
         """Return the whole estimates and their score parts, `[draws, images, latents]` each."""
         whole, score = [], []
-        latent = arms.Bernoulli(self.logits.expand(AT_ONCE, -1, -1))
+        options = Options(checks="cheap", log_weights=True)
+        latent = arms.Bits(self.logits.expand(AT_ONCE, -1, -1))
         with torch.no_grad():
             for _ in range(draws // AT_ONCE):
                 drawn = draw_points(estimator, latent, self.generator)
-                found = evaluate(self.objective, drawn, Options(checks="cheap"))
-                bound = estimator.bound_samples
+                found = evaluate(estimator, self.objective, drawn, options)
+                bound = estimator.target.size
                 direct = direct_term(latent, drawn.points[:bound], found.values[:bound].softmax(0))
-                score.append(gradient(drawn, found))
-                whole.append(score[-1] + direct)
+                whole.append(gradient(estimator, drawn, found, options))
+                score.append(whole[-1] - direct)
         return torch.cat(whole), torch.cat(score)
 
 
-def contender(name: str, budget: int) -> MultiSample:
+def contender(name: str, budget: int) -> arms.Estimator:
     """Return the estimator of that name with the most samples that the budget allows."""
-    found = arms.VIMCO(budget // 2) if name == TWICE else largest_within(name, budget)
-    assert isinstance(found, MultiSample)
-    return found
+    if name == TWICE:
+        return arms.VIMCO(budget // 2)
+    options = {"folded": False} if name.endswith(UNFOLDED) else {}
+    return arms.as_estimator(name.removesuffix(UNFOLDED), evaluations=budget, **options)
+
+
+def has_score(name: str) -> bool:
+    """Whether an estimator has a score part of its own, beside the direct term."""
+    return name in ("vimco", TWICE) or name.endswith(UNFOLDED)
 
 
 def measure(problem: Problem, draws: int) -> list[Row]:
@@ -78,17 +96,18 @@ def measure(problem: Problem, draws: int) -> list[Row]:
             estimator = contender(name, budget)
             share = 0.5 if name == TWICE else 1.0
             whole, score = (
-                Known(share * one.value, share * one.error) for one in map(variance, problem.draw(estimator, draws))
+                Known(share * one.value, share * one.error)
+                for one in map(variance, problem.draw(estimator, draws))
             )
             unit = unit or (whole, score)
             ratio = Known(1.0, 0.0) if whole is unit[0] else quotient(whole, unit[0])
-            has_score = not (isinstance(estimator, SlotEstimator) and estimator.folded)
+            needs = estimator.design.needs
             rows.append(
                 {
-                    "n": budget, "estimator": name, "evaluations": int((estimator.evaluations or 0) / share),
-                    "derivatives": estimator.derivatives, "bound_samples": estimator.bound_samples,
+                    "n": budget, "estimator": name, "evaluations": int((needs.evaluations or 0) / share),
+                    "derivatives": needs.derivatives, "bound_samples": estimator.target.size,
                     "ratio": rounded(ratio.value), "ratio_error": rounded(ratio.error),
-                    "score": rounded(score.value / unit[1].value) if has_score else None,
+                    "score": rounded(score.value / unit[1].value) if has_score(name) else None,
                 }
             )  # fmt: skip
     return rows
@@ -105,7 +124,10 @@ def markdown(result: dict[str, Any]) -> str:
     lines = []
     for budget in BUDGETS:
         lines += [f"n = {budget}: variance / VIMCO's with K = {budget} (score part alone)", ""]
-        lines += [f"| estimator | evaluations | K | {' | '.join(heads)} |", "|---|" + "--:|" * (2 + len(heads))]
+        lines += [
+            f"| estimator | evaluations | K | {' | '.join(heads)} |",
+            "|---|" + "--:|" * (2 + len(heads)),
+        ]
         for name in NAMES:
             mine = {
                 (row["network"], row["steps"]): row
@@ -114,26 +136,40 @@ def markdown(result: dict[str, Any]) -> str:
             }
             first = next(iter(mine.values()))
             cells = [
-                shown(mine[model]["ratio"]) + (f" ({shown(mine[model]['score'])})" if mine[model]["score"] else "")
+                shown(mine[model]["ratio"])
+                + (f" ({shown(mine[model]['score'])})" if mine[model]["score"] else "")
                 for model in models
             ]
-            lines.append(f"| {name} | {first['evaluations']} | {first['bound_samples']} | {' | '.join(cells)} |")
+            lines.append(
+                f"| {name} | {first['evaluations']} | {first['bound_samples']} | {' | '.join(cells)} |"
+            )
         lines.append("")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/bound-variance"), help="folder of the trained models")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        default=Path("runs/bound-variance"),
+        help="folder of the trained models",
+    )
     parser.add_argument("--draws", type=int, default=1000, help=f"a multiple of {AT_ONCE}")
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--markdown", action="store_true", help="print the tables of the results that are there")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the tables of the results that are there"
+    )
     options = parser.parse_args()
     if options.markdown:
         print(markdown(json.loads(options.output.read_text())))
         return
     if options.draws < 2 * AT_ONCE or options.draws % AT_ONCE:
-        parser.error(f"--draws must be a multiple of {AT_ONCE}, and at least two of it, got {options.draws}")
+        parser.error(
+            f"--draws must be a multiple of {AT_ONCE}, and at least two of it, got {options.draws}"
+        )
     keep_freed_memory()
     result: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
@@ -146,7 +182,10 @@ def main() -> None:
         print(network, steps, flush=True)
         for row in measure(Problem(model, images, seed=steps), options.draws):
             result["rows"].append({"network": network, "steps": steps} | row)
-            print(f"  {row['n']:>2} {row['estimator']:<18}{row['ratio']:8.3f} ± {row['ratio_error']:.3f}", flush=True)
+            print(
+                f"  {row['n']:>2} {row['estimator']:<29}{row['ratio']:8.3f} ± {row['ratio_error']:.3f}",
+                flush=True,
+            )
         write(result, options.output)
 
 

@@ -23,12 +23,12 @@ from arms.estimators import BIASED_ESTIMATORS
 
 BUDGETS = {
     "loorf": 4,
-    "arms-s": 4,
-    "disarm-tree": 4,
+    "arms": 4,
+    "disarm": 4,
     "midpoint": 4,
     "midpoint-single": 2,
     "reinmax": 4,
-    "unord": 4,
+    "unordered-set": 4,
 }
 RATES = (1e-3, 3e-3, 6e-3)
 LATENTS, CATEGORIES = 20, 10
@@ -65,7 +65,9 @@ def train(args: argparse.Namespace) -> None:
 
 def show(args: argparse.Namespace) -> None:
     """Print a table for each network, best first, biased ones last."""
-    from arms.bench.reports.groups import marked  # a machine that only trains need not have what reports are made with
+    from arms.bench.reports.groups import (
+        marked,
+    )  # a machine that only trains need not have what reports are made with
 
     rows = json.loads(args.output.read_text())["rows"]
     for network in dict.fromkeys(row["network"] for row in rows):
@@ -77,15 +79,21 @@ def show(args: argparse.Namespace) -> None:
                 if known is None or mean(last["valid"]) > mean(known["curve"][-1]["valid"]):
                     best[row["estimator"]] = row
         print(f"\n{network}\n")
-        print("| estimator | n | evaluations | derivatives | rate | train ELBO | test bound, K = 100 | us a step |")
+        print(
+            "| estimator | n | evaluations | derivatives | rate | train ELBO | test bound, K = 100 | us a step |"
+        )
         print("|---" * 8 + "|")
-        for row in sorted(best.values(), key=lambda row: (row["estimator"] in BIASED_ESTIMATORS, -bound(row))):
+        for row in sorted(
+            best.values(), key=lambda row: (row["estimator"] in BIASED_ESTIMATORS, -bound(row))
+        ):
             last = row["curve"][-1]
             share = row["us per step of the pack"] * args.replicas / row["replicas of the pack"]
             work = f"{row['num_samples']} | {row['evaluations']} | {row['derivatives']}"
             test = f"{bound(row):.2f} ± {stdev(last['test']):.2f}"
             rate, elbo = f"{row['learning_rate']:g}", f"{mean(last['train']):.2f}"
-            print(f"| {marked(row['estimator'])} | {work} | {rate} | {elbo} | {test} | {share:.0f} |")
+            print(
+                f"| {marked(row['estimator'])} | {work} | {rate} | {elbo} | {test} | {share:.0f} |"
+            )
 
 
 def bound(row: dict[str, Any]) -> float:

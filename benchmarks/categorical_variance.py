@@ -42,18 +42,27 @@ import arms
 from arms.checks import exact_gradient
 from arms.checks.variance import ENUMERABLE
 from arms.checks.verdicts import score_limit
-from arms.couplings.base import undo_pairs
-from arms.couplings.orders import order_pair_law
+from arms.designs.couplings.base import undo_pairs
+from arms.designs.couplings.orders import order_pair_distribution
+from arms.estimators import num_samples_of
 from arms.estimators.base import TensorObjective
 
-BLACK_BOX = ["loorf", "arms-s", "arms-strat", "arms-d", "disarm-tree", "disarm-sb", "unord"]
+BLACK_BOX = [
+    "loorf",
+    "arms",
+    "arms-stratified",
+    "arms-dirichlet",
+    "disarm",
+    "disarm-stick",
+    "unordered-set",
+]
 BIASED = ["reinmax", "st-gumbel", "gumbel-softmax"]
 SIZES = [(3, 1), (5, 1), (10, 1), (3, 3), (5, 3), (10, 3), (4, 5)]
 """Categories and latents of the small problems."""
 SAMPLES = [2, 4, 8, 16]
 NETWORK_SAMPLES = [2, 4, 8]
 BIASED_SAMPLES = 8
-REFERENCES = [("midpoint", 32), ("arms-s", 64)]
+REFERENCES = [("midpoint", 32), ("arms", 64)]
 """What the gradient of a network with too many states is known from: the one of lower variance."""
 UNITS = 20
 ROWS = 16
@@ -68,13 +77,12 @@ RESULTS = Path(__file__).parent / "results" / "categorical_variance.json"
 Row = dict[str, Any]
 
 
-class OneLaw(arms.Dirichlet):
-    """The Dirichlet copula for a batch whose rows all have the same logits: its costly law of a pair is made once."""
+class EqualRows(arms.designs.Dirichlet):
+    """The Dirichlet copula for a batch of equal rows: the costly distribution of a pair is made once."""
 
-    def undo(self, latent: arms.Latent, n: int, r: Tensor) -> Tensor:
-        assert isinstance(latent, arms.OneHot)
-        law = order_pair_law(arms.OneHot(latent.logits[0, 0]), n)
-        return undo_pairs(latent, law.expand(*r.shape, r.shape[-1]), r)
+    def undo_categories(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
+        pair = order_pair_distribution(logits[0, 0], n)
+        return undo_pairs(logits, pair.expand(*grad.shape, grad.shape[-1]), grad)
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,9 @@ class Problem:
 
     @property
     def title(self) -> str:
-        extras = [f"logits x {self.scale:g}"] * (self.scale != 1) + [f"gain {self.gain:g}"] * (self.gain != 1)
+        extras = [f"logits x {self.scale:g}"] * (self.scale != 1) + [f"gain {self.gain:g}"] * (
+            self.gain != 1
+        )
         return ", ".join([f"{self.kind} K{self.categories} d{self.latents}", *extras])
 
     @property
@@ -102,7 +112,7 @@ class Problem:
         generator = Generator().manual_seed(seed)
         logits = self.scale * torch.randn(self.latents, self.categories, generator=generator)
         if self.kind == "random":
-            return Instance(arms.Categorical(logits), self._table(generator), generator)
+            return Instance(arms.Indices(logits), self._table(generator), generator)
         objective = self._network(generator) if self.kind == "network" else self._toy
         return Instance(arms.OneHot(logits), objective, generator)
 
@@ -135,7 +145,8 @@ class Instance:
         shape = (AT_ONCE // ROWS, ROWS, *self.latent.logits.shape)
         batch = type(self.latent)(self.latent.logits.expand(shape))
         calls = [
-            estimator(self.objective, batch, self.generator, validate=False).grad for _ in range(replicas // AT_ONCE)
+            estimator(self.objective, batch, self.generator, validate=False).grad
+            for _ in range(replicas // AT_ONCE)
         ]
         return torch.cat(calls).view(replicas, 1, -1)
 
@@ -157,19 +168,23 @@ class Tally:
 
 
 def contender(name: str, n: int) -> arms.Estimator:
-    return arms.ARMS(n, OneLaw()) if name == "arms-d" else arms.as_estimator(name, n)
+    return arms.ARMS(n, EqualRows()) if name == "arms-dirichlet" else arms.as_estimator(name, n)
 
 
 def contenders(problem: Problem) -> Iterator[tuple[str, arms.Estimator]]:
     """Yield what is measured on a problem; LOORF once more, against itself, to see the noise of the ratios."""
     is_network = problem.kind == "network"
     for n, name in product(NETWORK_SAMPLES if is_network else SAMPLES, BLACK_BOX):
-        if name != "unord" or (n <= problem.states and not is_network):
+        if name != "unordered-set" or (n <= problem.states and not is_network):
             yield name, contender(name, n)
     if is_network:
         yield from (("midpoint", arms.as_estimator("midpoint", n)) for n in NETWORK_SAMPLES)
         # a single pair is the same of both
-        yield from (("midpoint-single", arms.as_estimator("midpoint-single", n)) for n in NETWORK_SAMPLES if n > 2)
+        yield from (
+            ("midpoint-single", arms.as_estimator("midpoint-single", n))
+            for n in NETWORK_SAMPLES
+            if n > 2
+        )
     if problem.kind != "random":  # whose table has nothing between its states
         yield from ((name, arms.as_estimator(name, BIASED_SAMPLES)) for name in BIASED)
 
@@ -187,7 +202,7 @@ def measure(problem: Problem, draws: int, replicas: int) -> list[Row]:
             return variance(instance.draw(arms.as_estimator("loorf", count), BASELINE * replicas))
 
         for name, estimator in contenders(problem):
-            count = estimator.evaluations
+            count = estimator.design.needs.evaluations
             assert count is not None
             estimates = instance.draw(estimator, replicas)
             tally = tallies.setdefault((name, count), Tally(estimator, [], [], []))
@@ -195,10 +210,14 @@ def measure(problem: Problem, draws: int, replicas: int) -> list[Row]:
             if not estimator.unbiased and reference is not None:
                 tally.biases.append(relative_bias(estimates[:, 0], reference))
             if estimator.unbiased and gradient is not None:
-                tally.scores.append(scores(estimates[:, 0], gradient, instance.latent, estimator.num_samples))
+                tally.scores.append(
+                    scores(estimates[:, 0], gradient, instance.latent, num_samples_of(estimator))
+                )
     rows = [row(name, tally) for (name, _), tally in tallies.items()]
     if problem.kind != "network":
-        rows += [{"estimator": "exact", "n": n, "ratio": 0.0} for n in SAMPLES if n >= problem.states]
+        rows += [
+            {"estimator": "exact", "n": n, "ratio": 0.0} for n in SAMPLES if n >= problem.states
+        ]
     return [{"problem": problem.title, "kind": problem.kind} | found for found in rows]
 
 
@@ -222,7 +241,8 @@ def row(name: str, tally: Tally) -> Row:
     ratio = geometric_mean(tally.ratios)
     one = tally.estimator
     found = {
-        "estimator": name, "n": one.num_samples, "evaluations": one.evaluations, "derivatives": one.derivatives,
+        "estimator": name, "n": num_samples_of(one), "evaluations": one.design.needs.evaluations,
+        "derivatives": one.design.needs.derivatives,
         "unbiased": one.unbiased, "ratio": rounded(ratio.value), "ratio_error": rounded(ratio.error),
     }  # fmt: skip
     if tally.biases:
@@ -238,7 +258,9 @@ def row(name: str, tally: Tally) -> Row:
 
 def geometric_mean(ratios: Sequence[Known]) -> Known:
     value = math.exp(sum(math.log(ratio.value) for ratio in ratios) / len(ratios))
-    return Known(value, value * math.hypot(*(ratio.error / ratio.value for ratio in ratios)) / len(ratios))
+    return Known(
+        value, value * math.hypot(*(ratio.error / ratio.value for ratio in ratios)) / len(ratios)
+    )
 
 
 def times(names: Sequence[str], shape: Sequence[int], n: int, rounds: int) -> dict[str, float]:
@@ -259,20 +281,26 @@ def times(names: Sequence[str], shape: Sequence[int], n: int, rounds: int) -> di
     return {name: float(f"{median(found):.3g}") for name, found in ratios.items()}
 
 
-def step_of(estimator: arms.Estimator, latent: arms.OneHot, generator: Generator) -> Callable[[], None]:
-    count = estimator.evaluations
-    assert count is not None
-    values = torch.randn(count, *latent.batch_shape, generator=generator)
-    slopes = torch.randn(estimator.derivatives, *latent.logits.shape, generator=generator)
+def step_of(
+    estimator: arms.Estimator, latent: arms.OneHot, generator: Generator
+) -> Callable[[], None]:
+    needs = estimator.design.needs
+    assert needs.evaluations is not None
+    values = torch.randn(needs.evaluations, *latent.batch_shape, generator=generator)
+    derivatives = torch.randn(needs.derivatives, *latent.logits.shape, generator=generator)
 
     def step() -> None:
-        estimator.combine(estimator.draw(latent, generator), values, slopes)
+        estimator.combine(estimator.design.draw(latent, generator), values, derivatives)
 
     return step
 
 
 PROBLEMS = [
-    *(Problem(kind, categories, latents) for kind in ("toy", "random") for categories, latents in SIZES),
+    *(
+        Problem(kind, categories, latents)
+        for kind in ("toy", "random")
+        for categories, latents in SIZES
+    ),
     Problem("random", 10, 3, scale=3.0),
     Problem("network", 10, 3),
     Problem("network", 5, 20),
@@ -290,7 +318,13 @@ def shown(ratio: float) -> str:
 def markdown(result: dict[str, Any]) -> str:
     """Return all tables, and how sure their ratios are."""
     rows = result["rows"]
-    tables = [small_table(rows), network_table(rows), bias_table(rows), score_table(rows), time_table(result["times"])]
+    tables = [
+        small_table(rows),
+        network_table(rows),
+        bias_table(rows),
+        score_table(rows),
+        time_table(result["times"]),
+    ]
     return "\n\n".join("\n".join(lines) for lines in [*tables, errors(rows)])
 
 
@@ -300,7 +334,11 @@ def small_table(rows: Sequence[Row]) -> list[str]:
     lines = [f"Variance / LOORF's at n = {', '.join(map(str, SAMPLES))}", ""]
     lines += [f"| problem | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     for problem in dict.fromkeys(row["problem"] for row in rows if row["kind"] != "network"):
-        found = {(row["estimator"], row["n"]): shown(row["ratio"]) for row in rows if row["problem"] == problem}
+        found = {
+            (row["estimator"], row["n"]): shown(row["ratio"])
+            for row in rows
+            if row["problem"] == problem
+        }
         cells = [[found.get((name, n), "-") for n in SAMPLES] for name in names]
         texts = ["" if set(cell) == {"-"} else " / ".join(cell) for cell in cells]
         lines.append(f"| {problem} | {' | '.join(texts)} |")
@@ -313,7 +351,11 @@ def by_problem(rows: Sequence[Row], cell: Callable[[Row], str]) -> list[str]:
     lines = [f"| estimator | evaluations | derivatives | {' | '.join(problems)} |"]
     lines.append("|---|" + "--:|" * (2 + len(problems)))
     for name, evaluations in dict.fromkeys((row["estimator"], row["evaluations"]) for row in rows):
-        mine = {row["problem"]: row for row in rows if (row["estimator"], row["evaluations"]) == (name, evaluations)}
+        mine = {
+            row["problem"]: row
+            for row in rows
+            if (row["estimator"], row["evaluations"]) == (name, evaluations)
+        }
         first = next(iter(mine.values()))
         title = name if first["unbiased"] else f"{name} (biased)"
         cells = [cell(mine[problem]) if problem in mine else "" for problem in problems]
@@ -325,7 +367,11 @@ def network_table(rows: Sequence[Row]) -> list[str]:
     order = [*BLACK_BOX, "midpoint", "midpoint-single", *BIASED]
     networks = [row for row in rows if row["kind"] == "network"]
     networks.sort(key=lambda row: order.index(row["estimator"]))
-    return ["Networks: variance / LOORF's at as many evaluations", "", *by_problem(networks, ratio_cell)]
+    return [
+        "Networks: variance / LOORF's at as many evaluations",
+        "",
+        *by_problem(networks, ratio_cell),
+    ]
 
 
 def ratio_cell(row: Row) -> str:
@@ -345,24 +391,36 @@ def time_table(found: Sequence[Row]) -> list[str]:
     lines += [f"| | {' | '.join(names)} |", "|---|" + "--:|" * len(names)]
     for one in found:
         ratios = one["ratios"]
-        cells = [f"{ratios[name]:,.{ratios[name] < 100:d}f}" if name in ratios else "" for name in names]
+        cells = [
+            f"{ratios[name]:,.{ratios[name] < 100:d}f}" if name in ratios else "" for name in names
+        ]
         batch, latents, categories = one["shape"]
-        lines.append(f"| K = {categories:,}, n = {one['n']}, d = {latents}, B = {batch} | {' | '.join(cells)} |")
+        lines.append(
+            f"| K = {categories:,}, n = {one['n']}, d = {latents}, B = {batch} | {' | '.join(cells)} |"
+        )
     return lines
 
 
 def score_table(rows: Sequence[Row]) -> list[str]:
     """Return how the unbiased fare against enumeration."""
     lines = ["Mean estimates against enumeration, in standard errors", ""]
-    lines += ["| estimator | scores | largest | limit | mean square | |", "|---|--:|--:|--:|--:|---|"]
+    lines += [
+        "| estimator | scores | largest | limit | mean square | |",
+        "|---|--:|--:|--:|--:|---|",
+    ]
     scored = [row for row in rows if "scores" in row]
     for name in dict.fromkeys(row["estimator"] for row in scored):
         mine = [row for row in scored if row["estimator"] == name]
-        count, largest = sum(row["scores"] for row in mine), max(row["largest_score"] for row in mine)
+        count, largest = (
+            sum(row["scores"] for row in mine),
+            max(row["largest_score"] for row in mine),
+        )
         square = sum(row["scores"] * row["mean_square_score"] for row in mine) / count
         limit = score_limit(count)
         verdict = "pass" if largest <= limit else "FAIL"
-        lines.append(f"| {name} | {count:,} | {largest:.2f} | {limit:.2f} | {square:.2f} | {verdict} |")
+        lines.append(
+            f"| {name} | {count:,} | {largest:.2f} | {limit:.2f} | {square:.2f} | {verdict} |"
+        )
     return lines
 
 
@@ -370,29 +428,41 @@ def errors(rows: Sequence[Row]) -> list[str]:
     """Return how large the ratios' standard errors are."""
     lines = []
     for title, kinds in (("Small problems", ("toy", "random")), ("Networks", ("network",))):
-        found = sorted(row["ratio_error"] / row["ratio"] for row in rows if row["ratio"] > 0 and row["kind"] in kinds)
+        found = sorted(
+            row["ratio_error"] / row["ratio"]
+            for row in rows
+            if row["ratio"] > 0 and row["kind"] in kinds
+        )
         middle, last = found[len(found) // 2], found[-1]
-        lines.append(f"{title}: half of the ratios' standard errors are below {middle:.1%}, all below {last:.1%}.")
+        lines.append(
+            f"{title}: half of the ratios' standard errors are below {middle:.1%}, all below {last:.1%}."
+        )
     return lines
 
 
 def write(result: dict[str, Any], path: Path) -> None:
-    """Write results, a row a line."""
+    """Write results, one row per line."""
     head = json.dumps({name: value for name, value in result.items() if name != "rows"}, indent=1)
     rows = ",\n  ".join(json.dumps(row) for row in result["rows"])
     path.write_text(f'{head[:-2]},\n "rows": [\n  {rows}\n ]\n}}\n')
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=6, help="of the logits, on small problems")
     parser.add_argument("--replicas", type=int, default=4000, help="of each estimate there")
     parser.add_argument("--network-draws", type=int, default=4)
     parser.add_argument("--network-replicas", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=30, help="of the times")
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--only-times", action="store_true", help="measure the times again, and keep all else")
-    parser.add_argument("--markdown", action="store_true", help="print the tables of the results that are there")
+    parser.add_argument(
+        "--only-times", action="store_true", help="measure the times again, and keep all else"
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the tables of the results that are there"
+    )
     options = parser.parse_args()
     if options.markdown:
         print(markdown(json.loads(options.output.read_text())))
@@ -408,13 +478,18 @@ def main() -> None:
     }  # fmt: skip
     for names, shape in (
         ([*BLACK_BOX, "midpoint", *BIASED], (50, 20, 10)),
-        (["loorf", "arms-s", "arms-strat"], (4, 4, 10_000)),
+        (["loorf", "arms", "arms-stratified"], (4, 4, 10_000)),
     ):
-        result["times"].append({"shape": shape, "n": 8, "ratios": times(names, shape, 8, options.rounds)})
+        result["times"].append(
+            {"shape": shape, "n": 8, "ratios": times(names, shape, 8, options.rounds)}
+        )
         print(result["times"][-1], flush=True)
     if options.only_times:
         known = json.loads(options.output.read_text())
-        write({**known, "times": result["times"], "command of the times": result["command"]}, options.output)
+        write(
+            {**known, "times": result["times"], "command of the times": result["command"]},
+            options.output,
+        )
         return
     for problem in PROBLEMS:
         is_network = problem.kind == "network"

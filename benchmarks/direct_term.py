@@ -24,12 +24,12 @@ from torch import Tensor
 from arms.bench.config import TrainConfig
 from arms.bench.formatting import format_mean_std
 from arms.bench.runs.pipeline import train
-from arms.estimators import as_estimator
-from arms.estimators.base import Draw
-from arms.estimators.multi_sample import MultiSample, direct_term
+from arms.designs import Draw
+from arms.estimators import Estimator
+from arms.estimators.bound.slots import direct_term
 
 RESULT = Path(__file__).parent / "results" / "direct_term.json"
-ESTIMATORS = ("vimco", "disarm-ms-paper", "arms-ms-d-paper")
+ESTIMATORS = ("vimco", "disarm-ms", "arms-ms-dirichlet")
 N = 4
 SHOWN = {
     "train K = 1": ("train", 1),
@@ -40,16 +40,18 @@ SHOWN = {
 
 
 @contextmanager
-def without_direct_term(name: str) -> Iterator[None]:
-    """Have an estimator return its score part minus what autograd will add."""
-    kind: Any = type(as_estimator(name, N))
+def without_direct_term(config: TrainConfig) -> Iterator[None]:
+    """Have an estimator return its score part alone."""
+    kind: Any = type(config.make_estimator())
     combine = kind.combine
 
-    def score_alone(self: MultiSample, draw: Draw, values: Tensor, slopes: Tensor | None = None) -> Tensor:
-        bound = values[: self.bound_samples].float()
-        direct = direct_term(draw.latent, draw.points[: self.bound_samples], bound.softmax(0))
-        score: Tensor = combine(self, draw, values, slopes)
-        return score - direct
+    def score_alone(
+        self: Estimator, draw: Draw, values: Tensor, derivatives: Tensor | None = None
+    ) -> Tensor:
+        bound = self.target.size
+        shares = values[:bound].float().softmax(0)
+        whole: Tensor = combine(self, draw, values, derivatives)
+        return whole - direct_term(draw.latent, draw.points[:bound], shares)
 
     kind.combine = score_alone
     try:
@@ -60,7 +62,11 @@ def without_direct_term(name: str) -> Iterator[None]:
 
 def contenders() -> dict[str, tuple[str, bool]]:
     """Return estimator and whether it has its direct term, by the name of a folder."""
-    return {f"{name}{'' if whole else '-score'}": (name, whole) for name in ESTIMATORS for whole in (True, False)}
+    return {
+        f"{name}{'' if whole else '-score'}": (name, whole)
+        for name in ESTIMATORS
+        for whole in (True, False)
+    }
 
 
 def trained(folder: Path, key: str, seed: int, steps: int, images: int) -> dict[str, object]:
@@ -76,12 +82,25 @@ def trained(folder: Path, key: str, seed: int, steps: int, images: int) -> dict[
         learning_rate=1e-3,
         schedule="cosine",
         report_every=steps // 6,
+        folded=name == "vimco",
     )
-    with nullcontext() if whole else without_direct_term(name):
-        run = train(config, folder / f"{key}-{seed}", device="cpu", progress=False, evaluate=images, notify=print)
+    with nullcontext() if whole else without_direct_term(config):
+        run = train(
+            config,
+            folder / f"{key}-{seed}",
+            device="cpu",
+            progress=False,
+            evaluate=images,
+            notify=print,
+        )
     result = run.result()
     assert result is not None
-    return {"estimator": name, "direct term": whole, "seed": seed, "bounds": result["bounds"]}
+    return {
+        "estimator": config.label,
+        "direct term": whole,
+        "seed": seed,
+        "bounds": result["bounds"],
+    }
 
 
 def show() -> None:
@@ -89,15 +108,25 @@ def show() -> None:
     rows = json.loads(RESULT.read_text())["rows"]
     print(f"| n = {N} | direct term | seeds | {' | '.join(SHOWN)} |")
     print("|---|---|--:|" + "--:|" * len(SHOWN))
-    for name, whole in contenders().values():
-        same = [row["bounds"] for row in rows if (row["estimator"], row["direct term"]) == (name, whole)]
+    labels = dict.fromkeys((row["estimator"], row["direct term"]) for row in rows)
+    for name, whole in labels:
+        same = [
+            row["bounds"] for row in rows if (row["estimator"], row["direct term"]) == (name, whole)
+        ]
         if same:
-            cells = [format_mean_std([one[split][str(k)][0] for one in same]) for split, k in SHOWN.values()]
-            print(f"| `{name}` | {'yes' if whole else 'no: biased'} | {len(same)} | {' | '.join(cells)} |")
+            cells = [
+                format_mean_std([one[split][str(k)][0] for one in same])
+                for split, k in SHOWN.values()
+            ]
+            print(
+                f"| `{name}` | {'yes' if whole else 'no: biased'} | {len(same)} | {' | '.join(cells)} |"
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("show")
     training = verbs.add_parser("train")
@@ -105,7 +134,9 @@ def main() -> None:
     training.add_argument("--only", nargs="+", choices=contenders())
     training.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     training.add_argument("--steps", type=int, default=60_000)
-    training.add_argument("--images", type=int, default=5_000, help="of each split in the final bounds")
+    training.add_argument(
+        "--images", type=int, default=5_000, help="of each split in the final bounds"
+    )
     args = parser.parse_args()
     if args.verb == "show":
         show()

@@ -36,7 +36,9 @@ class Model:
         self.x = (torch.rand(BATCH, PIXELS) < 0.2).float()
 
     def log_joint(self, b: Tensor) -> Tensor:
-        pixels = cross_entropy(self.decoder(2 * b - 1), self.x.expand(len(b), -1, -1), reduction="none").sum(-1)
+        pixels = cross_entropy(
+            self.decoder(2 * b - 1), self.x.expand(len(b), -1, -1), reduction="none"
+        ).sum(-1)
         return -pixels - log_loss(self.prior, b)
 
     def update(self, value: Tensor) -> None:
@@ -71,10 +73,12 @@ def by_library(name: str, n: int) -> Step:
     def step() -> None:
         logits = model.encoder(model.x)
         constant = logits.detach()
-        if not estimator.target.direct:
-            value = arms.expectation(lambda b: model.log_joint(b) + log_loss(constant, b), logits, estimator)
+        if estimator.target.subtracts_log_q:
+            value = arms.importance_bound(model.log_joint, logits, estimator)
         else:
-            value = arms.multi_sample_bound(lambda b: model.log_joint(b) + log_loss(logits, b), logits, estimator)
+            value = arms.expectation(
+                lambda b: model.log_joint(b) + log_loss(constant, b), logits, estimator
+            )
         model.update(value)
 
     return step
@@ -90,8 +94,8 @@ def by_relax(n: int, *, floor: bool) -> Step:
         logits = model.encoder(model.x)
         bits = (torch.rand(n // 2, *logits.shape) < 0.5).float()
         relaxed = torch.rand(n, *logits.shape).requires_grad_()
-        (slope,) = torch.autograd.grad(model.log_joint(relaxed).sum(), relaxed, create_graph=True)
-        model.update(model.log_joint(bits).mean(0) + (logits * slope.mean(0)).sum(-1))
+        (found,) = torch.autograd.grad(model.log_joint(relaxed).sum(), relaxed, create_graph=True)
+        model.update(model.log_joint(bits).mean(0) + (logits * found.mean(0)).sum(-1))
 
     def step() -> None:
         logits = model.encoder(model.x)
@@ -133,7 +137,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    names = [name for name, make in arms.ESTIMATORS.items() if name != "exact" and make(4).slopes == "none"]
+    names = [
+        name
+        for name, make in arms.ESTIMATORS.items()
+        if name != "exact" and not make(4).design.needs.derivatives
+    ]
     steps = {"by hand (loorf)": by_hand(options.num_samples)}
     steps |= {name: by_library(name, options.num_samples) for name in names}
     steps["by hand again"] = by_hand(options.num_samples)
@@ -143,14 +151,25 @@ def main() -> None:
         "relax": by_relax(options.num_samples, floor=False),
         "relax's floor": by_relax(options.num_samples, floor=True),
     }
-    ratios |= measure(relaxed, options.rounds // 3, options.inner)  # apart: its large tensors disturb the others
+    ratios |= measure(
+        relaxed, options.rounds // 3, options.inner
+    )  # apart: its large tensors disturb the others
     for name, ratio in ratios.items():
         print(f"{name:<16} {ratio:6.3f}")
     if options.output:
-        machine = {"torch": torch.__version__, "processor": platform.processor() or platform.machine()}
-        settings = {"num_samples": options.num_samples, "rounds": options.rounds, "threads": options.threads}
+        machine = {
+            "torch": torch.__version__,
+            "processor": platform.processor() or platform.machine(),
+        }
+        settings = {
+            "num_samples": options.num_samples,
+            "rounds": options.rounds,
+            "threads": options.threads,
+        }
         command = {"command": " ".join(["python", *sys.argv])}
-        options.output.write_text(json.dumps({"ratios": ratios, **settings, **machine, **command}, indent=1) + "\n")
+        options.output.write_text(
+            json.dumps({"ratios": ratios, **settings, **machine, **command}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Where a GPU's time goes: the kernels of one compiled step, longest first.
 
-    python benchmarks/gpu_profile.py linear,arms-d,10,75,medium,all nonlinear,loorf+disarm,10,50,medium,extra
+    python benchmarks/gpu_profile.py linear,arms-dirichlet,10,75,medium,all nonlinear,loorf+disarm,10,50,medium,extra
 
 A run is network, estimators joined by +, n, replicas, precision, decoder rule. Made-up images of MNIST's shape.
 """

@@ -61,10 +61,14 @@ def floor(network: str, n: int, rates: tuple[float, float]) -> float:
     return 1e6 * (2 * weights * 28 / copied + 2 * (encoder + decoder) / multiplied)
 
 
-def build(network: str, estimators: str, n: int, replicas: int, precision: str, decoder_samples: str) -> Engine:
+def build(
+    network: str, estimators: str, n: int, replicas: int, precision: str, decoder_samples: str
+) -> Engine:
     names = estimators.split("+")
     if replicas % len(names):
-        raise SystemExit(f"--replicas must be a multiple of {len(names)} for {estimators}, got {replicas}")
+        raise SystemExit(
+            f"--replicas must be a multiple of {len(names)} for {estimators}, got {replicas}"
+        )
     configs = [
         TrainConfig(
             network=network,
@@ -94,7 +98,9 @@ def measure(engine: Engine, least: float) -> float:
     return elapsed / steps
 
 
-def timed(network: str, estimators: str, n: int, replicas: int, options: argparse.Namespace) -> dict[str, object]:
+def timed(
+    network: str, estimators: str, n: int, replicas: int, options: argparse.Namespace
+) -> dict[str, object]:
     torch.cuda.reset_peak_memory_stats()
     start = perf_counter()
     engine = build(network, estimators, n, replicas, options.precision, options.decoder_samples)
@@ -116,7 +122,7 @@ def timed(network: str, estimators: str, n: int, replicas: int, options: argpars
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
-    parser.add_argument("--estimators", nargs="+", default=["arms-d"])
+    parser.add_argument("--estimators", nargs="+", default=["arms-dirichlet"])
     parser.add_argument("--num-samples", type=int, nargs="+", default=[4, 10])
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 5, 25, 75, 150])
     parser.add_argument("--precision", default="highest", choices=["highest", "high", "medium"])
@@ -137,7 +143,9 @@ def main() -> None:
         "TF32 TFLOP/s": rates[1] / 1e12,
     }
     rows: list[dict[str, object]] = []
-    everything = product(options.networks, options.estimators, options.num_samples, options.replicas)
+    everything = product(
+        options.networks, options.estimators, options.num_samples, options.replicas
+    )
     for network, estimators, n, replicas in everything:
         row = timed(network, estimators, n, replicas, options)
         row["floor run-steps/s"] = round(1e6 / floor(network, n, rates))

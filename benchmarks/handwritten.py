@@ -25,7 +25,9 @@ class HandwrittenVAE(nn.Module):
             self.decoder.bias.copy_(torch.logit(pixel_mean.clamp(0.001, 0.999)))
 
     def log_joint(self, x: Tensor, b: Tensor) -> Tensor:
-        pixels = binary_cross_entropy_with_logits(self.decoder(2 * b - 1), x.expand(len(b), -1, -1), reduction="none")
+        pixels = binary_cross_entropy_with_logits(
+            self.decoder(2 * b - 1), x.expand(len(b), -1, -1), reduction="none"
+        )
         return log_prob(self.prior, b) - pixels.sum(-1)
 
 
@@ -34,7 +36,9 @@ def log_prob(logits: Tensor, b: Tensor) -> Tensor:
 
 
 def draw_bits(probs: Tensor) -> Tensor:
-    return (torch.rand_like(probs) < probs).float()  # three times as fast as torch.bernoulli on a CPU
+    return (
+        torch.rand_like(probs) < probs
+    ).float()  # three times as fast as torch.bernoulli on a CPU
 
 
 class Handwritten:

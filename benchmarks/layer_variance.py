@@ -39,8 +39,13 @@ class Problem:
 
         self.first = normal(width).expand(ROWS, -1).clone().requires_grad_()
         self.weight = 2 / math.sqrt(width) * normal(width, width)
-        self.second = (normal(width) - self.weight.sum(0) / 2).expand(ROWS, -1).clone().requires_grad_()
-        self.of_first, self.of_both = normal(width, 8) / math.sqrt(width), normal(2 * width, 8) / math.sqrt(2 * width)
+        self.second = (
+            (normal(width) - self.weight.sum(0) / 2).expand(ROWS, -1).clone().requires_grad_()
+        )
+        self.of_first, self.of_both = (
+            normal(width, 8) / math.sqrt(width),
+            normal(2 * width, 8) / math.sqrt(2 * width),
+        )
         self.wanted = normal(2, 8)
         self.generator = generator
 
@@ -50,7 +55,10 @@ class Problem:
     def terms(self, b1: Tensor, b2: Tensor) -> list[Tensor]:
         both = torch.cat([b1.expand_as(b2), b2], -1)
         inputs = ((b1, self.of_first, self.wanted[0]), (both, self.of_both, self.wanted[1]))
-        return [-(torch.tanh((2 * b - 1) @ matrix) - goal).square().sum(-1) for b, matrix, goal in inputs]
+        return [
+            -(torch.tanh((2 * b - 1) @ matrix) - goal).square().sum(-1)
+            for b, matrix, goal in inputs
+        ]
 
     def chained(self, name: str, n: int, to_go: bool) -> Tensor:
         q1 = arms.draw(self.first, name, n, self.generator)
@@ -64,22 +72,31 @@ class Problem:
                 first, second = self.terms(b1, b2)
                 return first + second
 
-            return arms.expectation(objective, self.logits(b1), name, inner, self.generator, validate=False)
+            return arms.expectation(
+                objective, self.logits(b1), name, inner, self.generator, validate=False
+            )
 
-        return arms.expectation(mean_of_children, self.first, name, outer, self.generator, validate=False)
+        return arms.expectation(
+            mean_of_children, self.first, name, outer, self.generator, validate=False
+        )
 
     def separate(self, name: str, n: int) -> Tensor:
         """Every layer from samples of its own, given one free chain: DisARM's scheme."""
 
         def finished(b1: Tensor) -> Tensor:
             with torch.no_grad():
-                b2 = arms.Bernoulli(self.logits(b1)).sample(1, self.generator)[0]
+                b2 = arms.Bits(self.logits(b1)).sample(1, self.generator)[0]
                 return torch.stack(self.terms(b1, b2)).sum(0)
 
         of_first = arms.expectation(finished, self.first, name, n, self.generator, validate=False)
-        free = arms.Bernoulli(self.first).sample(1, self.generator)[0]
+        free = arms.Bits(self.first).sample(1, self.generator)[0]
         of_second = arms.expectation(
-            lambda b2: self.terms(free, b2)[1], self.logits(free), name, n, self.generator, validate=False
+            lambda b2: self.terms(free, b2)[1],
+            self.logits(free),
+            name,
+            n,
+            self.generator,
+            validate=False,
         )
         return of_first + of_second
 
@@ -92,10 +109,10 @@ class Problem:
 SCHEMES: dict[str, Callable[[Problem], Tensor]] = {
     "chains, loorf, whole objective": lambda problem: problem.chained("loorf", 8, False),
     "chains, loorf": lambda problem: problem.chained("loorf", 8, True),
-    "chains, arms-s": lambda problem: problem.chained("arms-s", 8, True),
+    "chains, arms": lambda problem: problem.chained("arms", 8, True),
     "chains, midpoint": lambda problem: problem.chained("midpoint", 6, True),
-    "nested, arms-s, 4 x 2": lambda problem: problem.nested("arms-s", 4, 2),
-    "nested, arms-s, 2 x 4": lambda problem: problem.nested("arms-s", 2, 4),
+    "nested, arms, 4 x 2": lambda problem: problem.nested("arms", 4, 2),
+    "nested, arms, 2 x 4": lambda problem: problem.nested("arms", 2, 4),
     "nested, midpoint-single, 3 x 3": lambda problem: problem.nested("midpoint-single", 2, 2),
     "separate samples, disarm, 4 + 4": lambda problem: problem.separate("disarm", 4),
 }
@@ -110,16 +127,25 @@ def measure(width: int) -> Rows:
         for name, scheme in SCHEMES.items():
             found = problem.variances(scheme(problem))
             unit = unit or found
-            logs.setdefault(name, []).append((math.log(found[0] / unit[0]), math.log(found[1] / unit[1])))
+            logs.setdefault(name, []).append(
+                (math.log(found[0] / unit[0]), math.log(found[1] / unit[1]))
+            )
     return [
         {"width": width, "scheme": name}
-        | {f"layer {layer + 1}": round(math.exp(sum(pair[layer] for pair in of) / len(of)), 3) for layer in range(2)}
+        | {
+            f"layer {layer + 1}": round(math.exp(sum(pair[layer] for pair in of) / len(of)), 3)
+            for layer in range(2)
+        }
         for name, of in logs.items()
     ]
 
 
 def markdown(rows: Rows) -> str:
-    lines = ["| variance of layer 1, layer 2 | " + " | ".join(f"2 x {width} bits" for width in WIDTHS) + " |"]
+    lines = [
+        "| variance of layer 1, layer 2 | "
+        + " | ".join(f"2 x {width} bits" for width in WIDTHS)
+        + " |"
+    ]
     lines.append("|---|" + "---|" * len(WIDTHS))
     for scheme in SCHEMES:
         mine = {row["width"]: row for row in rows if row["scheme"] == scheme}
@@ -129,15 +155,25 @@ def markdown(rows: Rows) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--markdown", action="store_true", help="print the table of the results that are there")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the table of the results that are there"
+    )
     options = parser.parse_args()
     if not options.markdown:
         rows = [row for width in WIDTHS for row in measure(width)]
-        result = {"command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "rows_of_a_problem": ROWS}
+        result = {
+            "command": " ".join(["python", *sys.argv]),
+            "torch": torch.__version__,
+            "rows_of_a_problem": ROWS,
+        }
         lines = ",\n  ".join(json.dumps(row) for row in rows)
-        options.output.write_text(f'{json.dumps(result, indent=1)[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n')
+        options.output.write_text(
+            f'{json.dumps(result, indent=1)[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n'
+        )
     print(markdown(json.loads(options.output.read_text())["rows"]))
 
 

@@ -5,12 +5,13 @@
 
 All numbers are variances over that of LOORF with as many samples as the variant makes evaluations.
 
-VAEs: the models, the images and the variance are those of vae_variance.py. A pair's C is the slope at the midpoint, the
-mean slope at the ends of the other pairs of that midpoint, a mixture of the two, or what an oracle knows: the mean
-slope of 24 more orientations, counted as one evaluation. `fitted` takes the coefficients of least variance on the very
-draws they are judged by. The variants of one coupling share their draws, whatever their number of pairs, and so do
-those for the own part, given the numbers of midpoints and pairs: they compare better with each other than their
-standard errors say.
+VAEs: the models, the images and the variance are those of vae_variance.py. A pair's C is the
+derivative at the midpoint, the mean derivative at the ends of the other pairs of that midpoint, a
+mixture of the two, or what an oracle knows: the mean derivative of 24 more orientations, counted as
+one evaluation. `fitted` takes the coefficients of least variance on the very draws they are judged
+by. The variants of one coupling share their draws, whatever their number of pairs, and so do those
+for the own part, given the numbers of midpoints and pairs: they compare better with each other than
+their standard errors say.
 
 Latents: random smooth functions with interactions of every order, at logits of standard deviation 1.5. Rows of a batch
 of 16, which coefficients are fitted on, have the same logits. --markdown reads the file of results.
@@ -37,16 +38,18 @@ import arms
 from arms.bench.config import run_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.bench.runs.memory import keep_freed_memory
-from arms.checks.variance import largest_within
+from arms.designs import BitCoupling, Coupling, Midpoints, Systematic
+from arms.designs.midpoints import mean_of_siblings, mean_per_midpoint, repeat_per_pair
 from arms.estimators.base import Objective
-from arms.estimators.midpoint import combine_pairs, draw_pairs, mean_of_midpoints, others, spread
+from arms.estimators.derivative.midpoint import combine_pairs
+from arms.latents.base import ExchangeablePairs, HasMean
 
 STEPS = [2_000, 20_000]
 MOST_PAIRS = 3
 ORIENTATIONS = 24
-"""Of a midpoint's differing latents: how many the oracle averages the slopes of."""
+"""Of a midpoint's differing latents: how many the oracle averages the derivatives of."""
 WEIGHTS = [0.35, 0.5, 0.65]
-"""Of the other pairs' slopes in the mixture. The library's is 0.5."""
+"""Of the other pairs' derivatives in the mixture. The library's is 0.5."""
 MIDPOINTS_AND_PAIRS = [(1, 1), (2, 1), (5, 1), (1, 2), (2, 2), (3, 2), (1, 3)]
 """How many midpoints, and pairs of each, the control variates for the own part are measured with."""
 LATENTS = [3, 6, 12, 25, 50, 100, 200]
@@ -61,14 +64,14 @@ Parts = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Alike(arms.BinaryCoupling):
+class Alike(BitCoupling):
     """Pairs of correlation rho >= 0: a bit of the second sample is that of the first with probability rho."""
 
     rho: float
 
-    def sample(self, latent: arms.Latent, n: int, generator: Generator | None = None) -> Tensor:
+    def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         assert n == 2
-        first, fresh = latent.sample(2, generator)
+        first, fresh = arms.Bits(logits).sample(2, generator)
         kept = torch.rand(first.shape, generator=generator) < self.rho
         return torch.stack([first, torch.where(kept, first, fresh)])
 
@@ -76,10 +79,10 @@ class Alike(arms.BinaryCoupling):
         return torch.full_like(logits, 1 / (1 - self.rho))
 
 
-COUPLINGS: dict[str, arms.Coupling] = {
-    "independent": arms.Independent(),
+COUPLINGS: dict[str, Coupling | None] = {
+    "independent": None,
     "correlation 0.3": Alike(0.3),
-    "antithetic": arms.Systematic(),
+    "antithetic": Systematic(),
 }
 
 
@@ -92,46 +95,59 @@ class Variant(NamedTuple):
     """Of the control variates; None where they are fitted."""
 
 
-def values_and_slopes(objective: Objective, points: Tensor) -> tuple[Tensor, Tensor]:
+def values_and_derivatives(objective: Objective, points: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         points = points.detach().requires_grad_()
         values = objective(points)
         assert isinstance(values, Tensor)
-        (slopes,) = torch.autograd.grad(values.sum(), points)
-    return values.detach(), slopes
+        (derivatives,) = torch.autograd.grad(values.sum(), points)
+    return values.detach(), derivatives
 
 
 def gathered(draw: Callable[[], Iterator[tuple[int, Parts]]], draws: int) -> dict[int, Parts]:
     """Return the parts of many calls, of `GROUPS` draws each."""
     calls = [dict(draw()) for _ in range(draws // GROUPS)]
-    return {key: {name: torch.cat([call[key][name] for call in calls]) for name in calls[0][key]} for key in calls[0]}
+    return {
+        key: {name: torch.cat([call[key][name] for call in calls]) for name in calls[0][key]}
+        for key in calls[0]
+    }
 
 
-def parts_of_one_midpoint(problem: Problem, coupling: arms.Coupling) -> Iterator[tuple[int, Parts]]:
+def parts_of_one_midpoint(
+    problem: Problem, coupling: Coupling | None
+) -> Iterator[tuple[int, Parts]]:
     """Yield 1, 2, ... pairs of one midpoint, with what each C subtracts from the plain estimate."""
     latent = arms.as_latent(problem.logits.expand(GROUPS, -1, -1))
     total = MOST_PAIRS + ORIENTATIONS
-    firsts, seconds = draw_pairs(coupling, latent, total, 1, problem.generator)
-    middle = (firsts[:1] + seconds[:1]) / 2
-    values, slopes = values_and_slopes(problem.objective, torch.cat([firsts, seconds, middle]))
-    of_pairs = (slopes[:total] + slopes[total:-1]) / 2
+    assert isinstance(latent, ExchangeablePairs)
+    design = Midpoints(2 * total, pairs=total, coupling=coupling)
+    points = design.draw(latent, problem.generator).points
+    firsts, seconds = points[:total], points[total:-1]
+    values, derivatives = values_and_derivatives(problem.objective, points)
+    of_pairs = (derivatives[:total] + derivatives[total:-1]) / 2
     known = of_pairs[MOST_PAIRS:].mean(0, keepdim=True)
     for pairs in range(1, MOST_PAIRS + 1):
         step = firsts[:pairs] - seconds[:pairs]
         ends = torch.cat([values[:pairs], values[total : total + pairs]])
-        controls = {"middle": spread(slopes[-1:], pairs), "oracle": spread(known, pairs)}
+        controls = {
+            "middle": repeat_per_pair(derivatives[-1:], pairs),
+            "oracle": repeat_per_pair(known, pairs),
+        }
         if pairs > 1:
-            controls["others"] = others(of_pairs[:pairs], 1)
-        found = {name: combine_pairs(latent, step, ends, control) for name, control in controls.items()}
+            controls["others"] = mean_of_siblings(of_pairs[:pairs], 1)
+        found = {
+            name: combine_pairs(latent, step, ends, control) for name, control in controls.items()
+        }
         plain = combine_pairs(latent, step, ends, torch.zeros_like(step))
         parts = {"plain": plain} | {name: plain - estimate for name, estimate in found.items()}
-        parts["own"] = plain - known[0] * step[0].square() / 2  # so that plain - own is the own part
-        yield pairs, {name: coupling.undo(latent, 2, part) for name, part in parts.items()}
+        # So that plain - own is the own part.
+        parts["own"] = plain - known[0] * step[0].square() / 2
+        yield pairs, {name: design.correct(latent, part) for name, part in parts.items()}
 
 
 def variants_of_one_midpoint(pairs: int) -> Iterator[Variant]:
     ends = 2 * pairs
-    yield Variant("no slope", ends, {})
+    yield Variant("no derivative", ends, {})
     yield Variant("midpoint", ends + 1, {"middle": 1.0})
     yield Variant("midpoint, fitted", ends + 1, {"middle": None})
     if pairs > 1:
@@ -149,21 +165,26 @@ def parts_of_own(problem: Problem, midpoints: int, pairs: int) -> Iterator[tuple
     latent = arms.as_latent(problem.logits.expand(GROUPS, -1, -1))
     count = midpoints * pairs
     without, within = (arms.Midpoint(2 * count, pairs=pairs, own_bits=own) for own in (False, True))
-    draw = without.draw(latent, problem.generator)
-    values, slopes = values_and_slopes(problem.objective, draw.points)
-    asked = slopes[-without.derivatives :]
+    assert isinstance(latent, HasMean)
+    draw = without.design.draw(latent, problem.generator)
+    values, derivatives = values_and_derivatives(problem.objective, draw.points)
+    asked = derivatives[-without.design.needs.derivatives :]
     plain = without.combine(draw, values, asked)
     square = (draw.points[:midpoints] - draw.points[count : count + midpoints]).square() / 2
-    _, at_mean = values_and_slopes(problem.objective, problem.logits.sigmoid().unsqueeze(0))
-    parts = {"plain": plain, "mean": (at_mean * square).mean(0) - latent.covary(at_mean[0])}
+    _, at_mean = values_and_derivatives(problem.objective, problem.logits.sigmoid().unsqueeze(0))
+    parts = {
+        "plain": plain,
+        "mean": (at_mean * square).mean(0) - latent.covariance_matvec(at_mean[0]),
+    }
     if midpoints > 1:
-        control = slopes[-midpoints:]
+        control = derivatives[-midpoints:]
         if pairs > 1:
-            ends = (slopes[:count] + slopes[count : 2 * count]) / 2
-            control = torch.lerp(spread(control, count), others(ends, midpoints), 0.5)
-        own = mean_of_midpoints(control, midpoints)
+            ends = (derivatives[:count] + derivatives[count : 2 * count]) / 2
+            siblings = mean_of_siblings(ends, midpoints)
+            control = torch.lerp(repeat_per_pair(control, count), siblings, 0.5)
+        own = mean_per_midpoint(control, midpoints)
         elsewhere = (own.sum(0) - own) / (midpoints - 1)
-        parts["elsewhere"] = (elsewhere * square - latent.covary(elsewhere)).mean(0)
+        parts["elsewhere"] = (elsewhere * square - latent.covariance_matvec(elsewhere)).mean(0)
         parts["library"] = plain - within.combine(draw, values, asked)
     yield pairs, parts
 
@@ -173,15 +194,21 @@ def variants_of_own(midpoints: int, pairs: int) -> Iterator[Variant]:
     yield Variant("own part left", evaluations, {})
     for coefficient in (0.5, 1.0, None):
         how = "fitted" if coefficient is None else str(coefficient)
-        yield Variant(f"own part by the slope at the mean, {how}", evaluations + 1, {"mean": coefficient})
+        yield Variant(
+            f"own part by the derivative at the mean, {how}", evaluations + 1, {"mean": coefficient}
+        )
     if midpoints > 1:
-        yield Variant("own part by other midpoints, as in the library", evaluations, {"library": 1.0})
+        yield Variant(
+            "own part by other midpoints, as in the library", evaluations, {"library": 1.0}
+        )
         yield Variant("own part by other midpoints, fitted", evaluations, {"elsewhere": None})
 
 
 def fitted(parts: Parts, names: Sequence[str]) -> list[float]:
     """Return the coefficients with which control variates leave the least variance."""
-    estimate, *controls = ((parts[name] - parts[name].mean(0)).double() for name in ("plain", *names))
+    estimate, *controls = (
+        (parts[name] - parts[name].mean(0)).double() for name in ("plain", *names)
+    )
     matrix = torch.tensor([[(one * other).sum() for other in controls] for one in controls])
     vector = torch.tensor([(one * estimate).sum() for one in controls])
     solution: list[float] = torch.linalg.solve(matrix, vector).tolist()
@@ -198,7 +225,11 @@ def measure(problem: Problem, draws: int, reference_draws: int) -> Iterator[Row]
     def row(variant: Variant, parts: Parts) -> Row:
         names = list(variant.coefficients)
         free = None in variant.coefficients.values()
-        found = fitted(parts, names) if free else [value or 0.0 for value in variant.coefficients.values()]
+        found = (
+            fitted(parts, names)
+            if free
+            else [value or 0.0 for value in variant.coefficients.values()]
+        )
         estimates = parts["plain"].clone()
         for name, coefficient in zip(names, found, strict=True):
             estimates -= coefficient * parts[name]
@@ -207,19 +238,25 @@ def measure(problem: Problem, draws: int, reference_draws: int) -> Iterator[Row]
         return facts | ({"coefficients": found} if free else {})
 
     for name, coupling in COUPLINGS.items():
-        for pairs, parts in gathered(partial(parts_of_one_midpoint, problem, coupling), draws).items():
+        for pairs, parts in gathered(
+            partial(parts_of_one_midpoint, problem, coupling), draws
+        ).items():
             for variant in variants_of_one_midpoint(pairs):
                 yield {"coupling": name, "midpoints": 1, "pairs": pairs} | row(variant, parts)
     for midpoints, pairs in MIDPOINTS_AND_PAIRS:
         parts = gathered(partial(parts_of_own, problem, midpoints, pairs), draws)[pairs]
         for variant in variants_of_own(midpoints, pairs):
-            yield {"coupling": "independent", "midpoints": midpoints, "pairs": pairs} | row(variant, parts)
+            yield {"coupling": "independent", "midpoints": midpoints, "pairs": pairs} | row(
+                variant, parts
+            )
 
 
 def smooth(latents: int, size: float, generator: Generator) -> Objective:
     """Return a smooth function of bits with every order of interaction, defined between 0 and 1 too."""
     size = size / math.sqrt(latents)
-    inward, bias, outward = (torch.randn(shape, generator=generator) for shape in ((latents, HIDDEN), HIDDEN, HIDDEN))
+    inward, bias, outward = (
+        torch.randn(shape, generator=generator) for shape in ((latents, HIDDEN), HIDDEN, HIDDEN)
+    )
 
     def objective(b: Tensor) -> Tensor:
         bent = softplus(size * (1.5 * b @ inward + bias)) ** 1.5
@@ -231,8 +268,8 @@ def smooth(latents: int, size: float, generator: Generator) -> Objective:
 def contenders() -> Iterator[tuple[str, arms.Estimator]]:
     """Yield what is compared with LOORF as the number of latents grows: about 6 evaluations, then 10 to 12."""
     for budget, n in ((6, 4), (12, 8)):
-        yield "arms-s", arms.as_estimator("arms-s", budget)
-        yield "arms-s-taylor", largest_within("arms-s-taylor", budget)
+        yield "arms", arms.as_estimator("arms", budget)
+        yield "arms-taylor", arms.as_estimator("arms-taylor", evaluations=budget)
         yield "midpoint-single", arms.as_estimator("midpoint-single", n)
         yield "midpoint-single without own bits", arms.Midpoint(n, pairs=1, own_bits=False)
         yield "midpoint", arms.as_estimator("midpoint", n)
@@ -245,10 +282,14 @@ def measure_latents(latents: int, size: float, draws: int) -> Iterator[Row]:
     ratios: dict[tuple[str, int], list[Known]] = {}
     for seed in range(OBJECTIVES):
         generator = Generator().manual_seed(seed)
-        logits = (1.5 * torch.randn(latents, generator=generator)).expand(draws // BATCH, BATCH, latents)
-        variance_of = cache(partial(drawn_variance, smooth(latents, size, generator), logits, generator))
+        logits = (1.5 * torch.randn(latents, generator=generator)).expand(
+            draws // BATCH, BATCH, latents
+        )
+        variance_of = cache(
+            partial(drawn_variance, smooth(latents, size, generator), logits, generator)
+        )
         for name, estimator in contenders():
-            count = estimator.evaluations
+            count = estimator.design.needs.evaluations
             assert count is not None
             ratio = quotient(variance_of(estimator), variance_of(arms.as_estimator("loorf", count)))
             ratios.setdefault((name, count), []).append(ratio)
@@ -258,7 +299,9 @@ def measure_latents(latents: int, size: float, draws: int) -> Iterator[Row]:
         yield {"size": size, "estimator": name, "evaluations": count, "ratio": Known(mean, error)}
 
 
-def drawn_variance(objective: Objective, logits: Tensor, generator: Generator, estimator: arms.Estimator) -> Known:
+def drawn_variance(
+    objective: Objective, logits: Tensor, generator: Generator, estimator: arms.Estimator
+) -> Known:
     """Return the variance of an estimate `[draws / rows, rows, latents]` at logits that are the same throughout."""
     grad = estimator(objective, logits, generator, validate=False).grad
     return variance(grad.flatten(0, 1).unsqueeze(1))
@@ -272,18 +315,31 @@ def markdown(result: dict[str, Any]) -> str:
     """Return both tables."""
     heads = [title(model["network"], model["steps"]) for model in result["models"]]
     lines = ["Trained VAEs: variance / LOORF's at as many evaluations", ""]
-    lines += [f"| variant | evaluations | {' | '.join(heads)} |", "|---|" + "--:|" * (1 + len(heads))]
+    lines += [
+        f"| variant | evaluations | {' | '.join(heads)} |",
+        "|---|" + "--:|" * (1 + len(heads)),
+    ]
     for row in result["vae"]:
         where = [f"{row['pairs']} pair{'s' * (row['pairs'] > 1)}"]
         where += [f"{row['midpoints']} midpoints"] * (row["midpoints"] > 1)
         where += [row["coupling"]] * (row["coupling"] != "independent")
         cells = [shown(ratio) for ratio in row["ratio"]]
         if "coefficients" in row:
-            found = [", ".join(f"{value:.2f}" for value in values) for values in row["coefficients"]]
+            found = [
+                ", ".join(f"{value:.2f}" for value in values) for values in row["coefficients"]
+            ]
             cells = [f"{cell} ({values})" for cell, values in zip(cells, found, strict=True)]
-        lines.append(f"| {', '.join(where)}: {row['variant']} | {row['evaluations']} | {' | '.join(cells)} |")
-    names = list(dict.fromkeys(f"{row['estimator']} ({row['evaluations']})" for row in result["latents"]))
-    lines += ["", "Smooth random functions: variance / LOORF's at as many evaluations (in brackets)", ""]
+        lines.append(
+            f"| {', '.join(where)}: {row['variant']} | {row['evaluations']} | {' | '.join(cells)} |"
+        )
+    names = list(
+        dict.fromkeys(f"{row['estimator']} ({row['evaluations']})" for row in result["latents"])
+    )
+    lines += [
+        "",
+        "Smooth random functions: variance / LOORF's at as many evaluations (in brackets)",
+        "",
+    ]
     lines += [f"| size | latents | {' | '.join(names)} |", "|--:|--:|" + "--:|" * len(names)]
     for size in SIZES:
         columns = [row["ratio"] for row in result["latents"] if row["size"] == size]
@@ -299,32 +355,57 @@ class Table:
         self.rows: dict[tuple[Any, ...], Row] = {}
 
     def add(self, found: Row) -> None:
-        facts = {name: value for name, value in found.items() if name not in ("ratio", "coefficients")}
+        facts = {
+            name: value for name, value in found.items() if name not in ("ratio", "coefficients")
+        }
         row = self.rows.setdefault(tuple(facts.values()), facts | {"ratio": [], "ratio_error": []})
         row["ratio"].append(rounded(found["ratio"].value))
         row["ratio_error"].append(float(f"{found['ratio'].error:.2g}"))
         if "coefficients" in found:
-            row.setdefault("coefficients", []).append([float(f"{value:.3g}") for value in found["coefficients"]])
-        print(" ", *facts.values(), f"{found['ratio'].value:.4f} ± {found['ratio'].error:.4f}", flush=True)
+            row.setdefault("coefficients", []).append(
+                [float(f"{value:.3g}") for value in found["coefficients"]]
+            )
+        print(
+            " ",
+            *facts.values(),
+            f"{found['ratio'].value:.4f} ± {found['ratio'].error:.4f}",
+            flush=True,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/variance"), help="folder of the trained models")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/variance"), help="folder of the trained models"
+    )
     parser.add_argument("--draws", type=int, default=400, help="on the VAEs")
-    parser.add_argument("--reference-draws", type=int, default=800, help="of LOORF's variance there")
+    parser.add_argument(
+        "--reference-draws", type=int, default=800, help="of LOORF's variance there"
+    )
     parser.add_argument("--smooth-draws", type=int, default=3200, help="of each random function")
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--markdown", action="store_true", help="print the tables of the results that are there")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the tables of the results that are there"
+    )
     options = parser.parse_args()
     if options.markdown:
         print(markdown(json.loads(options.output.read_text())))
         return
-    for count, factor in ((options.draws, GROUPS), (options.reference_draws, GROUPS), (options.smooth_draws, BATCH)):
+    for count, factor in (
+        (options.draws, GROUPS),
+        (options.reference_draws, GROUPS),
+        (options.smooth_draws, BATCH),
+    ):
         if count < 2 * factor or count % factor:
-            parser.error(f"draws must be a multiple of {factor}, and at least two of it, got {count}")
+            parser.error(
+                f"draws must be a multiple of {factor}, and at least two of it, got {count}"
+            )
     keep_freed_memory()
-    models: list[dict[str, Any]] = [{"network": name, "steps": steps} for name, steps in product(HIDDEN_WIDTHS, STEPS)]
+    models: list[dict[str, Any]] = [
+        {"network": name, "steps": steps} for name, steps in product(HIDDEN_WIDTHS, STEPS)
+    ]
     result: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
         "draws": options.draws, "reference_draws": options.reference_draws, "smooth_draws": options.smooth_draws,
@@ -336,11 +417,13 @@ def main() -> None:
         for row in measure_latents(latents, size, options.smooth_draws):
             of_latents.add(row)
     for model in models:
-        config = configured(model["network"], model["steps"], "arms-s")
+        config = configured(model["network"], model["steps"], "arms")
         vae, images = trained(config, options.runs)
         model["run"] = run_name(config)
         print(title(model["network"], model["steps"]), flush=True)
-        for row in measure(Problem(vae, images, seed=model["steps"]), options.draws, options.reference_draws):
+        for row in measure(
+            Problem(vae, images, seed=model["steps"]), options.draws, options.reference_draws
+        ):
             of_vaes.add(row)
     result |= {"vae": list(of_vaes.rows.values()), "latents": list(of_latents.rows.values())}
     write(result, options.output, ("vae", "latents"))

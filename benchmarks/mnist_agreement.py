@@ -23,7 +23,9 @@ SEEDS = 3
 
 
 def by_package(dataset: Dataset, estimator: str, steps: int, n: int) -> list[list[float]]:
-    config = TrainConfig(dataset.name, estimator=estimator, num_samples=n, replicas=SEEDS, steps=steps)
+    config = TrainConfig(
+        dataset.name, estimator=estimator, num_samples=n, replicas=SEEDS, steps=steps
+    )
     trainer = Trainer(config, dataset)
     curve = []
     for step in range(1, steps + 1):
@@ -55,16 +57,29 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     dataset = load("dynamic-mnist")
-    curves = {name: by_package(dataset, name, options.steps, options.num_samples) for name in ("loorf", "arms-d")}
+    curves = {
+        name: by_package(dataset, name, options.steps, options.num_samples)
+        for name in ("loorf", "arms-dirichlet")
+    }
     curves["by hand (loorf)"] = by_hand(dataset, options.steps, options.num_samples)
     for window, rows in enumerate(zip(*curves.values(), strict=True), 1):
-        cells = [f"{name} {mean(row):8.2f} ± {stdev(row):.2f}" for name, row in zip(curves, rows, strict=True)]
+        cells = [
+            f"{name} {mean(row):8.2f} ± {stdev(row):.2f}"
+            for name, row in zip(curves, rows, strict=True)
+        ]
         print(f"{window * WINDOW:>6}  " + "  ".join(cells))
     ours, theirs = curves["loorf"][-1], curves["by hand (loorf)"][-1]
     error = math.sqrt((stdev(ours) ** 2 + stdev(theirs) ** 2) / SEEDS)
-    print(f"loorf minus by hand in the last window: {mean(ours) - mean(theirs):.3f}, standard error {error:.3f}")
+    print(
+        f"loorf minus by hand in the last window: {mean(ours) - mean(theirs):.3f}, standard error {error:.3f}"
+    )
     if options.output:
-        settings = {"steps": options.steps, "num_samples": options.num_samples, "seeds": SEEDS, "window": WINDOW}
+        settings = {
+            "steps": options.steps,
+            "num_samples": options.num_samples,
+            "seeds": SEEDS,
+            "window": WINDOW,
+        }
         command = " ".join(["python", *sys.argv])
         found = {"command": command, "settings": settings, "train_elbo": curves}
         options.output.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,7 +1,7 @@
 """Full runs of the paper's tables, one ensemble after the other: for a GPU machine with torch, numpy and little else.
 
     python benchmarks/paper_runs.py table2 --networks nonlinear --num-samples 4 10 \\
-        --estimators vimco disarm-ms-paper arms-ms-d-paper --output runs --packs new
+        --estimators vimco disarm-ms arms-ms-dirichlet --output runs --packs new
 
 It trains what `arms experiments run table2 --scale paper --precision medium` would, restricted to some networks, n,
 estimators and data sets, skips what `--results` holds, and after every ensemble writes what has ended as packs, one
@@ -28,7 +28,9 @@ def wanted_runs(args: argparse.Namespace) -> list[TrainConfig]:
         option = field if field == "num_samples" else f"{field}s"
         asked, known = getattr(args, option), {getattr(config, field) for config in found}
         if asked and (unknown := [value for value in asked if value not in known]):
-            raise SystemExit(f"no run of {args.table} has the {field} {unknown[0]}: choose of {sorted(known)}")
+            raise SystemExit(
+                f"no run of {args.table} has the {field} {unknown[0]}: choose of {sorted(known)}"
+            )
         found = [config for config in found if not asked or getattr(config, field) in asked]
     return found
 
@@ -45,7 +47,9 @@ def write_packs(output: Path, packs: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", choices=[name for name in EXPERIMENTS if configs(name, "paper")])
     parser.add_argument("--networks", nargs="+", help="all unless given, as the following ones")
     parser.add_argument("--num-samples", type=int, nargs="+")
@@ -54,7 +58,9 @@ def main() -> None:
     parser.add_argument("--scale", choices=SCALES, default="paper")
     parser.add_argument("--results", nargs="*", type=Path, default=[Path("results")])
     parser.add_argument("--output", type=Path, required=True, help="folder of the run directories")
-    parser.add_argument("--packs", type=Path, required=True, help="folder for the packs of what has ended there")
+    parser.add_argument(
+        "--packs", type=Path, required=True, help="folder for the packs of what has ended there"
+    )
     parser.add_argument("--precision", default="medium")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()

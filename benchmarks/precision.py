@@ -45,7 +45,7 @@ def main() -> None:
     }
     rows: list[dict[str, object]] = []
     for network, n in product(options.networks, options.num_samples):
-        config = TrainConfig("dynamic-mnist", network, "arms-d", n, options.replicas)
+        config = TrainConfig("dynamic-mnist", network, "arms-dirichlet", n, options.replicas)
         exact: dict[int, list[float]] = {}
         for precision in PRECISIONS:
             trainer = Trainer(replace(config, precision=precision), dataset, "cuda")

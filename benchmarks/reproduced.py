@@ -16,7 +16,14 @@ from statistics import fmean
 from arms.bench.experiments import BUDGETS, DATASETS, EXPERIMENTS, NETWORKS, configs
 from arms.bench.reports import collect
 from arms.bench.reports.groups import Group, Setting, group_runs
-from arms.bench.reports.paper import UNCERTAIN_K, Printed, all_printed, caveats, printed, released_count
+from arms.bench.reports.paper import (
+    UNCERTAIN_K,
+    Printed,
+    all_printed,
+    caveats,
+    printed,
+    released_count,
+)
 from arms.bench.reports.tables import Stat, bound_stat
 from arms.bench.sweeps.jobs import plan
 
@@ -95,7 +102,9 @@ def committed() -> list[Group]:
     jobs = plan(wanted, "nowhere", results=[RESULTS])
     collection = collect([task.path for job in jobs for task in job.tasks if task.state == "done"])
     if collection.problems:
-        raise ValueError(f"{RESULTS} must hold whole runs, got {collection.problems[0]}: pack them again")
+        raise ValueError(
+            f"{RESULTS} must hold whole runs, got {collection.problems[0]}: pack them again"
+        )
     return group_runs(collection.runs)
 
 
@@ -106,9 +115,13 @@ def beside(group: Group) -> list[Beside]:
         for row in group.rows:
             number = printed(group.setting, row.estimator, split)
             n = group.setting.num_samples
-            stats = [bound_stat(row, split, count) for count in (released_count(row.estimator, n), n)]
+            stats = [
+                bound_stat(row, split, count) for count in (released_count(row.estimator, n), n)
+            ]
             if number and stats[0] and stats[1]:
-                found.append(Beside(group.setting, row.estimator, split, number, stats[0], stats[1]))
+                found.append(
+                    Beside(group.setting, row.estimator, split, number, stats[0], stats[1])
+                )
     return found
 
 
@@ -116,7 +129,9 @@ def page(groups: Sequence[Group]) -> str:
     """Return the page."""
     numbers = [one for group in groups for one in beside(group)]
     parts = [INTRODUCTION, coverage(numbers), conclusion(numbers), by_count(groups)]
-    for (dataset, network), same in groupby(groups, lambda group: (group.setting.dataset, group.setting.network)):
+    for (dataset, network), same in groupby(
+        groups, lambda group: (group.setting.dataset, group.setting.network)
+    ):
         parts.append(section(f"## {dataset}, {network}", list(same)))
     return "\n\n".join(parts) + "\n"
 
@@ -127,14 +142,21 @@ def coverage(numbers: Sequence[Beside]) -> str:
     totals = [number.table for number in keys.values()]
     ours = [one.number.table for one in numbers]
     by_table = [
-        [f"{table}: {EXPERIMENTS[f'table{table}'].description}", str(totals.count(table)), str(ours.count(table))]
+        [
+            f"{table}: {EXPERIMENTS[f'table{table}'].description}",
+            str(totals.count(table)),
+            str(ours.count(table)),
+        ]
         for table in sorted(set(totals))
     ]
     by_table.append(["all", f"{len(totals)}", f"**{len(ours)}**"])
     of = [(one.setting.dataset, one.setting.network, one.setting.num_samples) for one in numbers]
     each = len(totals) // (len(DATASETS) * len(NETWORKS) * len(BUDGETS))
     by_setting = [
-        [f"{dataset}, {network}", *(f"{of.count((dataset, network, n))} of {each}" for n in BUDGETS)]
+        [
+            f"{dataset}, {network}",
+            *(f"{of.count((dataset, network, n))} of {each}" for n in BUDGETS),
+        ]
         for dataset in DATASETS
         for network in NETWORKS
     ]
@@ -153,7 +175,14 @@ def conclusion(numbers: Sequence[Beside]) -> str:
     """Return what the numbers say, in numbers."""
     elbo = [one for one in numbers if one.number.table not in BOUND_TABLES]
     bound = [one for one in numbers if one.number.table in BOUND_TABLES and not is_repeated(one)]
-    points = [overall(elbo), disarm(elbo), against_loorf(elbo), overall_bound(bound), against_vimco(numbers), LEFT]
+    points = [
+        overall(elbo),
+        disarm(elbo),
+        against_loorf(elbo),
+        overall_bound(bound),
+        against_vimco(numbers),
+        LEFT,
+    ]
     rows = [
         [dataset, network, trained, *agreement(same)]
         for trained, of in (("ELBO", elbo), ("bound", bound))
@@ -170,19 +199,25 @@ def conclusion(numbers: Sequence[Beside]) -> str:
         f"beyond {FAR:g} standard errors",
     ]
     return "\n\n".join(
-        ["## What we conclude", TWICE, "\n".join(f"- {point}" for point in points), table(columns, rows)]
+        [
+            "## What we conclude",
+            TWICE,
+            "\n".join(f"- {point}" for point in points),
+            table(columns, rows),
+        ]
     )
 
 
 def is_repeated(one: Beside) -> bool:
     """Return whether it is of the column of table 2 that is table 1's, and so no result on the bound."""
-    return one.estimator == "disarm-ms-paper" and one.number.table == min(BOUND_TABLES)
+    return one.estimator == "disarm-ms (unfolded)" and one.number.table == min(BOUND_TABLES)
 
 
 def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
     """Return how many are not far from print, if its ± is a standard deviation or error, and each distance in nats."""
     near, near_if_errors = (
-        sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers) for runs in (RUNS_OF_THE_PAPER, 1)
+        sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers)
+        for runs in (RUNS_OF_THE_PAPER, 1)
     )
     return near, near_if_errors, [abs(one.difference(one.at_its_count)) for one in numbers]
 
@@ -201,15 +236,25 @@ def overall(numbers: Sequence[Beside]) -> str:
 def agreement(numbers: Sequence[Beside]) -> list[str]:
     """Return how many numbers there are, their mean difference, and how many are far from the printed ones."""
     far = sum(abs(one.errors(one.at_its_count)) > FAR for one in numbers)
-    return [str(len(numbers)), signed(mean(one.difference(one.at_its_count) for one in numbers)), str(far)]
+    return [
+        str(len(numbers)),
+        signed(mean(one.difference(one.at_its_count) for one in numbers)),
+        str(far),
+    ]
 
 
 def disarm(numbers: Sequence[Beside]) -> str:
     """Return what becomes of DisARM at either K."""
     found = [one for one in numbers if one.estimator == "disarm"]
-    nearer = [one for one in found if abs(one.difference(one.at_its_count)) < abs(one.difference(one.at_n))]
+    nearer = [
+        one
+        for one in found
+        if abs(one.difference(one.at_its_count)) < abs(one.difference(one.at_n))
+    ]
     settings = [one.setting for one in found if one not in nearer]
-    others = dict.fromkeys(f"{one.dataset}, {one.network}, n = {one.num_samples}" for one in settings)
+    others = dict.fromkeys(
+        f"{one.dataset}, {one.network}, n = {one.num_samples}" for one in settings
+    )
     exception = f" (the others: {'; '.join(others)})" if others else ""
     half = mean(one.difference(one.at_its_count) for one in found)
     full = mean(one.difference(one.at_n) for one in found)
@@ -225,7 +270,7 @@ def disarm(numbers: Sequence[Beside]) -> str:
 def against_loorf(numbers: Sequence[Beside]) -> str:
     """Return how far ARMS is above LOORF, in print and in our runs."""
     parts = []
-    for name in ("arms-d", "arms-n"):
+    for name in ("arms-dirichlet", "arms-gaussian"):
         gap_printed, gap_ours = (gaps(numbers, name, of) for of in (in_print, in_our_runs))
         parts.append(
             f"`{name}` is {signed(mean(gap_printed))} nats from LOORF in print and {signed(mean(gap_ours))} in our "
@@ -255,8 +300,10 @@ def overall_bound(numbers: Sequence[Beside]) -> str:
 
 def against_vimco(numbers: Sequence[Beside]) -> str:
     """Return how far multi-sample ARMS is above VIMCO, in print and in our runs."""
-    gap_printed, gap_ours = (gaps(numbers, "arms-ms-d-paper", of, "vimco") for of in (in_print, in_our_runs))
-    to_disarm = gaps(numbers, "arms-ms-d-paper", in_our_runs, "disarm-ms-paper")
+    gap_printed, gap_ours = (
+        gaps(numbers, "arms-ms-dirichlet (unfolded)", of, "vimco") for of in (in_print, in_our_runs)
+    )
+    to_disarm = gaps(numbers, "arms-ms-dirichlet (unfolded)", in_our_runs, "disarm-ms (unfolded)")
     return (
         f"**Multi-sample ARMS is above VIMCO in print** ({above(gap_printed)}) **and below it in our runs** "
         f"({above(gap_ours)}), at K = n, which VIMCO was trained on and ARMS, with K = n/2, was not. Below that K it "
@@ -271,7 +318,11 @@ def against_vimco(numbers: Sequence[Beside]) -> str:
 
 def by_count(groups: Sequence[Group]) -> str:
     """Return how far apart the estimators of the bound end, by the K at which one looks."""
-    pairs = [("arms-ms-d-paper", "vimco"), ("disarm-ms-paper", "vimco"), ("arms-ms-d-paper", "disarm-ms-paper")]
+    pairs = [
+        ("arms-ms-dirichlet (unfolded)", "vimco"),
+        ("disarm-ms (unfolded)", "vimco"),
+        ("arms-ms-dirichlet (unfolded)", "disarm-ms (unfolded)"),
+    ]
     counts: list[tuple[str, Callable[[int], int], tuple[str, ...]]] = [
         ("K = 1, train and test", lambda _: 1, ("train", "test")),
         ("K = n/2, train and test", lambda n: n // 2, ("train", "test")),
@@ -288,12 +339,21 @@ def by_count(groups: Sequence[Group]) -> str:
             if (stat := bound_stat(row, split, count_of(group.setting.num_samples)))
         }
         cells = [
-            above([value - values[other, where] for (one, where), value in values.items() if one == mine])
+            above(
+                [
+                    value - values[other, where]
+                    for (one, where), value in values.items()
+                    if one == mine
+                ]
+            )
             for mine, other in pairs
         ]
         rows.append([name, *cells])
     return "\n\n".join(
-        [BY_COUNT, table(["looked at with", *(f"`{one}` \u2212 `{other}`" for one, other in pairs)], rows)]
+        [
+            BY_COUNT,
+            table(["looked at with", *(f"`{one}` \u2212 `{other}`" for one, other in pairs)], rows),
+        ]
     )
 
 
@@ -317,7 +377,10 @@ def in_our_runs(one: Beside) -> float:
 
 
 def gaps(
-    numbers: Sequence[Beside], estimator: str, value: Callable[[Beside], float], other: str = "loorf"
+    numbers: Sequence[Beside],
+    estimator: str,
+    value: Callable[[Beside], float],
+    other: str = "loorf",
 ) -> list[float]:
     """Return how far an estimator is above another one, wherever both are there."""
     theirs = {(one.setting, one.split): value(one) for one in numbers if one.estimator == other}
@@ -328,18 +391,31 @@ def gaps(
 def section(title: str, groups: Sequence[Group]) -> str:
     """Return the numbers of one data set and network, a table for each of the paper's, and what to know about them."""
     parts = [title]
-    numbers = sorted((one for group in groups for one in beside(group)), key=lambda one: one.number.table)
+    numbers = sorted(
+        (one for group in groups for one in beside(group)), key=lambda one: one.number.table
+    )
     for number, same in groupby(numbers, lambda one: one.number.table):
         rows = [row(one) for one in same]
         heading = f"Table {number}: {EXPERIMENTS[f'table{number}'].description}"
-        columns = ["n", "estimator", "its K", "paper", "ours, its K", "difference", "ours, K = n", "difference"]
+        columns = [
+            "n",
+            "estimator",
+            "its K",
+            "paper",
+            "ours, its K",
+            "difference",
+            "ours, K = n",
+            "difference",
+        ]
         parts += [heading, table(columns, rows)]
     return "\n\n".join([*parts, *remarks(groups)])
 
 
 def row(one: Beside) -> list[str]:
     """Return a line of a table."""
-    ours = [text for stat in (one.at_its_count, one.at_n) for text in (str(stat), difference(one, stat))]
+    ours = [
+        text for stat in (one.at_its_count, one.at_n) for text in (str(stat), difference(one, stat))
+    ]
     paper = str(Stat(one.number.mean, one.number.plus_minus))
     return [str(one.setting.num_samples), f"`{one.estimator}`", str(one.count), paper, *ours]
 
@@ -358,7 +434,9 @@ def remarks(groups: Sequence[Group]) -> list[str]:
         tables = sorted({one.number.table for one in beside(group)})
         for line in (*caveats(group), *group.notes):
             if line != UNCERTAIN_K:
-                of.setdefault((" and ".join(map(str, tables)), line), []).append(group.setting.num_samples)
+                of.setdefault((" and ".join(map(str, tables)), line), []).append(
+                    group.setting.num_samples
+                )
     lines = [
         f"- Tables {tables}, n = {', '.join(map(str, sorted(set(counts))))}: {line}"
         for (tables, line), counts in sorted(of.items())

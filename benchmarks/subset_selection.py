@@ -68,7 +68,9 @@ def forward(X: Any, y: Any, size: int, seed: int) -> Any:
 
 def forward_exchanges(X: Any, y: Any, size: int, seed: int) -> Any:
     regressions = Regressions.of(X, y[:, None])
-    found = improve(_forward(regressions, size), regressions, lambda left, _: left.log(), any_size=False)
+    found = improve(
+        _forward(regressions, size), regressions, lambda left, _: left.log(), any_size=False
+    )
     return found.nonzero().squeeze(-1).numpy()
 
 
@@ -117,7 +119,9 @@ class Problem:
     noise: float
 
     @classmethod
-    def draw(cls, rows: int, features: int, size: int, correlation: float, snr: float, seed: int) -> Self:
+    def draw(
+        cls, rows: int, features: int, size: int, correlation: float, snr: float, seed: int
+    ) -> Self:
         generator = np.random.default_rng(seed)
         between = correlation ** np.abs(np.subtract.outer(np.arange(features), np.arange(features)))
         X = generator.standard_normal((rows + FRESH, features)) @ np.linalg.cholesky(between).T
@@ -165,18 +169,29 @@ def diabetes(repeats: int) -> Rows:
     """A row for each size and method: R² on 30 % of the rows that were left out, mean over splits."""
     X, y = load_diabetes(return_X_y=True)
     X = PolynomialFeatures(2, include_bias=False).fit_transform(StandardScaler().fit_transform(X))
-    X = X[:, [j for j in range(X.shape[1]) if len(np.unique(X[:, j])) > 2 or j < 10]]  # the square of sex is constant
+    X = X[
+        :, [j for j in range(X.shape[1]) if len(np.unique(X[:, j])) > 2 or j < 10]
+    ]  # the square of sex is constant
     rows = []
     for size in (5, 10):
         found: dict[str, list[list[float]]] = {name: [] for name in METHODS}
         for seed in range(repeats):
-            train_X, test_X, train_y, test_y = train_test_split(X, y, test_size=0.3, random_state=seed)
+            train_X, test_X, train_y, test_y = train_test_split(
+                X, y, test_size=0.3, random_state=seed
+            )
             scaler = StandardScaler().fit(train_X)
-            train_X, test_X, mean = scaler.transform(train_X), scaler.transform(test_X), train_y.mean()
+            train_X, test_X, mean = (
+                scaler.transform(train_X),
+                scaler.transform(test_X),
+                train_y.mean(),
+            )
             for name, method in METHODS.items():
                 subset, seconds = timed(method, train_X, train_y - mean, size, seed)
                 fit = LinearRegression().fit(train_X[:, subset], train_y)
-                scores = [1 - fit.score(train_X[:, subset], train_y), fit.score(test_X[:, subset], test_y)]
+                scores = [
+                    1 - fit.score(train_X[:, subset], train_y),
+                    fit.score(test_X[:, subset], test_y),
+                ]
                 found[name].append([*scores, seconds])
         for name, each in found.items():
             left, score, _ = np.mean(each, 0)
@@ -188,7 +203,7 @@ def diabetes(repeats: int) -> Rows:
     return rows
 
 
-SEARCHES = ["arms-s", "loorf", "disarm", "reinforce"]
+SEARCHES = ["arms", "loorf", "disarm", "reinforce"]
 
 
 def search(repeats: int) -> Rows:
@@ -196,7 +211,9 @@ def search(repeats: int) -> Rows:
 
     def by(name: str) -> Method:
         return lambda X, y, size, seed: (
-            SubsetSelector(size, estimator=name, exchange=False, random_state=seed).fit(X, y).get_support(indices=True)
+            SubsetSelector(size, estimator=name, exchange=False, random_state=seed)
+            .fit(X, y)
+            .get_support(indices=True)
         )
 
     methods = {name: by(name) for name in SEARCHES}
@@ -206,7 +223,9 @@ def search(repeats: int) -> Rows:
 def relaxed(regressions: Regressions, z: Tensor) -> Tensor:
     """log of the unexplained share, also between 0 and 1: the ridge penalty of a feature is (1 - z)/z."""
     root = z.clamp(min=1e-12).sqrt()
-    block = regressions.gram * root.unsqueeze(-1) * root.unsqueeze(-2) + torch.diag_embed(1 - z + regressions.ridge)
+    block = regressions.gram * root.unsqueeze(-1) * root.unsqueeze(-2) + torch.diag_embed(
+        1 - z + regressions.ridge
+    )
     half: Tensor = torch.linalg.solve_triangular(
         torch.linalg.cholesky(block), regressions.cross * root.unsqueeze(-1), upper=False
     )
@@ -218,16 +237,25 @@ def variances() -> Rows:
     problem = Problem.draw(rows=200, features=100, size=10, correlation=0.9, snr=10.0, seed=0)
     regressions = Regressions.of(problem.X, problem.y[:, None])
     logits = with_expected_size(torch.zeros(1, 100, dtype=torch.float64), 10)
-    black_box = [("arms-s", 64), ("loorf", 64)]
+    black_box = [("arms", 64), ("loorf", 64)]
     rows = []
     for (name, n), f in [
         *((one, lambda z: regressions.unexplained(z).log()) for one in black_box),
         (("midpoint-single", 42), lambda z: relaxed(regressions, z)),
         (("midpoint", 50), lambda z: relaxed(regressions, z)),
     ]:
-        table = arms.variance(f, logits, [name], num_samples=n, repeats=50, generator=torch.Generator().manual_seed(0))
+        table = arms.variance(
+            f, logits, [name], num_samples=n, repeats=50, generator=torch.Generator().manual_seed(0)
+        )
         (row,) = table.rows
-        rows.append({"estimator": name, "samples": n, "variance": row.variance, "ms": round(row.milliseconds, 2)})
+        rows.append(
+            {
+                "estimator": name,
+                "samples": n,
+                "variance": row.variance,
+                "ms": round(row.milliseconds, 2),
+            }
+        )
     return rows
 
 
@@ -242,7 +270,9 @@ def measure(repeats: int) -> dict[str, Rows]:
         )
         print(f"synthetic, correlation {correlation}, SNR {snr}: done", file=sys.stderr, flush=True)
     enumerated = METHODS | {"best of all": best_of_all}
-    parts["exact"] = recovery(enumerated, repeats, rows=60, features=20, size=5, correlation=0.9, snr=5.0)
+    parts["exact"] = recovery(
+        enumerated, repeats, rows=60, features=20, size=5, correlation=0.9, snr=5.0
+    )
     parts["diabetes"] = diabetes(repeats)
     parts["search"] = search(repeats)
     parts["variances"] = variances()
@@ -252,14 +282,20 @@ def measure(repeats: int) -> dict[str, Rows]:
 def markdown(result: dict[str, Any]) -> str:
     def table(rows: Rows, columns: dict[str, str]) -> list[str]:
         head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-        return head + ["| " + " | ".join(form.format(row) for form in columns.values()) + " |" for row in rows]
+        return head + [
+            "| " + " | ".join(form.format(row) for form in columns.values()) + " |" for row in rows
+        ]
 
     case = {"correlation": "{0[correlation]}", "SNR": "{0[snr]:.0f}"}
     judged = {"method": "{0[method]}", "exact": "{0[exact]:.0%}", "F1": "{0[F1]:.3f}"}
     losses = {"unexplained": "{0[unexplained]:.4f}", "error / noise": "{0[error / noise]:.3f}"}
     spent = {"seconds": "{0[seconds]:.3f}"}
     real = {"size": "{0[size]}", "method": "{0[method]}", "test R²": "{0[test R2]:.3f}"}
-    estimates = {"estimator": "{0[estimator]}", "samples": "{0[samples]}", "variance": "{0[variance]:.2e}"}
+    estimates = {
+        "estimator": "{0[estimator]}",
+        "samples": "{0[samples]}",
+        "variance": "{0[variance]:.2e}",
+    }
     tables = [
         table(result["synthetic"], case | judged | losses | spent),
         table(result["exact"], judged | losses | spent),
@@ -271,14 +307,22 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--markdown", action="store_true", help="print the tables of the results that are there")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the tables of the results that are there"
+    )
     options = parser.parse_args()
     if not options.markdown:
         torch.set_num_threads(1)
-        head = {"command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "sklearn": sklearn.__version__}
+        head = {
+            "command": " ".join(["python", *sys.argv]),
+            "torch": torch.__version__,
+            "sklearn": sklearn.__version__,
+        }
         parts = {
             name: "[\n  " + ",\n  ".join(map(json.dumps, rows)) + "\n ]"
             for name, rows in measure(options.repeats).items()

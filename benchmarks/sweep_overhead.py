@@ -33,7 +33,9 @@ def megabytes() -> float:
 
 def print_table() -> None:
     """Print a row for each engine."""
-    print("| engine | worker, per run | of which training | CPU of the driver, per run | memory of the driver |")
+    print(
+        "| engine | worker, per run | of which training | CPU of the driver, per run | memory of the driver |"
+    )
     print("|---|---|---|---|---|")
     for engine in ("local", "ray"):
         found = json.loads((RESULTS / f"sweep_overhead_{engine}.json").read_text())
@@ -52,12 +54,16 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--engine", choices=["local", "ray"], default="local")
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--markdown", action="store_true", help="print the table of what was measured, and end")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the table of what was measured, and end"
+    )
     chosen = parser.parse_args()
     if chosen.markdown:
         print_table()
         return
-    wanted = [TrainConfig(latents=2, batch_size=2, steps=1, seed=seed) for seed in range(chosen.runs)]
+    wanted = [
+        TrainConfig(latents=2, batch_size=2, steps=1, seed=seed) for seed in range(chosen.runs)
+    ]
     settings = Settings(tuple(sys.argv))
     memory: list[float] = []
     ends: list[float] = []
@@ -69,12 +75,19 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         works = work_of(plan(wanted, folder))
-        engine = Processes(local_devices(1, 0), settings) if chosen.engine == "local" else RayCluster(settings)
+        engine = (
+            Processes(local_devices(1, 0), settings)
+            if chosen.engine == "local"
+            else RayCluster(settings)
+        )
         with engine:
             workers, driver = engine.slots(), process_time()
             run_sweep(works, engine, tally, note)
             driver = process_time() - driver
-        inside = sum(json.loads(path.read_text())["wall_seconds"] for path in Path(folder).glob("*/provenance.json"))
+        inside = sum(
+            json.loads(path.read_text())["wall_seconds"]
+            for path in Path(folder).glob("*/provenance.json")
+        )
     # From the end of a tenth on: before that workers start.
     first = len(ends) // 10
     each = (ends[-1] - ends[first]) / (len(ends) - 1 - first)

@@ -21,7 +21,9 @@ def ratios(n: int) -> dict[str, float]:
         name: univariate_variance(arms.as_estimator(name, n), logits, toy.P0**2, (1 - toy.P0) ** 2)
         for name in toy.ESTIMATORS
     }
-    means = {name: variance.mean().item() for name, variance in variances.items() if variance is not None}
+    means = {
+        name: variance.mean().item() for name, variance in variances.items() if variance is not None
+    }
     return {name: mean / means["loorf"] for name, mean in means.items()}
 
 
@@ -34,7 +36,9 @@ def main() -> None:
         print(n, {name: round(ratio, 4) for name, ratio in row.items()})
     if options.output:
         command = " ".join(["python", *sys.argv])
-        options.output.write_text(json.dumps({"command": command, "ratios": table}, indent=1) + "\n")
+        options.output.write_text(
+            json.dumps({"command": command, "ratios": table}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

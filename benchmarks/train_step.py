@@ -63,7 +63,9 @@ def make_step(contender: Contender) -> Callable[[], object]:
     if contender.name == HAND:
         return Handwritten(dataset.train, dataset.levels, n).step
     keep_freed_memory()
-    config = TrainConfig(dataset.name, estimator=contender.name, num_samples=n, replicas=contender.replicas)
+    config = TrainConfig(
+        dataset.name, estimator=contender.name, num_samples=n, replicas=contender.replicas
+    )
     return Trainer(config, dataset).step
 
 
@@ -77,11 +79,18 @@ def work(contender: Contender, threads: int, pipe: Connection) -> None:
         start = process_time()
         for _ in range(steps):
             step()
-        pipe.send(((process_time() - start) / steps, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+        pipe.send(
+            (
+                (process_time() - start) / steps,
+                resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            )
+        )
 
 
-def race(contenders: list[Contender], threads: int, rounds: int, steps: int) -> list[dict[str, object]]:
-    """Return a row a contender: CPU seconds per replica's step as a ratio to the hand-written loop, and memory."""
+def race(
+    contenders: list[Contender], threads: int, rounds: int, steps: int
+) -> list[dict[str, object]]:
+    """Return one row per contender: CPU seconds per replica's step as a ratio to the hand-written loop, and memory."""
     context = multiprocessing.get_context("spawn")
     pipes = []
     for contender in contenders:
@@ -144,10 +153,14 @@ def main() -> None:
     )
     for row in rows:
         name, n, threads, hand, floor, speed, peak, grown = row.values()
-        print(f"{name:<18} {n:>3} {threads:>3} {hand:>7.3f} {floor:>7.2f} {speed:>11.0f} {peak:>6.0f} {grown:>6.1f}")
+        print(
+            f"{name:<18} {n:>3} {threads:>3} {hand:>7.3f} {floor:>7.2f} {speed:>11.0f} {peak:>6.0f} {grown:>6.1f}"
+        )
     if options.output:
         command = " ".join(["python", *sys.argv])
-        options.output.write_text(json.dumps({"command": command, "torch": torch.__version__, "rows": rows}, indent=1))
+        options.output.write_text(
+            json.dumps({"command": command, "torch": torch.__version__, "rows": rows}, indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -39,7 +39,12 @@ class LogWeights:
 
 def configured(network: str, steps: int, estimator: str) -> TrainConfig:
     return TrainConfig(
-        "dynamic-mnist", network=network, estimator=estimator, num_samples=4, steps=steps, learning_rate=1e-3
+        "dynamic-mnist",
+        network=network,
+        estimator=estimator,
+        num_samples=4,
+        steps=steps,
+        learning_rate=1e-3,
     )
 
 
@@ -54,7 +59,9 @@ def trained(config: TrainConfig, runs: Path) -> tuple[BinaryVAE, Tensor]:
 def variance(estimates: Tensor) -> Known:
     """Return the variance of one estimate, summed over latents and averaged over images."""
     draws = len(estimates)
-    squares = (estimates - estimates.mean(0)).double().square().sum(-1).mean(-1) * draws / (draws - 1)
+    squares = (
+        (estimates - estimates.mean(0)).double().square().sum(-1).mean(-1) * draws / (draws - 1)
+    )
     return Known(squares.mean().item(), squares.std().item() / math.sqrt(draws))
 
 
@@ -69,7 +76,12 @@ def rounded(value: float) -> float:
 
 
 def write(result: dict[str, Any], path: Path, tables: tuple[str, ...] = ("rows",)) -> None:
-    """Write results, of the tables a row a line."""
-    head = json.dumps({name: value for name, value in result.items() if name not in tables}, indent=1)[:-2]
-    rows = [f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, result[name])) + "\n ]" for name in tables]
+    """Write results, the tables with one row per line."""
+    head = json.dumps(
+        {name: value for name, value in result.items() if name not in tables}, indent=1
+    )[:-2]
+    rows = [
+        f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, result[name])) + "\n ]"
+        for name in tables
+    ]
     path.write_text(",\n".join([head, *rows]) + "\n}\n")

@@ -5,7 +5,7 @@
     python benchmarks/training_comparison.py show --output benchmarks/results/layer_training.json
 
 `layers` trains hierarchical VAEs of 200 200 bits on the ELBO with at most eight evaluations of the model per image and
-step: chains with loorf, arms-s and midpoint (n = 6, seven evaluations) in the first layer, and DisARM with samples of
+step: chains with loorf, arms and midpoint (n = 6, seven evaluations) in the first layer, and DisARM with samples of
 its own for each layer. Every layer's gradient variance is measured at the same models, given the images: with respect
 to the biases of that layer's logits, summed over them and averaged over images.
 `bound` trains VAEs of one layer on the multi-sample bound with n = 4 and n = 10: VIMCO, the papers' forms and the
@@ -38,7 +38,7 @@ from arms.estimators import as_estimator
 
 LAYERED: list[tuple[str, int, Any]] = [
     ("loorf", 8, "chains"),
-    ("arms-s", 8, "chains"),
+    ("arms", 8, "chains"),
     ("midpoint", 6, "chains"),
     ("disarm", 8, "separate"),
 ]
@@ -46,7 +46,15 @@ LAYERED: list[tuple[str, int, Any]] = [
 BOUNDS: dict[int, dict[str, int]] = {
     budget: {
         **dict.fromkeys(
-            ["vimco", "disarm-ms", "disarm-ms-paper", "arms-ms-d", "arms-ms-d-paper", "arms-ms-s", "arms-ms-s-paper"],
+            [
+                "vimco",
+                "disarm-ms",
+                "disarm-ms-paper",
+                "arms-ms-dirichlet",
+                "arms-ms-d-paper",
+                "arms-ms",
+                "arms-ms-s-paper",
+            ],
             budget,
         ),
         "midpoint-ms": 2 * (budget // 3),
@@ -56,15 +64,29 @@ BOUNDS: dict[int, dict[str, int]] = {
 LOOKS = 10
 BOUND = 100
 IMAGES, DRAWS = 16, 400
-REPORT = "arms-s"
+REPORT = "arms"
 """At whose models variances are measured."""
-KEY = ("network", "estimator", "num_samples", "layers", "layer_samples", "learning_rate", "steps", "replicas")
+KEY = (
+    "network",
+    "estimator",
+    "num_samples",
+    "layers",
+    "layer_samples",
+    "learning_rate",
+    "steps",
+    "replicas",
+)
 
 
 def configurations(args: argparse.Namespace, network: str) -> Iterator[tuple[TrainConfig, int]]:
     """Yield every run of one network, with its budget of evaluations."""
     usual = TrainConfig(
-        args.dataset, network, steps=args.steps, replicas=args.replicas, schedule="cosine", precision=args.precision
+        args.dataset,
+        network,
+        steps=args.steps,
+        replicas=args.replicas,
+        schedule="cosine",
+        precision=args.precision,
     )
     for rate in args.rates:
         if args.phase == "layers":
@@ -84,7 +106,10 @@ def configurations(args: argparse.Namespace, network: str) -> Iterator[tuple[Tra
         else:
             for budget, of_name in BOUNDS.items():
                 for name, count in of_name.items():
-                    yield replace(usual, estimator=name, num_samples=count, learning_rate=rate), budget
+                    yield (
+                        replace(usual, estimator=name, num_samples=count, learning_rate=rate),
+                        budget,
+                    )
 
 
 def run_pack(configs: Sequence[TrainConfig], dataset: Dataset, device: str) -> list[Row]:
@@ -97,7 +122,9 @@ def run_pack(configs: Sequence[TrainConfig], dataset: Dataset, device: str) -> l
             counts = [1, 4, 5, 10, BOUND] if last else [BOUND]
             test = evaluate(model, dataset, "test", counts, seed=0, images=None if last else 2000)
             seen = rounded(elbo.chunk(len(configs))[index].tolist())
-            row["curve"].append({"step": trainer.steps_done, "elbo": seen, "test": rounded(test[BOUND])})
+            row["curve"].append(
+                {"step": trainer.steps_done, "elbo": seen, "test": rounded(test[BOUND])}
+            )
             if last:
                 row["test"] = {count: rounded(bounds) for count, bounds in test.items()}
                 row["valid"] = rounded(evaluate(model, dataset, "valid", [BOUND], seed=0)[BOUND])
@@ -107,7 +134,9 @@ def run_pack(configs: Sequence[TrainConfig], dataset: Dataset, device: str) -> l
     return train_pack(configs, [dataset] * len(configs), device, LOOKS, KEY, look_at)
 
 
-def layer_variances(model: HierarchicalVAE, dataset: Dataset, config: TrainConfig) -> dict[str, list[float]]:
+def layer_variances(
+    model: HierarchicalVAE, dataset: Dataset, config: TrainConfig
+) -> dict[str, list[float]]:
     """Return for each scheme the variance of every layer's gradient at one model, mean over replicas and images."""
     device = str(model.prior.device)
     generator = seeded_generator(config.seed, "layer variances", device=device)
@@ -115,7 +144,9 @@ def layer_variances(model: HierarchicalVAE, dataset: Dataset, config: TrainConfi
     x = images.expand(model.replicas, -1, -1)
     found = {}
     for name, count, scheme in LAYERED:
-        estimator = as_estimator(name, count // len(config.layers) if scheme == "separate" else count)
+        estimator = as_estimator(
+            name, count // len(config.layers) if scheme == "separate" else count
+        )
         estimate = estimate_separately if scheme == "separate" else estimate_chains
         sums: list[Tensor] = []
         squares: list[Tensor] = []
@@ -125,7 +156,9 @@ def layer_variances(model: HierarchicalVAE, dataset: Dataset, config: TrainConfi
             flat = [(grad.sum(0) if grad.ndim > x.ndim else grad).double() for grad in grads]
             sums = [a + b for a, b in zip(sums, flat, strict=True)] if sums else flat
             squares = (
-                [a + b.square() for a, b in zip(squares, flat, strict=True)] if squares else [f.square() for f in flat]
+                [a + b.square() for a, b in zip(squares, flat, strict=True)]
+                if squares
+                else [f.square() for f in flat]
             )
         found[f"{name}, {scheme}"] = [
             float(f"{((b - a * a / DRAWS) / (DRAWS - 1)).sum(-1).mean().item():.5g}")
@@ -140,11 +173,13 @@ def train(args: argparse.Namespace) -> None:
         wanted = dict(configurations(args, network))
         for together in results.packs(results.missing(list(wanted)), network, described):
             rows = run_pack(together, dataset, args.device)
-            results.add([row | {"budget": wanted[one]} for row, one in zip(rows, together, strict=True)])
+            results.add(
+                [row | {"budget": wanted[one]} for row, one in zip(rows, together, strict=True)]
+            )
 
 
 def described(config: TrainConfig) -> str:
-    return f"{config.estimator} n = {config.num_samples} rate {config.learning_rate:g}"
+    return f"{config.label} n = {config.num_samples} rate {config.learning_rate:g}"
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:
@@ -152,7 +187,9 @@ def best_rows(rows: Sequence[Row]) -> list[Row]:
     found: dict[object, Row] = {}
     for row in rows:
         key = (row["network"], row["budget"], row["estimator"], row["layer_samples"])
-        if None not in row["valid"] and (key not in found or mean(row["valid"]) > mean(found[key]["valid"])):
+        if None not in row["valid"] and (
+            key not in found or mean(row["valid"]) > mean(found[key]["valid"])
+        ):
             found[key] = row
     return list(found.values())
 
@@ -167,19 +204,32 @@ def show(args: argparse.Namespace) -> None:
         print("|---|--:|--:|--:|--:|--:|")
         mine = [row for row in best if (row["network"], row["budget"]) == (network, budget)]
         for row in sorted(mine, key=lambda row: -mean(row["test"][str(BOUND)])):
-            cells = [f"{mean(row['test'][k]):.2f} ± {stdev(row['test'][k]):.2f}" for k in ("1", str(BOUND))]
+            cells = [
+                f"{mean(row['test'][k]):.2f} ± {stdev(row['test'][k]):.2f}"
+                for k in ("1", str(BOUND))
+            ]
             scheme = [row["layer_samples"]] if row["layers"] else []
-            name = ", ".join([row["estimator"], *([row["remark"]] if "remark" in row else []), *scheme])
+            name = ", ".join(
+                [row["estimator"], *([row["remark"]] if "remark" in row else []), *scheme]
+            )
             work = f"{row['evaluations']} | {row['derivatives']} | {row['learning_rate']:g}"
             print(f"| {name} | {work} | {' | '.join(cells)} |")
     for row in best:
         if "variance" in row:
             unit = row["variance"]["loorf, chains"]
             print(f"\nvariance / loorf chains' at {row['network']} models of {row['estimator']}\n")
-            print("| estimator | " + " | ".join(f"layer {layer + 1}" for layer in range(len(unit))) + " |")
+            print(
+                "| estimator | "
+                + " | ".join(f"layer {layer + 1}" for layer in range(len(unit)))
+                + " |"
+            )
             print("|---|" + "--:|" * len(unit))
             for name, found in row["variance"].items():
-                print(f"| {name} | " + " | ".join(f"{a / b:.3f}" for a, b in zip(found, unit, strict=True)) + " |")
+                print(
+                    f"| {name} | "
+                    + " | ".join(f"{a / b:.3f}" for a, b in zip(found, unit, strict=True))
+                    + " |"
+                )
 
 
 def main() -> None:

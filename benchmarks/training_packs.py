@@ -29,13 +29,17 @@ Row: TypeAlias = dict[str, Any]
 
 def parser_of(description: str | None, phases: Sequence[str]) -> argparse.ArgumentParser:
     """Return a parser of what all of these benchmarks are asked."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("phase", choices=phases)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--networks", nargs="+", default=["linear", "nonlinear"])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="medium")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no pack after this long")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="begin no pack after this long"
+    )
     return parser
 
 
@@ -49,7 +53,9 @@ class Results:
 
     def __init__(self, args: argparse.Namespace, key: Sequence[str]) -> None:
         self.path, self.key = args.output, key
-        self.content: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {"rows": []}
+        self.content: dict[str, Any] = (
+            json.loads(self.path.read_text()) if self.path.exists() else {"rows": []}
+        )
         self.content |= {"command": " ".join(["python", *sys.argv]), "torch": torch.__version__}
         self.content |= {"precision": args.precision, "commit": os.environ.get("ARMS_COMMIT", "")}
         if args.device.startswith("cuda"):
@@ -59,7 +65,9 @@ class Results:
     def missing(self, configs: Iterator[TrainConfig] | Sequence[TrainConfig]) -> list[TrainConfig]:
         """Return the configurations that have no row yet."""
         done = {tuple(_hashable(row[name]) for name in self.key) for row in self.content["rows"]}
-        return [one for one in configs if tuple(getattr(one, name) for name in self.key) not in done]
+        return [
+            one for one in configs if tuple(field_of(one, name) for name in self.key) not in done
+        ]
 
     def packs(
         self, configs: Sequence[TrainConfig], title: str, described: Callable[[TrainConfig], str]
@@ -77,10 +85,19 @@ class Results:
         """Write rows to the file, in place of those that have the same fields `replacing`, if any are named."""
         if replacing:
             replaced = {tuple(row[name] for name in replacing) for row in rows}
-            kept = [row for row in self.content["rows"] if tuple(row[name] for name in replacing) not in replaced]
+            kept = [
+                row
+                for row in self.content["rows"]
+                if tuple(row[name] for name in replacing) not in replaced
+            ]
             self.content["rows"] = kept
         self.content["rows"] += rows
         self.path.write_text(json.dumps(self.content))
+
+
+def field_of(config: TrainConfig, name: str) -> Any:
+    """Return a field of a configuration as rows hold it: unfolded estimators are told by their label."""
+    return config.label if name == "estimator" else getattr(config, name)
 
 
 def _hashable(value: object) -> object:
@@ -107,11 +124,15 @@ def train_pack(
     """
     start, seconds, steps = perf_counter(), 0.0, configs[0].steps
     trainer = ensemble_trainer(configs, datasets, device)
-    engine, asked = Engine(trainer), trainer.estimator
+    engine, asked = Engine(trainer), trainer.estimator.design.needs
     share = len(configs[0].layers) if configs[0].layer_samples == "separate" else 1
     rows: list[Row] = [
-        {name: getattr(config, name) for name in key}
-        | {"evaluations": (asked.evaluations or 0) * share, "derivatives": asked.derivatives, "curve": []}
+        {name: field_of(config, name) for name in key}
+        | {
+            "evaluations": (asked.evaluations or 0) * share,
+            "derivatives": asked.derivatives,
+            "curve": [],
+        }
         for config in configs
     ]
     for look in range(looks):
@@ -128,7 +149,9 @@ def train_pack(
         row["us per step of the pack"] = round(1e6 * seconds / (steps - steps // looks), 1)
         row["replicas of the pack"] = len(configs) * configs[0].replicas
     per_step = rows[0]["us per step of the pack"]
-    print(f"  {len(rows)} runs, {per_step} us a step, all {perf_counter() - start:.0f} s", flush=True)
+    print(
+        f"  {len(rows)} runs, {per_step} us a step, all {perf_counter() - start:.0f} s", flush=True
+    )
     del engine, trainer
     free_memory()
     return rows

@@ -22,22 +22,32 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trained_models import IMAGES, Known, LogWeights, configured, quotient, rounded, trained, variance, write
+from trained_models import (
+    IMAGES,
+    Known,
+    LogWeights,
+    configured,
+    quotient,
+    rounded,
+    trained,
+    variance,
+    write,
+)
 
 import arms
 from arms.bench.config import run_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.bench.runs.memory import keep_freed_memory
-from arms.checks.variance import largest_within
+from arms.estimators import num_samples_of
 
 UNBIASED = [
-    "loorf", "arm", "disarm", "arms-d", "arms-n", "arms-s", "arms-s-taylor", "double-cv", "rebar", "midpoint-single",
-    "midpoint", "repaired",
+    "loorf", "arm", "disarm", "arms-dirichlet", "arms-gaussian", "arms", "arms-taylor", "double-cv", "rebar",
+    "midpoint-single", "midpoint", "cross-paired",
 ]  # fmt: skip
 BIASED = list(arms.BIASED_ESTIMATORS)
 NOTES = {
     "rebar": "untrained: temperature and coefficient as they begin",
-    "repaired": "needs at least 4 evaluations",
+    "cross-paired": "needs at least 4 evaluations",
     "relax": "left out: its control variate must be trained for each model",
     "rodeo": "left out: its control variate must be trained for each model",
 }
@@ -63,9 +73,10 @@ class Problem(LogWeights):
         in training.
         """
         at_once = self.logits.expand(GROUPS, -1, -1)
-        with torch.no_grad():  # so that parameters of an estimator's own do not ask for a second derivative
+        with torch.no_grad():  # so that parameters of an estimator ask for no second derivative
             calls = [
-                estimator(self.objective, at_once, self.generator, validate=False).grad for _ in range(draws // GROUPS)
+                estimator(self.objective, at_once, self.generator, validate=False).grad
+                for _ in range(draws // GROUPS)
             ]
         return torch.cat(calls)
 
@@ -76,7 +87,10 @@ def relative_bias(estimates: Tensor, references: Tensor) -> Known:
     The squared norm of a mean is too large by the variance of that mean. The products of means of different groups are
     not, and they replace it in numerator and denominator.
     """
-    mine, theirs = (draws.unflatten(0, (GROUPS, -1)).mean(1).double().flatten(1) for draws in (estimates, references))
+    mine, theirs = (
+        draws.unflatten(0, (GROUPS, -1)).mean(1).double().flatten(1)
+        for draws in (estimates, references)
+    )
 
     def without(group: int | None) -> float:
         kept = torch.arange(GROUPS) != (-1 if group is None else group)
@@ -99,23 +113,27 @@ def contenders() -> Iterator[tuple[int, str, arms.Estimator]]:
     """Yield every estimator with the most samples that each budget allows, where it allows any."""
     for budget, name in product(BUDGETS, [*UNBIASED, *BIASED]):
         try:
-            yield budget, name, largest_within(name, budget)
+            yield budget, name, arms.as_estimator(name, evaluations=budget)
         except ValueError:
             continue
 
 
 def measure(problem: Problem, draws: int, reference_draws: int) -> list[Row]:
     """Return the rows of one model."""
-    references = problem.draw(largest_within(REFERENCE, max(BUDGETS)), reference_draws)
+    references = problem.draw(
+        arms.as_estimator(REFERENCE, evaluations=max(BUDGETS)), reference_draws
+    )
     baselines: dict[int, Known] = {}
     biases: dict[str, Known] = {}
     rows = []
     # The largest budget first: the bias is known best from there.
     for budget, name, estimator in sorted(contenders(), key=lambda contender: -contender[0]):
-        count = estimator.evaluations
+        count = estimator.design.needs.evaluations
         assert count is not None
         if count not in baselines:
-            baselines[count] = variance(problem.draw(arms.as_estimator("loorf", count), reference_draws))
+            baselines[count] = variance(
+                problem.draw(arms.as_estimator("loorf", count), reference_draws)
+            )
         if name == "loorf":
             ratio = Known(1.0, 0.0)
         else:
@@ -126,8 +144,8 @@ def measure(problem: Problem, draws: int, reference_draws: int) -> list[Row]:
         bias = biases.get(name)
         rows.append(
             {
-                "budget": budget, "estimator": name, "n": estimator.num_samples, "evaluations": count,
-                "derivatives": estimator.derivatives, "unbiased": estimator.unbiased,
+                "budget": budget, "estimator": name, "n": num_samples_of(estimator), "evaluations": count,
+                "derivatives": estimator.design.needs.derivatives, "unbiased": estimator.unbiased,
                 "ratio": rounded(ratio.value), "ratio_error": rounded(ratio.error),
                 "bias": rounded(bias.value) if bias else None, "bias_error": rounded(bias.error) if bias else None,
             }
@@ -143,14 +161,22 @@ def shown(ratio: float) -> str:
 def table(rows: Sequence[Row], names: Sequence[str], cell: Callable[[Row], str]) -> list[str]:
     """Return a markdown table with a line for each estimator and a column for each model."""
     models = list(product(HIDDEN_WIDTHS, STEPS))
-    heads = [f"{network[0].upper()}{'0' if steps == 1 else f'{steps // 1000}k'}" for network, steps in models]
-    lines = [f"| estimator | evaluations | derivatives | {' | '.join(heads)} |", "|---|" + "--:|" * (2 + len(heads))]
+    heads = [
+        f"{network[0].upper()}{'0' if steps == 1 else f'{steps // 1000}k'}"
+        for network, steps in models
+    ]
+    lines = [
+        f"| estimator | evaluations | derivatives | {' | '.join(heads)} |",
+        "|---|" + "--:|" * (2 + len(heads)),
+    ]
     for name in names:
         mine = {(row["network"], row["steps"]): row for row in rows if row["estimator"] == name}
         if mine:
             first = next(iter(mine.values()))
             cells = [cell(mine[model]) if model in mine else "" for model in models]
-            lines.append(f"| {name} | {first['evaluations']} | {first['derivatives']} | {' | '.join(cells)} |")
+            lines.append(
+                f"| {name} | {first['evaluations']} | {first['derivatives']} | {' | '.join(cells)} |"
+            )
     return lines
 
 
@@ -161,7 +187,11 @@ def markdown(result: dict[str, Any]) -> str:
         rows = [row for row in result["rows"] if row["budget"] == budget and row["unbiased"]]
 
         def cell(row: Row, rows: Sequence[Row] = rows) -> str:
-            peers = [other for other in rows if (other["network"], other["steps"]) == (row["network"], row["steps"])]
+            peers = [
+                other
+                for other in rows
+                if (other["network"], other["steps"]) == (row["network"], row["steps"])
+            ]
             text = shown(row["ratio"])
             return f"**{text}**" if row["ratio"] == min(other["ratio"] for other in peers) else text
 
@@ -169,8 +199,14 @@ def markdown(result: dict[str, Any]) -> str:
         lines += [*table(rows, UNBIASED, cell), ""]
     rows = [row for row in result["rows"] if not row["unbiased"]]
     middle = [row for row in rows if row["budget"] == BUDGETS[1]]
-    lines += ["Biased estimators: |E g - gradient| / |gradient|, whatever the number of samples", ""]
-    lines += [*table(middle, BIASED, lambda row: f"{row['bias']:.3f} ± {row['bias_error']:.3f}"), ""]
+    lines += [
+        "Biased estimators: |E g - gradient| / |gradient|, whatever the number of samples",
+        "",
+    ]
+    lines += [
+        *table(middle, BIASED, lambda row: f"{row['bias']:.3f} ± {row['bias_error']:.3f}"),
+        "",
+    ]
     lines += [f"Biased estimators: variance / LOORF's, at {BUDGETS[1]} evaluations", ""]
     lines += table(middle, BIASED, lambda row: shown(row["ratio"]))
     return "\n".join(lines)
@@ -191,7 +227,8 @@ def plot(result: dict[str, Any]) -> None:
         rows = [
             row
             for row in result["rows"]
-            if (row["network"], row["steps"], row["budget"]) == (network, STEPS[-1], BUDGETS[1]) and row["unbiased"]
+            if (row["network"], row["steps"], row["budget"]) == (network, STEPS[-1], BUDGETS[1])
+            and row["unbiased"]
         ]
         rows.sort(key=lambda row: -row["ratio"])
         for height, row in enumerate(rows):
@@ -205,7 +242,11 @@ def plot(result: dict[str, Any]) -> None:
                 va="center", fontsize=7, color="#404040",
             )  # fmt: skip
         axis.axvline(1.0, color="#808080", linewidth=0.8, zorder=0)
-        axis.set_yticks(range(len(rows)), [f"{row['estimator']} ({row['evaluations']})" for row in rows], fontsize=8)
+        axis.set_yticks(
+            range(len(rows)),
+            [f"{row['estimator']} ({row['evaluations']})" for row in rows],
+            fontsize=8,
+        )
         axis.set_xscale("log")
         axis.margins(x=0.12)
         axis.xaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]))
@@ -220,13 +261,23 @@ def plot(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/variance"), help="folder of the trained models")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/variance"), help="folder of the trained models"
+    )
     parser.add_argument("--draws", type=int, default=800)
-    parser.add_argument("--reference-draws", type=int, default=2000, help="of the gradient, and of LOORF's variance")
+    parser.add_argument(
+        "--reference-draws", type=int, default=2000, help="of the gradient, and of LOORF's variance"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--plot", action="store_true", help="draw the figure of the results that are there")
-    parser.add_argument("--markdown", action="store_true", help="print the tables of the results that are there")
+    parser.add_argument(
+        "--plot", action="store_true", help="draw the figure of the results that are there"
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the tables of the results that are there"
+    )
     options = parser.parse_args()
     if options.plot or options.markdown:
         result = json.loads(options.output.read_text())
@@ -237,20 +288,26 @@ def main() -> None:
         return
     for count in (options.draws, options.reference_draws):
         if count < 2 * GROUPS or count % GROUPS:
-            parser.error(f"draws must be a multiple of {GROUPS}, and at least two of it, got {count}")
+            parser.error(
+                f"draws must be a multiple of {GROUPS}, and at least two of it, got {count}"
+            )
     keep_freed_memory()
     result = {
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
         "draws": options.draws, "reference_draws": options.reference_draws, "notes": NOTES, "models": [], "rows": [],
     }  # fmt: skip
     for network, steps in product(HIDDEN_WIDTHS, STEPS):
-        config = configured(network, steps, "arms-s")
+        config = configured(network, steps, "arms")
         model, images = trained(config, options.runs)
         result["models"].append({"network": network, "steps": steps, "run": run_name(config)})
         print(network, steps, flush=True)
-        for row in measure(Problem(model, images, seed=steps), options.draws, options.reference_draws):
+        for row in measure(
+            Problem(model, images, seed=steps), options.draws, options.reference_draws
+        ):
             result["rows"].append({"network": network, "steps": steps} | row)
-            bias = "" if row["bias"] is None else f"  bias {row['bias']:.3f} ± {row['bias_error']:.3f}"
+            bias = (
+                "" if row["bias"] is None else f"  bias {row['bias']:.3f} ± {row['bias_error']:.3f}"
+            )
             print(
                 f"  {row['budget']:>2} {row['estimator']:<16}{row['ratio']:8.4f} ± {row['ratio_error']:.4f}{bias}",
                 flush=True,

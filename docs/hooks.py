@@ -22,8 +22,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what is generated, and the files of the repository that pages link to."""
-    made = {**pages.estimator_pages(), **pages.coupling_pages(), **pages.api_pages(), "changelog.md": pages.changelog()}
-    made |= repository.copies({file.src_uri: file.content_string for file in files.documentation_pages()} | made)
+    made = {
+        **pages.estimator_pages(),
+        **pages.coupling_pages(),
+        **pages.api_pages(),
+        "changelog.md": pages.changelog(),
+    }
+    made |= repository.copies(
+        {file.src_uri: file.content_string for file in files.documentation_pages()} | made
+    )
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
     return files
@@ -38,7 +45,9 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
     """Turn formulas into MathML, and colour differences by their standard errors."""
     if page.file.src_uri == "reproduced.md":
         html = colours.coloured(html)
-    html = re.sub(r"(?<=\d) ([±/]) (?=\d)", r"&nbsp;\1&nbsp;", html)  # numbers that belong together stay on one line
+    html = re.sub(
+        r"(?<=\d) ([±/]) (?=\d)", r"&nbsp;\1&nbsp;", html
+    )  # numbers that belong together stay on one line
     return mathematics.as_mathml(html)
 
 

@@ -14,7 +14,9 @@ import torch
 
 import arms
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("--rounds", type=int, default=1500)
 options = parser.parse_args()
 
@@ -26,7 +28,9 @@ member = np.eye(BRANDS)[brand]  # [adverts, brands]
 
 def worth(pages: np.ndarray) -> np.ndarray:
     """What pages `[..., adverts]` earn on average: for a brand the root of its appeal; each beyond the slots costs."""
-    earned: np.ndarray = np.sqrt((pages * appeal) @ member).sum(-1) - np.maximum(pages.sum(-1) - SLOTS, 0)
+    earned: np.ndarray = np.sqrt((pages * appeal) @ member).sum(-1) - np.maximum(
+        pages.sum(-1) - SLOTS, 0
+    )
     return earned
 
 
@@ -57,7 +61,11 @@ def learn(estimator: str) -> tuple[list[float], np.ndarray]:
 
 print(f"known and greedy: {worth(greedy()):.2f};  the {SLOTS} most appealing: ", end="")
 print(f"{worth((np.argsort(np.argsort(-appeal)) < SLOTS).astype(float)):.2f}")
-print(f"{'worth of pages shown':22}" + "".join(f"{tenth:>4}0 %" for tenth in range(1, 11)) + "   in the end")
-for name in ("reinforce", "loorf", "arms-s"):
+print(
+    f"{'worth of pages shown':22}"
+    + "".join(f"{tenth:>4}0 %" for tenth in range(1, 11))
+    + "   in the end"
+)
+for name in ("reinforce", "loorf", "arms"):
     tenths, page = learn(name)
     print(f"{name:22}" + "".join(f"{value:7.2f}" for value in tenths) + f"{worth(page):13.2f}")

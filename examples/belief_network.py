@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 import arms
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("--steps", type=int, default=1000)
 options = parser.parse_args()
 digits = (torch.from_numpy(load_digits().data).float() / 16 > 0.5).float()
@@ -19,14 +21,18 @@ train, test = digits[:1500], digits[1500:]
 
 
 def log_prob(b: Tensor, logits: Tensor) -> Tensor:
-    return arms.Bernoulli(logits).log_prob(b)
+    return arms.Bits(logits).log_prob(b)
 
 
 class BeliefNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.up1, self.up2 = nn.Linear(64, 50), nn.Linear(50, 20)
-        self.down1, self.down2, self.top = nn.Linear(50, 64), nn.Linear(20, 50), nn.Parameter(torch.zeros(20))
+        self.down1, self.down2, self.top = (
+            nn.Linear(50, 64),
+            nn.Linear(20, 50),
+            nn.Parameter(torch.zeros(20)),
+        )
 
     def forward(self, x: Tensor, estimator: str, num_samples: int, by_layer: bool) -> Tensor:
         """Return the ELBO `[batch]`, with the gradient of both layers."""
@@ -54,6 +60,11 @@ def fit(estimator: str, by_layer: bool) -> float:
 
 
 print(f"{'first layer':14}{'terms':22}{'test ELBO, nats':>16}")
-for estimator, by_layer in (("reinforce", False), ("loorf", False), ("loorf", True), ("arms-s", True)):
+for estimator, by_layer in (
+    ("reinforce", False),
+    ("loorf", False),
+    ("loorf", True),
+    ("arms", True),
+):
     terms = "one for each layer" if by_layer else "the whole objective"
     print(f"{estimator:14}{terms:22}{fit(estimator, by_layer):16.2f}")

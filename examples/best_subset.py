@@ -14,20 +14,28 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from arms.sklearn import SubsetSelector
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("--size", type=int, default=10)
 parser.add_argument("--steps", type=int, default=300)
 options = parser.parse_args()
 
 measured = load_diabetes()
-products = make_pipeline(StandardScaler(), PolynomialFeatures(2, include_bias=False), StandardScaler())
+products = make_pipeline(
+    StandardScaler(), PolynomialFeatures(2, include_bias=False), StandardScaler()
+)
 X = products.fit_transform(measured.data)
 names = products.get_feature_names_out(measured.feature_names)
 keep = names != "sex^2"  # the square of a binary column says nothing new
 X, names = X[:, keep], names[keep]
-train_X, test_X, train_y, test_y = train_test_split(X, measured.target, test_size=0.3, random_state=0)
+train_X, test_X, train_y, test_y = train_test_split(
+    X, measured.target, test_size=0.3, random_state=0
+)
 
-selector = SubsetSelector(options.size, max_iter=options.steps, random_state=0).fit(train_X, train_y)
+selector = SubsetSelector(options.size, max_iter=options.steps, random_state=0).fit(
+    train_X, train_y
+)
 everything = LinearRegression().fit(train_X, train_y)
 
 _, _, path = lars_path(train_X, train_y - train_y.mean(), method="lasso", max_iter=4 * options.size)
@@ -45,6 +53,8 @@ for title, model, columns in (
     train, test = model.score(train_X[:, columns], train_y), model.score(test_X[:, columns], test_y)
     print(f"{title:24}{count:9}{train:10.3f}{test:9.3f}")
 
-print("\nselected, with coefficients of standardised columns and what the search made of their probability:")
+print(
+    "\nselected, with coefficients of standardised columns and what the search made of their probability:"
+)
 for j in selector.get_support(indices=True):
     print(f"  {names[j]:8} {selector.coef_[j]:+8.2f}  {selector.probabilities_[j]:.2f}")

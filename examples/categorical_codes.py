@@ -1,7 +1,7 @@
 """Categorical codes: a digit as 6 symbols of an alphabet of 16, sent through a channel that may change them.
 
 The receiver's network gets the indices that arrive: nothing about the channel can be differentiated, and an
-`arms.Categorical` hands the objective indices.
+`arms.Indices` hands the objective indices.
 
     python examples/categorical_codes.py
 """
@@ -14,9 +14,13 @@ from torch import Tensor, nn
 
 import arms
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("--steps", type=int, default=1500)
-parser.add_argument("--noise", type=float, default=0.1, help="how often a symbol arrives as another")
+parser.add_argument(
+    "--noise", type=float, default=0.1, help="how often a symbol arrives as another"
+)
 options = parser.parse_args()
 
 images = torch.from_numpy(load_digits().data).float() / 16
@@ -41,13 +45,22 @@ def fit(estimator: str) -> tuple[float, list[list[int]]]:
         logits: Tensor = receiver(symbols(code + ALPHABET * torch.arange(SYMBOLS)).sum(-2))
         return logits
 
-    optimizer = torch.optim.Adam([*sender.parameters(), *symbols.parameters(), *receiver.parameters()], lr=3e-3)
+    optimizer = torch.optim.Adam(
+        [*sender.parameters(), *symbols.parameters(), *receiver.parameters()], lr=3e-3
+    )
     for _ in range(options.steps):
         rows = torch.randint(1400, (64,))
-        codes = arms.Categorical(sender(images[rows]).view(64, SYMBOLS, ALPHABET))
+        codes = arms.Indices(sender(images[rows]).view(64, SYMBOLS, ALPHABET))
 
-        def log_likelihood(code: Tensor, right: Tensor = labels[rows]) -> Tensor:  # [n, 64, symbols] -> [n, 64]
-            return read(channel(code)).log_softmax(-1).gather(-1, right.expand(len(code), 64).unsqueeze(-1)).squeeze(-1)
+        def log_likelihood(
+            code: Tensor, right: Tensor = labels[rows]
+        ) -> Tensor:  # [n, 64, symbols] -> [n, 64]
+            return (
+                read(channel(code))
+                .log_softmax(-1)
+                .gather(-1, right.expand(len(code), 64).unsqueeze(-1))
+                .squeeze(-1)
+            )
 
         value = arms.expectation(log_likelihood, codes, estimator, 8)
         optimizer.zero_grad()
@@ -59,7 +72,7 @@ def fit(estimator: str) -> tuple[float, list[list[int]]]:
         return accuracy, [sent[test][labels[test] == digit][0].tolist() for digit in range(10)]
 
 
-for estimator in ("reinforce", "loorf", "arms-s"):
+for estimator in ("reinforce", "loorf", "arms"):
     accuracy, words = fit(estimator)
     print(f"{estimator:10} test accuracy after the channel: {accuracy:.3f}")
 print("a digit and its word, by the last:")

@@ -12,7 +12,9 @@ from torch.distributions import Bernoulli
 
 import arms
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("--steps", type=int, default=1500)
 parser.add_argument("--estimator", default="midpoint", help="any of `arms estimators`")
 options = parser.parse_args()
@@ -33,7 +35,7 @@ def elbo(x: Tensor, estimator: str, num_samples: int) -> Tensor:
     def log_weight(b: Tensor) -> Tensor:  # [n, batch, 40] -> [n, batch]
         pixels: Tensor = Bernoulli(logits=decoder(b), validate_args=False).log_prob(x).sum(-1)
         # log q is detached: its score has mean zero, and would be nothing but noise.
-        divergence = arms.Bernoulli(logits.detach()).log_prob(b) - arms.Bernoulli(prior).log_prob(b)
+        divergence = arms.Bits(logits.detach()).log_prob(b) - arms.Bits(prior).log_prob(b)
         return pixels - divergence
 
     return arms.expectation(log_weight, logits, estimator, num_samples)
@@ -53,4 +55,9 @@ with torch.no_grad():
     print(f"test ELBO: {elbo(test, 'loorf', 100).mean().item():.2f} nats")
     made = decoder(prior.sigmoid().expand(6, 40).bernoulli()).sigmoid()
 for row in range(8):  # six images that the model has made up
-    print("   ".join("".join(" .:*#"[int(4.99 * grey)] * 2 for grey in one.view(8, 8)[row].tolist()) for one in made))
+    print(
+        "   ".join(
+            "".join(" .:*#"[int(4.99 * grey)] * 2 for grey in one.view(8, 8)[row].tolist())
+            for one in made
+        )
+    )

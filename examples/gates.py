@@ -1,12 +1,12 @@
 """Hard gates: how few of 64 pixels and 100 hidden units does a classifier of digits need?
 
-Every pixel and every unit has a gate b ~ Bernoulli(sigmoid(logits)); the objective is the classifier's log-likelihood
-minus a price for each open gate. Trained by unbiased estimators, and by the two biased ones that are usual for gates;
-then for each the likeliest 15 pixels and 15 units stay and the weights are fitted to them once more, so that
-accuracies are compared at equal sparsity.
+Every pixel and every unit has a gate b ~ Bernoulli(sigmoid(logits)). The objective is the
+classifier's log-likelihood minus a price for each open gate. After training, the 15 likeliest
+pixels and units are kept, and the weights are fitted to them once more, so that accuracies are
+compared at equal sparsity. Some of the estimators are unbiased, others are usual for gates.
 
     python examples/gates.py
-    python examples/gates.py --seeds 5 --output examples/results/gates.json   # what docs/examples/gates.md has
+    python examples/gates.py --seeds 5 --output examples/results/gates.json
 """
 
 import argparse
@@ -21,15 +21,16 @@ from torch import Tensor, nn
 import arms
 
 PIXELS, UNITS, KEPT = 64, 100, 15
-ESTIMATORS = ("midpoint", "arms-s", "loorf", "st", "st-sigmoid", "concrete")
+ESTIMATORS = ("midpoint", "arms", "loorf", "st", "st-sigmoid", "gumbel-softmax")
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--seeds", type=int, default=1)
 parser.add_argument("--price", type=float, default=0.02, help="of an open gate, in nats per image")
 parser.add_argument("--output", type=Path)
 options = parser.parse_args()
-images, labels = torch.from_numpy(load_digits().data).float() / 16, torch.from_numpy(load_digits().target)
+digits = load_digits()
+images, labels = torch.from_numpy(digits.data).float() / 16, torch.from_numpy(digits.target)
 
 
 def fit(estimator: str, seed: int) -> tuple[float, float]:
@@ -45,8 +46,8 @@ def fit(estimator: str, seed: int) -> tuple[float, float]:
         scores: Tensor = second(torch.relu(first(x * pixels)) * units)
         return scores.log_softmax(-1)
 
-    weights = [*first.parameters(), *second.parameters()]
-    optimizer = torch.optim.Adam([{"params": weights, "lr": 3e-3}, {"params": [logits], "lr": 3e-2}])
+    weights = {"params": [*first.parameters(), *second.parameters()], "lr": 3e-3}
+    optimizer = torch.optim.Adam([weights, {"params": [logits], "lr": 3e-2}])
     kept = torch.zeros(PIXELS + UNITS)
     for step in range(options.steps * 3 // 2):
         rows = train[torch.randint(len(train), (50,))]
@@ -57,9 +58,12 @@ def fit(estimator: str, seed: int) -> tuple[float, float]:
             return likelihood - float(options.price) * b.sum(-1)
 
         if step == options.steps:  # the gates are chosen: the rest is for the weights
-            kept = torch.cat([part >= part.topk(KEPT).values[-1] for part in logits.split([PIXELS, UNITS])]).float()
-        chosen = step >= options.steps
-        value = objective(kept.unsqueeze(0)) if chosen else arms.expectation(objective, logits, estimator, 8)
+            parts = logits.split([PIXELS, UNITS])
+            kept = torch.cat([part >= part.topk(KEPT).values[-1] for part in parts]).float()
+        if step < options.steps:
+            value = arms.expectation(objective, logits, estimator, 8)
+        else:
+            value = objective(kept.unsqueeze(0))
         optimizer.zero_grad()
         (-value.mean()).backward()
         optimizer.step()
@@ -68,14 +72,14 @@ def fit(estimator: str, seed: int) -> tuple[float, float]:
 
 
 rows = []
-print(f"{'estimator':12}{'accuracy with 15 + 15 gates':>30}{'gates left open':>18}")
+print(f"{'estimator':15}{'accuracy with 15 + 15 gates':>30}{'gates left open':>18}")
 for name in ESTIMATORS:
     found = torch.tensor([fit(name, seed) for seed in range(options.seeds)])
-    (accuracy, gates), spread = found.mean(0).tolist(), found[:, 0].std(correction=0).item()
-    rows.append({"estimator": name, "accuracy": round(accuracy, 4), "std": round(spread, 4), "open": round(gates, 1)})
-    print(f"{name:12}{accuracy:22.3f} ± {spread:.3f}{gates:18.1f}")
+    (accuracy, gates), std = found.mean(0).tolist(), found[:, 0].std(correction=0).item()
+    shown = {"accuracy": round(accuracy, 4), "std": round(std, 4), "open": round(gates, 1)}
+    rows.append({"estimator": name, **shown})
+    print(f"{name:15}{accuracy:22.3f} ± {std:.3f}{gates:18.1f}")
 if options.output:
     lines = ",\n  ".join(map(json.dumps, rows))
-    options.output.write_text(
-        f'{{\n "command": "python {" ".join(sys.argv)}",\n "seeds": {options.seeds},\n "rows": [\n  {lines}\n ]\n}}\n'
-    )
+    head = f'"command": "python {" ".join(sys.argv)}",\n "seeds": {options.seeds}'
+    options.output.write_text(f'{{\n {head},\n "rows": [\n  {lines}\n ]\n}}\n')

@@ -13,7 +13,11 @@ def make_bare_environment(home: Path) -> Path:
     (site,) = home.glob("lib/python*/site-packages")
     for name in _requirements("numpy", _requirements("torch", set())):
         distribution = importlib.metadata.distribution(name)
-        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+        for top in {
+            file.parts[0]
+            for file in distribution.files or []
+            if file.parts[0] not in ("..", "__pycache__")
+        }:
             source, target = Path(str(distribution.locate_file(top))), site / top
             if source.exists() and not target.exists():
                 os.symlink(source, target)

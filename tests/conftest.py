@@ -18,12 +18,14 @@ for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "T
     os.environ.pop(name, None)
 os.environ["PYTHONIOENCODING"] = "utf-8"
 if locale.getencoding().lower() != "utf-8":
-    locale.setlocale(locale.LC_CTYPE, "C.UTF-8")  # the encoding of text files that tests read and write
+    # The encoding of text files that tests read and write.
+    locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its interpreter runs the kernels on a CPU
+    # Before Triton is imported: its interpreter runs the kernels on a CPU.
+    os.environ["TRITON_INTERPRET"] = "1"
 
-# Two test processes on two cores; more threads each would only fight. Examples are the same in every run.
+# Two test processes share two cores, so each has one thread. Examples are the same in every run.
 torch.set_num_threads(1)
 settings.register_profile("arms", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("arms")
@@ -31,7 +33,9 @@ settings.load_profile("arms")
 
 def pytest_configure() -> None:
     if not __debug__:
-        raise pytest.UsageError("the tests need assert statements: unset PYTHONOPTIMIZE, and run python without -O")
+        raise pytest.UsageError(
+            "the tests need assert statements: unset PYTHONOPTIMIZE, and run python without -O"
+        )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -42,7 +46,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """
     if item.get_closest_marker("signals") is None:
         return (yield)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    before = (
+        signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.signal(signal.SIGTERM, signal.SIG_DFL),
+    )
     try:
         return (yield)
     finally:
@@ -52,7 +59,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(autouse=True)
 def _forget_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Forget the modules that a test has imported from its folder: the next test may have one of the same name."""
+    """Forget the modules that a test has imported from its folder.
+
+    The next test may have one with the same name.
+    """
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
@@ -78,7 +88,7 @@ def digits(all_digits: Dataset) -> Dataset:
 def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
     """Run a command in an empty folder; return its exit code, and what it said.
 
-    In this process, which is quicker by the import of torch; that of a real one is the same function.
+    The command runs in this process, which saves importing torch again.
     """
     from arms.bench.cli import main  # needs packages that the library's own tests do without
 

@@ -1,4 +1,4 @@
-"""The one list of estimators, each with a latent and a target: it drives every generic test."""
+"""The list of estimators, each with a kind of latent, that drives every generic test."""
 
 from dataclasses import dataclass, replace
 
@@ -8,46 +8,37 @@ from torch import Tensor, nn
 from arms import (
     ARM,
     ARMS,
-    ARTS,
     LOORF,
     REBAR,
     RELAX,
     RODEO,
     VIMCO,
-    ARMSTaylor,
-    Bernoulli,
-    Concrete,
-    Coupling,
-    Dirichlet,
+    Bits,
     DisARM,
+    DisARMOnBound,
     DoubleCV,
     Estimator,
     Exact,
     ExtraSample,
     GappedStraightThrough,
-    Gaussian,
-    GumbelStraightThrough,
-    Independent,
+    GumbelSoftmax,
+    Joint,
     Latent,
     Midpoint,
-    MultiSampleARMS,
-    MultiSampleDisARM,
-    MultiSampleLOORF,
-    MultiSampleMidpoint,
-    MultiSampleReinforce,
+    MidpointOnBound,
+    OnBound,
     OneHot,
     Reinforce,
     ReinMax,
     Relaxation,
-    Repaired,
-    SigmoidStraightThrough,
     Stacked,
     StraightThrough,
-    Stratified,
-    Systematic,
-    TreeDisARM,
-    Unordered,
+    Subset,
+    UnorderedSet,
+    WithTaylor,
 )
+from arms.designs import Dirichlet, Gaussian, Stratified, Systematic
+from arms.estimators.derivative.midpoint import cross_paired
 
 
 class Wave(nn.Module):
@@ -73,8 +64,8 @@ class Wild(nn.Module):
         self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
 
     def forward(self, change: Tensor, value: Tensor) -> Tensor:
-        found = torch.stack([torch.sin(change + value), torch.tanh(change * value) + 0.1 * change.square()], -1)
-        return self.scale.to(found) * found
+        waves = torch.sin(change + value), torch.tanh(change * value) + 0.1 * change.square()
+        return self.scale.to(change) * torch.stack(waves, -1)
 
 
 @dataclass(frozen=True)
@@ -82,19 +73,19 @@ class Instance:
     """An estimator, and the kind of latent that it is tried on."""
 
     estimator: Estimator
-    kind: type[Latent] = Bernoulli
+    kind: type[Latent] = Bits
     name: str = ""
 
     def __str__(self) -> str:
         return f"{self.name or self.estimator}, {self.kind.__name__}"
 
     def fitted(self, width: int) -> Estimator:
-        """The estimator for a first batch axis of that length."""
+        """Return the estimator for a first batch axis of that length."""
         return fitted(self.estimator, width)
 
 
 def fitted(estimator: Estimator, width: int) -> Estimator:
-    """The estimator for a first batch axis of that length, which stacked ones share out."""
+    """Return the estimator for a first batch axis of that length, which stacked ones divide."""
     match estimator:
         case ExtraSample():
             return ExtraSample(fitted(estimator.inner, width))
@@ -106,49 +97,57 @@ def fitted(estimator: Estimator, width: int) -> Estimator:
             return estimator
 
 
+def on_bound(inner: Estimator, bound_samples: int) -> OnBound:
+    return OnBound(inner, bound_samples)
+
+
+COUPLED = (Dirichlet(), Gaussian(), Systematic())
+
 EXPECTATION = [
     *(Reinforce(n) for n in (1, 3)),
     *(LOORF(n) for n in (2, 3)),
     *(ARM(n) for n in (2, 4)),
     *(DisARM(n) for n in (2, 4)),
-    ARTS(2),
-    ARTS(2, correlation=-0.3),
-    ARTS(4, correlation=0.4),
-    ARMS(3, Independent()),
-    *(ARMS(n, coupling) for coupling in (Dirichlet(), Gaussian(), Systematic()) for n in (2, 3, 4)),
+    DisARM(2, correlation=-0.3),
+    DisARM(4, correlation=0.4),
+    *(ARMS(n, coupling) for coupling in COUPLED for n in (2, 3, 4)),
     ARMS(3, Stratified()),
-    TreeDisARM(2),
-    *(Unordered(n) for n in (2, 3)),
+    *(UnorderedSet(n) for n in (2, 3)),
     Exact(),
 ]
-SLOPES = [
+DERIVATIVES = [
     *(Midpoint(n) for n in (2, 4, 6)),
     *(Midpoint(n, pairs=1) for n in (2, 4)),
-    *(Midpoint(n, coupling) for coupling in (Dirichlet(), Gaussian(), Systematic()) for n in (2, 4)),
-    *(Midpoint(4, coupling, pairs=1) for coupling in (Dirichlet(), Gaussian(), Systematic())),
-    *(Midpoint(8, coupling) for coupling in (Independent(), Systematic())),
+    *(Midpoint(n, coupling) for coupling in COUPLED for n in (2, 4)),
+    *(Midpoint(4, coupling, pairs=1) for coupling in COUPLED),
+    *(Midpoint(8, coupling) for coupling in (None, Systematic())),
     Midpoint(4, pairs=1, own_bits=False),
-    *(Repaired(n, coupling) for coupling in (Independent(), Systematic()) for n in (4, 6)),
-    *(ARMSTaylor(n, coupling) for coupling in (Independent(), Dirichlet(), Systematic()) for n in (2, 3)),
+    *(cross_paired(n, coupling) for coupling in (None, Systematic()) for n in (4, 6)),
+    *(WithTaylor(ARMS(n, coupling)) for coupling in (Dirichlet(), Systematic()) for n in (2, 3)),
+    *(WithTaylor(LOORF(n)) for n in (2, 3)),
+    WithTaylor(DisARM(2)),
 ]
-SLOTS = [
-    *(MultiSampleDisARM(n) for n in (2, 4, 6)),
-    *(MultiSampleLOORF(k + m, bound_samples=k) for k, m in ((1, 2), (1, 3), (2, 2), (3, 3))),
+SLOTS: list[DisARMOnBound | OnBound] = [
+    *(DisARMOnBound(n) for n in (2, 4, 6)),
+    *(on_bound(LOORF(m), k) for k, m in ((1, 2), (1, 3), (2, 2), (3, 3))),
     *(
-        MultiSampleARMS(k + m, bound_samples=k, coupling=coupling)
-        for coupling in (Dirichlet(), Systematic(), Independent())
+        on_bound(ARMS(m, coupling), k)
+        for coupling in (Dirichlet(), Systematic())
         for k, m in ((1, 2), (1, 3), (2, 2), (2, 4), (3, 3))
     ),
-    *(MultiSampleARMS(k + m, bound_samples=k, coupling=Gaussian()) for k, m in ((1, 3), (2, 2), (3, 3))),
+    *(on_bound(ARMS(m, Gaussian()), k) for k, m in ((1, 3), (2, 2), (3, 3))),
+    on_bound(Reinforce(2), 2),
+    on_bound(DisARM(2), 2),
+    on_bound(ARM(2), 2),
+    on_bound(UnorderedSet(2), 2),
 ]
-"""Estimators of the bound slot by slot, the direct term folded in."""
+"""Estimators of the bound slot by slot, with the direct term folded in."""
 BOUND = [
-    *(MultiSampleReinforce(n) for n in (1, 2, 3)),
-    *(VIMCO(n, baseline=kind) for n in (1, 2, 3) for kind in ("geometric", "arithmetic")),
+    *(VIMCO(n, baseline) for n in (1, 2, 3) for baseline in ("geometric", "arithmetic", "none")),
     *SLOTS,
     *(replace(one, folded=False) for one in SLOTS),
-    *(MultiSampleMidpoint(n) for n in (2, 4, 6)),
-    *(MultiSampleMidpoint(k + 2 * p, tried=p) for k, p in ((1, 1), (2, 1), (3, 1), (1, 2), (2, 2))),
+    *(MidpointOnBound(n) for n in (2, 4, 6)),
+    *(MidpointOnBound(k + 2 * p, shared=p) for k, p in ((1, 1), (2, 1), (3, 1), (1, 2), (2, 2))),
 ]
 CONTROLLED = {
     **{f"double-cv, n = {n}": DoubleCV(n) for n in (2, 3)},
@@ -169,26 +168,28 @@ RELAXED = {
 }
 BIASED = [
     *(StraightThrough(n) for n in (1, 3)),
-    *(SigmoidStraightThrough(n) for n in (1, 3)),
-    Concrete(1),
-    Concrete(3, temperature=1.0),
-    GumbelStraightThrough(1),
-    GumbelStraightThrough(3, temperature=1.0),
+    *(StraightThrough(n, scaled=True) for n in (1, 3)),
+    GumbelSoftmax(1),
+    GumbelSoftmax(3, temperature=1.0),
+    GumbelSoftmax(1, hard=True),
+    GumbelSoftmax(3, temperature=1.0, hard=True),
     GappedStraightThrough(1),
     GappedStraightThrough(3, temperature=0.5, gap=0.3),
     ReinMax(1),
     ReinMax(3, temperature=1.5),
     ExtraSample(ReinMax(2)),
-    ExtraSample(Concrete(2)),
-    Stacked([Concrete(2), ReinMax(2), StraightThrough(2)], [1, 1, 1]),
+    ExtraSample(GumbelSoftmax(2)),
+    Stacked([GumbelSoftmax(2), ReinMax(2), StraightThrough(2)], [1, 1, 1]),
 ]
 WRAPPED = [
     ExtraSample(LOORF(2)),
-    ExtraSample(ARMS(3, Systematic())),
+    ExtraSample(ARMS(3)),
     ExtraSample(ARM(2)),
-    Stacked([LOORF(2), ARMS(2, Systematic()), ARM(2)], [1, 1, 1]),
-    Stacked([MultiSampleLOORF(4), MultiSampleARMS(4, coupling=Dirichlet()), MultiSampleDisARM(4)], [1, 1, 1]),
-    Stacked([MultiSampleDisARM(4, folded=False), MultiSampleDisARM(4)], [1, 1]),
+    Stacked([LOORF(2), ARMS(2), ARM(2)], [1, 1, 1]),
+    Stacked(
+        [on_bound(LOORF(2), 2), on_bound(ARMS(2, Dirichlet()), 2), DisARMOnBound(4)], [1, 1, 1]
+    ),
+    Stacked([DisARMOnBound(4, folded=False), DisARMOnBound(4)], [1, 1]),
     ExtraSample(Stacked([DisARM(2), Reinforce(2)], [1, 1])),
     ExtraSample(Midpoint(4)),
     ExtraSample(Midpoint(2)),
@@ -199,54 +200,74 @@ CATEGORICAL = [
     Reinforce(2),
     LOORF(2),
     LOORF(3),
-    ARMS(3, Independent()),
     Exact(),
-    MultiSampleReinforce(2),
+    VIMCO(2, "none"),
     VIMCO(2),
     VIMCO(3, baseline="arithmetic"),
-    MultiSampleLOORF(3, bound_samples=1),
-    MultiSampleLOORF(4),
-    MultiSampleLOORF(4, folded=False),
-    MultiSampleARMS(4, coupling=Independent()),
-    MultiSampleMidpoint(2),
-    MultiSampleMidpoint(4),
-    MultiSampleMidpoint(4, tried=1),
+    on_bound(LOORF(2), 1),
+    on_bound(LOORF(2), 2),
+    OnBound(LOORF(2), 2, folded=False),
+    DisARMOnBound(4),
+    MidpointOnBound(2),
+    MidpointOnBound(4),
+    MidpointOnBound(4, shared=1),
     ExtraSample(LOORF(2)),
     Stacked([LOORF(2), Reinforce(2)], [1, 1]),
     *(Midpoint(n) for n in (2, 4)),
     Midpoint(4, pairs=1),
-    Repaired(4),
-    ARMSTaylor(2, Independent()),
-    *(ARMS(n, coupling) for coupling in (Systematic(), Stratified(), Dirichlet()) for n in (2, 3, 4)),
-    *(TreeDisARM(n, tree) for n in (2, 4) for tree in ("balanced", "stick")),
-    TreeDisARM(2, correlation=0.3),
-    *(Unordered(n) for n in (2, 3)),
+    cross_paired(4),
+    DoubleCV(2),
+    WithTaylor(LOORF(2)),
+    *(
+        ARMS(n, coupling)
+        for coupling in (Systematic(), Stratified(), Dirichlet())
+        for n in (2, 3, 4)
+    ),
+    *(DisARM(n, tree=tree) for n in (2, 4) for tree in ("balanced", "stick")),
+    DisARM(2, correlation=0.3),
+    *(UnorderedSet(n) for n in (2, 3)),
     Midpoint(4, Systematic()),
     Midpoint(4, Stratified(), pairs=1),
-    Repaired(4, Systematic()),
-    ARMSTaylor(3, Systematic()),
-    *(MultiSampleARMS(k + m, bound_samples=k, coupling=Systematic()) for k, m in ((1, 2), (2, 2))),
-    *(MultiSampleARMS(4, coupling=coupling) for coupling in (Stratified(), Dirichlet())),
-    ExtraSample(ARMS(2, Systematic())),
-    ExtraSample(Unordered(2)),
-    Stacked([LOORF(2), ARMS(2, Systematic()), TreeDisARM(2)], [1, 1, 1]),
+    cross_paired(4, Systematic()),
+    WithTaylor(ARMS(3)),
+    *(on_bound(ARMS(m), k) for k, m in ((1, 2), (2, 2))),
+    *(on_bound(ARMS(2, coupling), 2) for coupling in (Stratified(), Dirichlet())),
+    ExtraSample(ARMS(2)),
+    ExtraSample(UnorderedSet(2)),
+    Stacked([LOORF(2), ARMS(2), DisARM(2)], [1, 1, 1]),
     StraightThrough(1),
-    Concrete(2),
-    GumbelStraightThrough(2),
+    GumbelSoftmax(2),
+    GumbelSoftmax(2, hard=True),
     *(ReinMax(n, tau) for n, tau in ((1, 1.0), (2, 1.5))),
 ]
 INSTANCES = [
-    *(Instance(estimator) for estimator in (*EXPECTATION, *SLOPES, *BOUND, *WRAPPED, *BIASED)),
-    *(Instance(estimator, name=name) for name, estimator in {**RELAXED, **CONTROLLED}.items()),
-    Instance(ExtraSample(RELAXED["relax, network, n = 2"]), name="extra sample of relax, network, n = 2"),
-    *(Instance(estimator, OneHot) for estimator in CATEGORICAL),
+    *(Instance(one) for one in (*EXPECTATION, *DERIVATIVES, *BOUND, *WRAPPED, *BIASED)),
+    *(Instance(one, name=name) for name, one in {**RELAXED, **CONTROLLED}.items()),
+    Instance(
+        ExtraSample(RELAXED["relax, network, n = 2"]), name="extra sample of relax, network, n = 2"
+    ),
+    *(Instance(one, OneHot) for one in CATEGORICAL),
+]
+
+# Latents of every kind for exact tests, small enough to enumerate all joint outcomes.
+JOINT_LATENTS: list[Latent] = [
+    Subset(torch.tensor([0.3, -1.2, 0.8, 0.1], dtype=torch.float64), k=2),
+    Subset(torch.tensor([0.3, torch.inf, -0.4], dtype=torch.float64), k=2),
+    Joint(
+        mask=torch.tensor([0.4], dtype=torch.float64),
+        action=OneHot(torch.tensor([[0.3, -0.5, 0.1]], dtype=torch.float64)),
+    ),
+    Joint(
+        mask=torch.tensor([0.4], dtype=torch.float64),
+        items=Subset(torch.tensor([0.3, -1.2, 0.8], dtype=torch.float64), k=1),
+    ),
 ]
 
 
 def parts(estimator: Estimator) -> list[Estimator]:
-    """The estimators that one is made of: itself, if it is no wrapper."""
+    """Return the estimators that one is made of: itself, if it is no wrapper."""
     match estimator:
-        case ExtraSample():
+        case ExtraSample() | WithTaylor() | OnBound():
             return parts(estimator.inner)
         case Stacked():
             return [part for inner in estimator.inners for part in parts(inner)]
@@ -254,27 +275,23 @@ def parts(estimator: Estimator) -> list[Estimator]:
             return [estimator]
 
 
-def couplings(estimator: Estimator) -> list[Coupling]:
-    """The couplings that an estimator draws from, as far as it names them."""
-    return [
-        part.coupling for part in parts(estimator) if isinstance(part, ARMS | MultiSampleARMS | Midpoint | Repaired)
-    ]
-
-
 def is_enumerable(instance: Instance) -> bool:
-    """Whether all that it can draw can be listed: Gaussian counts have no closed form, relaxed noise is continuous.
-
-    Of the categories that a Dirichlet copula draws, only a pair is simple.
-    """
-    categorical = issubclass(instance.kind, OneHot) and instance.estimator.num_samples > 2
-    return not (
-        any(
-            isinstance(coupling, Gaussian) or (isinstance(coupling, Dirichlet) and categorical)
-            for coupling in couplings(instance.estimator)
+    """Whether the design lists all that it can draw: some couplings and relaxed noise do not."""
+    if any(isinstance(one, Stacked) for one in _all_parts(instance.estimator)):
+        return all(
+            is_enumerable(Instance(part, instance.kind)) for part in parts(instance.estimator)
         )
-        or any(isinstance(part, REBAR) for part in parts(instance.estimator))
-    )
+    example = torch.zeros(1, 3) if instance.kind is OneHot else torch.zeros(2)
+    return instance.estimator.design.outcomes(instance.kind(example.double())) is not None
 
 
-ENUMERABLE = [instance for instance in INSTANCES if instance.estimator.unbiased and is_enumerable(instance)]
-BITS = [instance for instance in INSTANCES if instance.kind is Bernoulli]
+def _all_parts(estimator: Estimator) -> list[Estimator]:
+    match estimator:
+        case ExtraSample():
+            return [estimator, *_all_parts(estimator.inner)]
+        case _:
+            return [estimator]
+
+
+ENUMERABLE = [one for one in INSTANCES if one.estimator.unbiased and is_enumerable(one)]
+BITS = [instance for instance in INSTANCES if instance.kind is Bits]

@@ -8,7 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-ARMS = [sys.executable, "-c", "import sys; from arms_command import main; sys.argv[0] = 'arms'; main()"]
+ARMS = [
+    sys.executable,
+    "-c",
+    "import sys; from arms_command import main; sys.argv[0] = 'arms'; main()",
+]
 """The command `arms`, to which a test adds its words."""
 IN_BACKGROUND = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
 """Before a command: it starts with Ctrl-C ignored, as in the background of a script."""
@@ -31,7 +35,9 @@ def started(command: Sequence[str], **options: Any) -> Iterator["subprocess.Pope
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def completed(command: Sequence[str], timeout: float = 120, **options: Any) -> "subprocess.CompletedProcess[str]":
+def completed(
+    command: Sequence[str], timeout: float = 120, **options: Any
+) -> "subprocess.CompletedProcess[str]":
     """Run a process to its end.
 
     Args:

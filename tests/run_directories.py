@@ -15,16 +15,30 @@ def bounds_of(config: TrainConfig, level: float = -100.0, spread: float = 1.0) -
     n = config.num_samples
     counts = {"train": (1, n // 2, n), "test": (1, n // 2, n, 100)}
     decimals = {"train": 0.1, "test": 0.2}
-    return {split: {k: [level + k + decimals[split] + v for v in values] for k in counts[split]} for split in counts}
+    return {
+        split: {k: [level + k + decimals[split] + v for v in values] for k in counts[split]}
+        for split in counts
+    }
 
 
 def make_run(
-    path: Path, config: TrainConfig, bounds: Bounds | None = None, records: int = 5, note: str = "", finish: bool = True
+    path: Path,
+    config: TrainConfig,
+    bounds: Bounds | None = None,
+    records: int = 5,
+    note: str = "",
+    finish: bool = True,
 ) -> Run:
     run = Run.create(path, config)
     for step in range(1, records + 1):
         values = [-100.0 + step + r for r in range(config.replicas)]
-        run.append({"step": step, "train_elbo": values, "gradient_variance": [10.0**-step] * config.replicas})
+        run.append(
+            {
+                "step": step,
+                "train_elbo": values,
+                "gradient_variance": [10.0**-step] * config.replicas,
+            }
+        )
     if finish:
         found = bounds_of(config) if bounds is None else bounds
         run.finish({"steps": config.steps, "note": note, "bounds": found})

@@ -29,7 +29,9 @@ def start_and_fail(children: list[int]) -> None:
         raise ZeroDivisionError
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads the table of processes as Linux shows it")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self"), reason="reads the table of processes as Linux shows it"
+)
 def test_a_failing_test_leaves_no_process_behind() -> None:
     children: list[int] = []
     with pytest.raises(ZeroDivisionError):

@@ -10,7 +10,9 @@ PROMPT = re.compile(r"^( *)(>>> .*(?:\n(?!\s*$).*)*)", re.MULTILINE)
 
 def fenced(text: str) -> str:
     """Return a docstring with every run of lines from a prompt to the next empty line fenced."""
-    return PROMPT.sub(lambda match: f"{match[1]}```pycon\n{match[1]}{match[2]}\n{match[1]}```", text)
+    return PROMPT.sub(
+        lambda match: f"{match[1]}```pycon\n{match[1]}{match[2]}\n{match[1]}```", text
+    )
 
 
 class Doctests(griffe.Extension):

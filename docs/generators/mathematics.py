@@ -30,8 +30,18 @@ def write_font(site: Path) -> None:
     options.flavor = "woff"
     options.layout_features = ["*"]
     options.name_IDs = ["*"]  # its licence is in there
-    letters = [*range(0x20, 0x250), *range(0x370, 0x400), *range(0x2000, 0x2070), *range(0x2100, 0x2300)]
-    letters += [*range(0x2308, 0x230C), *range(0x27E8, 0x27EA), *range(0x1D400, 0x1D468), *range(0x1D6A8, 0x1D71C)]
+    letters = [
+        *range(0x20, 0x250),
+        *range(0x370, 0x400),
+        *range(0x2000, 0x2070),
+        *range(0x2100, 0x2300),
+    ]
+    letters += [
+        *range(0x2308, 0x230C),
+        *range(0x27E8, 0x27EA),
+        *range(0x1D400, 0x1D468),
+        *range(0x1D6A8, 0x1D71C),
+    ]
     font = subset.load_font(str(_source()), options)
     cutter = subset.Subsetter(options)
     cutter.populate(unicodes=letters)

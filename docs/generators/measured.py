@@ -6,7 +6,6 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
-import arms
 from generators.repository import ROOT
 
 BUDGET = 6
@@ -51,26 +50,16 @@ def vae_rows(name: str | None = None, budget: int = BUDGET, steps: int = STEPS) 
 def step_time(name: str, n: int) -> str:
     """Return the time of a training step on one CPU thread, over that of LOORF with six samples; empty if not there."""
     rows = result("train_step_slopes")["rows"]
-    times = {(row["contender"].removesuffix(" R=1"), row["n"]): row["time / by hand"] for row in rows}
+    times = {
+        (row["contender"].removesuffix(" R=1"), row["n"]): row["time / by hand"] for row in rows
+    }
     return f"{times[name, n] / times['loorf', BUDGET]:.2f}" if (name, n) in times else ""
 
 
 def overhead(name: str) -> str:
     """Return the time of a step at ten samples, over that of LOORF; empty if it was not measured."""
-    measured = result("estimator_overhead")["ratios"]
-    ratios = {present: measured[key] for key, present in present_names(measured).items()}
+    ratios = result("estimator_overhead")["ratios"]
     return f"{ratios[name] / ratios['loorf']:.2f}" if name in ratios else ""
-
-
-def present_names(names: Iterable[str]) -> dict[str, str]:
-    """Return what each name of a result file is called now.
-
-    Files of times are older than the folding of the direct term: they have the papers' forms, under the plain names.
-    """
-    names = list(names)
-    if any(name.endswith("-paper") for name in names):
-        return {name: name for name in names}
-    return {name: f"{name}-paper" if f"{name}-paper" in arms.ESTIMATORS else name for name in names}
 
 
 def by_network(rows: Sequence[Row]) -> list[Row]:
@@ -88,7 +77,8 @@ def variance_table() -> str:
     names = list(dict.fromkeys(row["estimator"] for row in rows))
     lines = []
     for name in sorted(
-        names, key=lambda name: by_network([row for row in rows if row["estimator"] == name])[0]["ratio"]
+        names,
+        key=lambda name: by_network([row for row in rows if row["estimator"] == name])[0]["ratio"],
     ):
         linear, nonlinear = by_network([row for row in rows if row["estimator"] == name])
         lines.append(
@@ -96,7 +86,15 @@ def variance_table() -> str:
             + [shown(row["ratio"]) for row in (linear, nonlinear)]
             + [step_time(name, linear["n"]), overhead(name)]
         )
-    columns = ["estimator", "evaluations", "derivatives", "linear", "nonlinear", "time, n as here", "time, n = 10"]
+    columns = [
+        "estimator",
+        "evaluations",
+        "derivatives",
+        "linear",
+        "nonlinear",
+        "time, n as here",
+        "time, n = 10",
+    ]
     return table(columns, lines)
 
 
@@ -108,7 +106,10 @@ def bias_table() -> str:
         both = by_network([row for row in rows if row["estimator"] == name])
         bias = [f"{row['bias']:.3f} ± {row['bias_error']:.3f}" for row in both]
         lines.append([linked(name, "biased"), *bias, *(shown(row["ratio"]) for row in both)])
-    return table(["estimator", "bias, linear", "bias, nonlinear", "variance, linear", "variance, nonlinear"], lines)
+    return table(
+        ["estimator", "bias, linear", "bias, nonlinear", "variance, linear", "variance, nonlinear"],
+        lines,
+    )
 
 
 def toy_table() -> str:
@@ -124,8 +125,15 @@ def toy_table() -> str:
 def agreement_table() -> str:
     """Return the mean training ELBO of the last steps on dynamic MNIST, by the package and by hand."""
     curves = result("mnist_agreement")["train_elbo"]
-    columns = {"`arms-d`": "arms-d", "`loorf`": "loorf", "by hand, LOORF": "by hand (loorf)"}
-    last = [f"{fmean(curve[-1]):.2f} ± {stdev(curve[-1]):.2f}" for curve in map(curves.get, columns.values())]
+    columns = {
+        "`arms-dirichlet`": "arms-dirichlet",
+        "`loorf`": "loorf",
+        "by hand, LOORF": "by hand (loorf)",
+    }
+    last = [
+        f"{fmean(curve[-1]):.2f} ± {stdev(curve[-1]):.2f}"
+        for curve in map(curves.get, columns.values())
+    ]
     return table(list(columns), [[cell.replace("-", "\u2212") for cell in last]], left=0)
 
 
@@ -135,7 +143,9 @@ def agreement_table() -> str:
 def about(name: str) -> str:
     """Return everything that was measured of an estimator, as Markdown for its page, which is two folders down."""
     parts = [_on_vaes(name), _on_toy(name), _on_bounds(name), _on_categories(name), _time(name)]
-    return "\n\n".join(part for part in parts if part) or "Not in any of the committed measurements."
+    return (
+        "\n\n".join(part for part in parts if part) or "Not in any of the committed measurements."
+    )
 
 
 def _on_vaes(name: str) -> str:
@@ -147,8 +157,14 @@ def _on_vaes(name: str) -> str:
     for budget in sorted({row["budget"] for row in rows}):
         mine = by_network(vae_rows(name, budget)) if vae_rows(name, budget) else []
         if mine:
-            cells = [str(mine[0]["evaluations"]), str(mine[0]["derivatives"]), *(shown(row["ratio"]) for row in mine)]
-            lines.append(cells + ([] if mine[0]["unbiased"] else [f"{row['bias']:.3f}" for row in mine]))
+            cells = [
+                str(mine[0]["evaluations"]),
+                str(mine[0]["derivatives"]),
+                *(shown(row["ratio"]) for row in mine),
+            ]
+            lines.append(
+                cells + ([] if mine[0]["unbiased"] else [f"{row['bias']:.3f}" for row in mine])
+            )
     columns = ["evaluations", "derivatives", "linear", "nonlinear"]
     unbiased = rows[0]["unbiased"]
     columns += [] if unbiased else ["bias, linear", "bias, nonlinear"]
@@ -168,8 +184,14 @@ def _wins(name: str) -> str:
     for row in result("vae_variance")["rows"]:
         if row["unbiased"]:
             cases.setdefault((row["network"], row["steps"], row["budget"]), []).append(row)
-    won = [case for case, rows in cases.items() if min(rows, key=lambda row: row["ratio"])["estimator"] == name]
-    cases_of_it = [case for case, rows in cases.items() if name in {row["estimator"] for row in rows}]
+    won = [
+        case
+        for case, rows in cases.items()
+        if min(rows, key=lambda row: row["ratio"])["estimator"] == name
+    ]
+    cases_of_it = [
+        case for case, rows in cases.items() if name in {row["estimator"] for row in rows}
+    ]
     if not won:
         return f"It has the lowest variance of the unbiased ones in none of the {len(cases_of_it)} cases measured."
     budgets: dict[tuple[str, int], list[str]] = {}
@@ -189,12 +211,17 @@ def _on_toy(name: str) -> str:
     cells = [shown(of[name]) for of in numbers.values()]
     return (
         "**On the paper's toy problem**, one latent: variance over that of LOORF, mean over p from 0.1 to 0.9, from "
-        f"closed forms ({source('toy_variance', 2)}).\n\n" + table([f"n = {n}" for n in numbers], [cells], left=0)
+        f"closed forms ({source('toy_variance', 2)}).\n\n"
+        + table([f"n = {n}" for n in numbers], [cells], left=0)
     )
 
 
 def _on_bounds(name: str) -> str:
-    rows = [row for row in result("bound_variance")["rows"] if row["estimator"] == name and row["steps"] == STEPS]
+    rows = [
+        row
+        for row in result("bound_variance")["rows"]
+        if row["estimator"] == name and row["steps"] == STEPS
+    ]
     if not rows:
         return ""
     lines = []
@@ -205,7 +232,9 @@ def _on_bounds(name: str) -> str:
     return (
         f"**On VAEs** trained for {STEPS:,} steps: variance of the whole gradient over that of VIMCO with K = n "
         f"({source('bound_variance', 2)}).\n\n"
-        + table(["n at most", "evaluations", "derivatives", "K", "linear", "nonlinear"], lines, left=0)
+        + table(
+            ["n at most", "evaluations", "derivatives", "K", "linear", "nonlinear"], lines, left=0
+        )
     )
 
 
@@ -219,7 +248,14 @@ def _on_categories(name: str) -> str:
         ratios = sorted(row["ratio"] for row in mine)
         won = sum(_lowest(row) for row in mine)
         lines.append(
-            [str(n), str(len(mine)), shown(ratios[0]), shown(ratios[len(ratios) // 2]), shown(ratios[-1]), str(won)]
+            [
+                str(n),
+                str(len(mine)),
+                shown(ratios[0]),
+                shown(ratios[len(ratios) // 2]),
+                shown(ratios[-1]),
+                str(won),
+            ]
         )
     return (
         "**Of categories**, on random tables, toys and networks of 1 to 60 latents: variance over that of LOORF at as "
@@ -239,7 +275,8 @@ def _lowest(row: Row) -> bool:
     rivals = [
         other["ratio"]
         for other in _sampled()
-        if (other["problem"], other["n"], other["unbiased"]) == (row["problem"], row["n"], row["unbiased"])
+        if (other["problem"], other["n"], other["unbiased"])
+        == (row["problem"], row["n"], row["unbiased"])
     ]
     return bool(row["ratio"] == min(rivals))
 

@@ -34,4 +34,6 @@ def _expanded(item: Any, free: list[str]) -> Any:
 
 def _pages(pattern: str, free: list[str]) -> list[str]:
     folder = pattern.removesuffix("*")
-    return [path for path in free if path.startswith(folder) and "/" not in path.removeprefix(folder)]
+    return [
+        path for path in free if path.startswith(folder) and "/" not in path.removeprefix(folder)
+    ]

@@ -1,37 +1,48 @@
-"""Pages made of the code: one for each estimator and coupling, the lists of them, the API reference, the changelog."""
+"""Pages made from the code: estimators, couplings, their lists, the API reference, the changelog."""
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
+from types import ModuleType
 
 import torch
 
 import arms
 import arms.bench
 import arms.checks
+import arms.designs
+import arms.latents
 import arms.sklearn
+from arms.designs import BitCoupling, CategoryCoupling, Coupling
+from arms.estimate import takes
+from arms.estimators import ENTRIES, Estimator, num_samples_of
+from arms.estimators.registry import PAPER_FORMS, TABLE
 from generators import measured
 from generators.measured import table
 from generators.repository import ROOT
 from generators.words import capital, typeset
 
 COUNTS = (2, 4, 8, 16)
-"""Samples, where cost is shown."""
-LATENT_WORDS = {arms.Latent: "bits, categories", arms.Bernoulli: "bits", arms.OneHot: "categories"}
-ASKS = {
-    "none": "values only: it may be a black box",
-    "extra": "values, and df/db at the points that are not samples",
-    "all": "values, and df/db at all points",
-    "twice": "values, and df/db at the points that are not samples, differentiable once more while it learns",
+"""Numbers of samples for which the cost is shown."""
+EXAMPLES = {
+    "bits": arms.Bits(torch.zeros(3)),
+    "categories": arms.OneHot(torch.zeros(2, 3)),
+    "subsets": arms.Subset(torch.zeros(4), k=2),
 }
-BECAUSE = re.compile(r"(?:Unbiased|Biased) because")
+"""A latent of each kind, to find out which of them an estimator takes."""
+TIERS = {
+    "recommended": "recommended",
+    "published": "published elsewhere, here for comparison",
+    "experimental": "experimental: new here, and little used",
+}
+BECAUSE = re.compile(r"(Unbiased|Biased)\s+because")
 
 
 @dataclass(frozen=True)
 class Text:
-    """The docstring of an estimator's module, taken apart."""
+    """The docstring of an estimator's module, divided into its parts."""
 
     title: str
     formula: str
@@ -39,13 +50,14 @@ class Text:
     reference: str
 
     @classmethod
-    def of(cls, estimator: arms.Estimator) -> "Text":
+    def of(cls, estimator: Estimator) -> "Text":
         module = inspect.getmodule(type(estimator))
         doc = inspect.cleandoc((module and module.__doc__) or "")
         title, _, rest = doc.partition("\n")
         body, _, reference = rest.partition("\nReference:")
         start = BECAUSE.search(body)
-        formula, why = (body[: start.start()], body[start.start() :]) if start else (body, "")
+        formula = body[: start.start()] if start else body
+        why = f"{start[1]} because{body[start.end() :]}" if start else ""
         return cls(_sentence(title), formula.strip(), why.strip(), " ".join(reference.split()))
 
 
@@ -61,12 +73,12 @@ def _sentence(title: str) -> str:
 # ---- estimators
 
 
-def factories() -> dict[str, Callable[[int], arms.Estimator]]:
-    """Return every registered estimator."""
+def factories() -> dict[str, Callable[..., Estimator]]:
+    """Return every registered estimator, the unbiased ones first."""
     return {**arms.ESTIMATORS, **arms.BIASED_ESTIMATORS}
 
 
-def smallest(name: str) -> arms.Estimator:
+def smallest(name: str) -> Estimator:
     """Return the estimator of that name with the fewest samples that it takes."""
     for n in range(1, 9):
         try:
@@ -77,10 +89,10 @@ def smallest(name: str) -> arms.Estimator:
 
 
 def folder(name: str) -> str:
-    """Return where in the site the page of an estimator is."""
+    """Return the folder of the site that holds the page of an estimator."""
     if name in arms.BIASED_ESTIMATORS:
         return "biased"
-    return "bound" if smallest(name).target.direct else "expectation"
+    return "bound" if smallest(name).target.subtracts_log_q else "expectation"
 
 
 @cache
@@ -110,106 +122,143 @@ def estimator_page(name: str) -> str:
         "## Use",
         f"```python\n{example(name)}```",
         "## Reference",
-        _links(text.reference) + coupling_reference(estimator),
+        _links(text.reference) + coupling_sentence(estimator),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def coupling_reference(estimator: arms.Estimator) -> str:
-    """Return a sentence about the coupling, where it is from elsewhere than the estimator."""
-    said = reference(estimator).partition("; coupling: ")[2]
-    return f" The coupling: {said}." if said else ""
+def coupling_of(estimator: Estimator) -> Coupling | None:
+    """Return the coupling that an estimator draws its samples with, if there is one."""
+    for holder in (estimator, estimator.design):
+        if isinstance(found := getattr(holder, "coupling", None), Coupling):
+            return found
+    inner = getattr(estimator, "inner", None)
+    return coupling_of(inner) if isinstance(inner, Estimator) else None
 
 
-def facts(name: str, estimator: arms.Estimator) -> str:
-    """Return what is to be known of an estimator at a glance."""
+def coupling_sentence(estimator: Estimator) -> str:
+    """Return the reference of an estimator's coupling, as a sentence."""
+    coupling = coupling_of(estimator)
+    if coupling is None or not (said := coupling_text(coupling)[2]):
+        return ""
+    return f" Coupling: {_links(said)}"
+
+
+def facts(name: str, estimator: Estimator) -> str:
+    """Return the facts about an estimator, as a table."""
+    bound = estimator.target.subtracts_log_q
+    entry = ENTRIES[name]
     rows = [
         ["gradient", "unbiased" if estimator.unbiased else "**biased**"],
-        ["of", "E[log (1/K) Σ w], the multi-sample bound" if estimator.target.direct else "E[f(b)]"],
+        ["of", "E[log (1/K) Σ w], the importance-weighted bound" if bound else "E[f(b)]"],
+        ["status", TIERS[entry.tier]],
         ["latents", latents_of(estimator)],
         ["n", counts_of(name)],
-        ["asks of f", ASKS[estimator.slopes] if latent_evaluations(name) else "its values at all states"],
-        ["learns", "yes: keep the object, and train its parameters" if estimator.has_parameters else "nothing"],
-        ["in Python", f"[`{in_python(name)}`][arms.{type(estimator).__name__}]"],
+        ["asks of f", asks(estimator)],
+        ["learns", "its own parameters: keep the object" if _learns(estimator) else "nothing"],
+        ["in Python", f"[`{in_python(name)}`][arms.{_class_shown(estimator)}]"],
     ]
-    if known := coupling_name(getattr(estimator, "coupling", None)):
+    if known := coupling_name(coupling_of(estimator)):
         rows.insert(-1, ["coupling", f"[{known}](../../couplings/{known}.md)"])
+    if entry.aliases:
+        rows.insert(3, ["other names", ", ".join(f"`{alias}`" for alias in entry.aliases)])
     return table(["", ""], rows, left=2)
 
 
-def latents_of(thing: arms.Estimator | arms.Coupling) -> str:
-    """Return the kinds of latents that an estimator or a coupling takes."""
-    return ", ".join(dict.fromkeys(LATENT_WORDS[kind] for kind in thing.latents))
+def asks(estimator: Estimator) -> str:
+    """Return what an estimator asks of the objective, in words."""
+    needs = estimator.design.needs
+    if needs.evaluations is None:
+        return "its values at all states"
+    if not needs.derivatives:
+        return "values only: f may be a black box"
+    where = "all points" if needs.derivatives == needs.evaluations else "some of the points"
+    again = ", differentiable once more while it learns" if needs.second_order else ""
+    return f"values, and df/db at {where}{again}"
+
+
+def latents_of(estimator: Estimator) -> str:
+    """Return the kinds of latents that an estimator takes, found by trying."""
+    return ", ".join(kind for kind, latent in EXAMPLES.items() if takes(estimator, latent))
 
 
 def counts_of(name: str) -> str:
     """Return which numbers of samples an estimator takes, found by trying."""
-    if not latent_evaluations(name):
-        return "has no meaning"
+    if not has_count(name):
+        return "ignored"
 
-    def takes(n: int) -> bool:
+    def accepts(n: int) -> bool:
         try:
             factories()[name](n)
         except ValueError:
             return False
         return True
 
-    least = smallest(name).num_samples
-    return f"{'' if takes(least + 1) else 'even, '}≥\u00a0{least}"
+    least = num_samples_of(smallest(name))
+    return f"{'' if accepts(least + 1) else 'even, '}≥\u00a0{least}"
 
 
-def latent_evaluations(name: str) -> bool:
+def has_count(name: str) -> bool:
     """Return whether n decides how many evaluations there are."""
-    return smallest(name).evaluations is not None
+    return smallest(name).design.needs.evaluations is not None
 
 
 def in_python(name: str) -> str:
-    """Return the call that makes the estimator of that name."""
+    """Return a call that makes the estimator of that name, with eight samples."""
     factory = factories()[name]
-    estimator = factory(8)
-    given = factory.keywords if isinstance(factory, partial) else {}
-    if not isinstance(factory, partial | type):  # a function: what is not at its default
-        given = {field.name: getattr(estimator, field.name) for field in fields(estimator) if field.name == "tried"}
-    words = [
-        f"{key}={f'arms.{value!r}' if isinstance(value, arms.Coupling) else repr(value)}"
-        for key, value in given.items()
-    ]
-    count = [] if estimator.evaluations is None else ["8"]
-    return f"arms.{type(estimator).__name__}({', '.join([*count, *words])})"
+    made = factory.func if isinstance(factory, partial) else factory
+    shown = getattr(made, "__name__", "")
+    if getattr(arms, shown, None) is not made:
+        return f'arms.as_estimator("{name}", 8)'
+    options = factory.keywords if isinstance(factory, partial) else {}
+    words = [f"{key}={_in_code(value)}" for key, value in options.items()]
+    return f"arms.{shown}({', '.join([*(['8'] if has_count(name) else []), *words])})"
+
+
+def _in_code(value: object) -> str:
+    return f"arms.designs.{value!r}" if isinstance(value, Coupling) else repr(value)
+
+
+def _class_shown(estimator: Estimator) -> str:
+    """Return the class of an estimator, or the base class if it is not public."""
+    name = type(estimator).__name__
+    return name if name in arms.__all__ else "Estimator"
+
+
+def _learns(estimator: Estimator) -> bool:
+    return any(True for _ in estimator.parameters())
 
 
 def cost(name: str) -> str:
-    """Return evaluations and derivatives at some n."""
-    if not latent_evaluations(name):
-        return "One evaluation for every joint state: 2^d of d bits, at most 65,536. No derivatives."
-    rows = []
+    """Return evaluations and derivatives for some numbers of samples."""
+    if not has_count(name):
+        return "One evaluation per joint state: 2^d for d bits, at most 65,536. No derivatives."
+    rows, bound = [], smallest(name).target.subtracts_log_q
     for n in COUNTS:
         try:
             one = factories()[name](n)
         except ValueError:
             continue
-        bound = [str(one.target.size)] if one.target.direct else []
-        rows.append([str(n), str(one.evaluations), str(one.derivatives), *bound])
-    bound = ["K of the bound"] if smallest(name).target.direct else []
-    return table(["n", "evaluations of f", "of them differentiated", *bound], rows, left=0)
+        needs = one.design.needs
+        size = [str(one.target.size)] if bound else []
+        rows.append([str(n), str(needs.evaluations), str(needs.derivatives), *size])
+    columns = ["n", "evaluations of f", "of them differentiated", *(["K"] if bound else [])]
+    return table(columns, rows, left=0)
 
 
 def example(name: str) -> str:
     """Return a short program that uses the estimator."""
-    if smallest(name).target.direct:
+    start = "import torch, arms\n\nlogits = torch.zeros(5, 3, requires_grad=True)\n\n\n"
+    if smallest(name).target.subtracts_log_q:
         return (
-            "import torch, arms\n\n"
-            "logits = torch.zeros(5, 3, requires_grad=True)\n\n\n"
-            "def log_weight(b):  # log p(x, b) - log q(b), q of the logits themselves\n"
-            "    return b.cos().sum(-1) - arms.Bernoulli(logits).log_prob(b)\n\n\n"
-            f'bound = arms.multi_sample_bound(log_weight, logits, "{name}", num_samples=8)  # [5]\n'
+            f"{start}def log_joint(b):  # log p(x, b), [n, 5, 3] -> [n, 5]\n"
+            "    return b.cos().sum(-1)\n\n\n"
+            f'bound = arms.importance_bound(log_joint, logits, "{name}", num_samples=8)  # [5]\n'
             "(-bound.mean()).backward()\n"
         )
-    count = "" if not latent_evaluations(name) else ", num_samples=8"
+    count = ", num_samples=8" if has_count(name) else ""
     return (
-        "import torch, arms\n\n"
-        "logits = torch.zeros(5, 3, requires_grad=True)\n\n\n"
-        "def f(b):  # [n, 5, 3] -> [n, 5]\n"
+        f"{start}def f(b):  # [n, 5, 3] -> [n, 5]\n"
         "    return (b.sum(-1) - 1).square()\n\n\n"
         f'value = arms.expectation(f, logits, "{name}"{count})  # [5]\n'
         "(-value.mean()).backward()\n"
@@ -220,115 +269,158 @@ def estimator_index() -> str:
     """Return the list of all estimators."""
     parts = [
         "# Estimators",
-        "Every estimator by name, from its code. A page has its formula, why it is unbiased or not, and its cost.",
-        "Which to take: [Choosing an estimator](../choosing.md). `arms estimators` prints this list too.",
-        "Work is evaluations of f + those of them that are differentiated.",
+        "Every estimator by name. [Choosing an estimator](../choosing.md) says which one to use.",
+        "Each page has the formula, the reason why it is unbiased or biased, and the cost.",
+        "`arms estimators` prints this list.",
+        "Work is the number of evaluations of f, plus how many of them are differentiated.",
     ]
     titles = {
-        "expectation": "Of the expectation",
-        "bound": "Of the multi-sample bound",
-        "biased": "Biased baselines",
+        "expectation": "For the expectation",
+        "bound": "For the importance-weighted bound",
+        "biased": "Biased, for comparison",
     }
-    columns = ["name", "what", "n", "work at n = 8", "latents", "reference"]
+    columns = ["name", "what", "status", "n", "work at n = 8", "latents", "reference"]
     for where, title in titles.items():
         names = [name for name in factories() if folder(name) == where]
         rows = table(columns, [_index_row(name) for name in names], left=len(columns))
         parts += [f"## {title}", f'<div class="wide" markdown>\n\n{rows}\n\n</div>']
+    parts += [
+        "## Other names",
+        "Names from papers and earlier versions. They stay valid wherever a name is accepted.",
+        alias_table(),
+    ]
     return "\n\n".join(parts) + "\n"
+
+
+def alias_table() -> str:
+    """Return every alias, and the name and options that it stands for."""
+    rows = [[f"`{alias}`", linked(entry.name)] for entry in TABLE for alias in entry.aliases]
+    rows += [
+        [f"`{alias}`", f"{linked(name)} with `folded=False`"] for alias, name in PAPER_FORMS.items()
+    ]
+    return table(["other name", "stands for"], rows, left=2)
+
+
+def linked(name: str) -> str:
+    """Return a link to the page of an estimator, from the list."""
+    return f"[`{name}`]({folder(name)}/{name}.md)"
 
 
 def _index_row(name: str) -> list[str]:
     one = factories()[name](8)
-    work = "all states" if one.evaluations is None else f"{one.evaluations} + {one.derivatives}"
+    needs = one.design.needs
+    work = (
+        "all states" if needs.evaluations is None else f"{needs.evaluations} + {needs.derivatives}"
+    )
     what = typeset(Text.of(one).title).replace("|", "\\|")
-    if known := coupling_name(getattr(one, "coupling", None)):
+    if known := coupling_name(coupling_of(one)):
         what = f"{what} Coupling: {known}."
     factory = factories()[name]
     given = factory.keywords if isinstance(factory, partial) else {}
     if told := [f"`{key}={value!r}`" for key, value in given.items() if key != "coupling"]:
         what = f"{what} With {', '.join(told)}."
-    return [f"[`{name}`]({folder(name)}/{name}.md)", what, counts_of(name), work, latents_of(one), reference(one)]
-
-
-def reference(estimator: arms.Estimator) -> str:
-    """Return where an estimator comes from, and its coupling if that is from elsewhere."""
-    coupling = getattr(estimator, "coupling", None)
-    also = coupling.reference if isinstance(coupling, arms.Coupling) else ""
-    known = not also or estimator.reference.startswith(also)
-    return estimator.reference if known else f"{estimator.reference}; coupling: {also}"
+    entry = ENTRIES[name]
+    return [linked(name), what, entry.tier, counts_of(name), work, latents_of(one), entry.reference]
 
 
 def _links(text: str) -> str:
-    """Return text of a docstring with mentions of pages as links; an estimator's page is two folders down."""
-    text = text.replace("see `multi_sample`", "see [The multi-sample bound](../../bound.md)")
-    return re.sub(r"docs/(\w+)\.md", r"[\1](../../\1.md)", text)
+    """Return text of a docstring with the pages that it mentions as links, from two folders down."""
+    text = re.sub(
+        r"see\s+`arms\.estimators\.bound\.slots`", "see [the bound](../../bound.md)", text
+    )
+    return re.sub(r"docs/([\w/]+)\.md", r"[\1](../../\1.md)", text)
 
 
 # ---- couplings
 
 
-def coupling_name(coupling: arms.Coupling | None) -> str | None:
+def coupling_name(coupling: Coupling | None) -> str | None:
     """Return the registered name of a coupling, if it has one."""
-    return next((name for name, make in arms.COUPLINGS.items() if type(make()) is type(coupling)), None)
+    registered = arms.designs.COUPLINGS.items()
+    return next((name for name, make in registered if type(make()) is type(coupling)), None)
+
+
+def coupling_text(coupling: Coupling) -> tuple[str, str, str]:
+    """Return the first line, the body and the reference of a coupling's docstring."""
+    doc = inspect.cleandoc(type(coupling).__doc__ or "").partition("\n>>>")[0]
+    said, _, reference = doc.partition("Reference:")
+    title, _, body = said.partition("\n\n")
+    return title, body.strip(), " ".join(reference.split())
 
 
 @cache
 def coupling_pages() -> dict[str, str]:
     """Return the pages of all couplings, and their list, by path."""
     return {"couplings/index.md": coupling_index()} | {
-        f"couplings/{name}.md": coupling_page(name) for name in arms.COUPLINGS
+        f"couplings/{name}.md": coupling_page(name) for name in arms.designs.COUPLINGS
     }
 
 
 def coupling_page(name: str) -> str:
-    """Return the page of one coupling: its own words, and the correlations that it reaches."""
-    coupling = arms.COUPLINGS[name]()
-    text = inspect.cleandoc(type(coupling).__doc__ or "").partition("\n>>>")[0]
-    title, _, body = text.partition("\n\n")
+    """Return the page of one coupling: its docstring, and the correlations that it reaches."""
+    coupling = arms.designs.COUPLINGS[name]()
+    title, body, reference = coupling_text(coupling)
     users = [
         f"[`{one}`](../estimators/{folder(one)}/{one}.md)"
         for one in factories()
-        if coupling_name(getattr(smallest(one), "coupling", None)) == name
+        if coupling_name(coupling_of(factories()[one](8))) == name
     ]
+    shown = type(coupling).__name__
     rows = [
-        ["latents", latents_of(coupling)],
-        ["in Python", f"[`arms.{coupling!r}`][arms.{type(coupling).__name__}]"],
-        ["estimators", ", ".join(users) or "`arms.ARMS(n, coupling=...)`"],
-        ["reference", coupling.reference or "none: it is the absence of one"],
+        ["latents", coupled_latents(coupling)],
+        ["in Python", f"[`arms.designs.{coupling!r}`][arms.designs.{shown}]"],
+        ["estimators", ", ".join(users)],
+        ["reference", _from_couplings(reference)],
     ]
     parts = [f"# {name}", typeset(capital(title)), table(["", ""], rows, left=2)]
-    if body.strip():
-        parts += ["## How", typeset(body.strip())]
-    parts += [
-        "## Correlation",
-        "Of two of the n samples of a bit, computed; the lowest that n exchangeable bits can have in brackets.",
-        correlations(coupling),
-        "## Use",
-        f"```python\n{coupling_example(coupling)}```",
-    ]
+    if body:
+        parts += ["## How", _from_couplings(typeset(body))]
+    if isinstance(coupling, BitCoupling):
+        parts += [
+            "## Correlation",
+            "The correlation of two of the n samples of a bit, computed.",
+            "In brackets is the lowest correlation that n exchangeable bits can have.",
+            correlations(coupling),
+        ]
+    parts += ["## Use", f"```python\n{coupling_example(coupling)}```"]
     return "\n\n".join(parts) + "\n"
 
 
-def coupling_example(coupling: arms.Coupling) -> str:
+def _from_couplings(text: str) -> str:
+    """Return text of a docstring with the pages that it mentions as links, from one folder down."""
+    return re.sub(r"docs/([\w/]+)\.md", r"[\1](../\1.md)", text)
+
+
+def coupled_latents(coupling: Coupling) -> str:
+    """Return the kinds of latents that a coupling draws."""
+    kinds = {"bits": BitCoupling, "categories": CategoryCoupling}
+    return ", ".join(words for words, kind in kinds.items() if isinstance(coupling, kind))
+
+
+def coupling_example(coupling: Coupling) -> str:
     """Return a short program that uses the coupling."""
     return (
         "import torch, arms\n\n"
         "logits = torch.zeros(5, 3, requires_grad=True)\n"
-        f"estimator = arms.ARMS(4, coupling=arms.{coupling!r})\n"
+        f"estimator = arms.ARMS(4, coupling=arms.designs.{coupling!r})\n"
         "value = arms.expectation(lambda b: (b.sum(-1) - 1).square(), logits, estimator)\n"
         "(-value.mean()).backward()\n"
     )
 
 
-def correlations(coupling: arms.BinaryCoupling) -> str:
-    """Return the correlation at some p and n, with the lowest possible."""
+def correlations(coupling: BitCoupling) -> str:
+    """Return the correlation for some p and n, with the lowest possible one."""
     probs = torch.tensor([0.5, 0.3, 0.1, 0.01], dtype=torch.float64)
     counts = (2, 4, 8, 16)
-    rho, least = ([one.correlation(probs.logit(), n) for n in counts] for one in (coupling, arms.Systematic()))
-    rows = [
-        [f"{p:g}", *(f"{_signed(found[i])} ({_signed(best[i])})" for found, best in zip(rho, least, strict=True))]
-        for i, p in enumerate(probs.tolist())
-    ]
+    rho, least = (
+        [one.correlation(probs.logit(), n) for n in counts]
+        for one in (coupling, arms.designs.Systematic())
+    )
+    rows = []
+    for i, p in enumerate(probs.tolist()):
+        both = zip(rho, least, strict=True)
+        cells = [f"{_signed(found[i])} ({_signed(best[i])})" for found, best in both]
+        rows.append([f"{p:g}", *cells])
     return table(["p", *(f"n = {n}" for n in counts)], rows, left=0)
 
 
@@ -339,22 +431,22 @@ def _signed(value: torch.Tensor) -> str:
 def coupling_index() -> str:
     """Return the list of all couplings."""
     rows = []
-    for name, make in arms.COUPLINGS.items():
+    for name, make in arms.designs.COUPLINGS.items():
         coupling = make()
-        title = inspect.cleandoc(type(coupling).__doc__ or "").partition("\n")[0]
-        rows.append(
-            [
-                f"[`{name}`]({name}.md)",
-                typeset(title).replace("|", "\\|"),
-                latents_of(coupling),
-                coupling.reference or "",
-            ]
-        )
-    doc = inspect.cleandoc(inspect.getmodule(arms.Coupling).__doc__ or "")
-    title, _, body = doc.partition("\n\n")
+        title, _, reference = coupling_text(coupling)
+        what = typeset(title).replace("|", "\\|")
+        row = [
+            f"[`{name}`]({name}.md)",
+            what,
+            coupled_latents(coupling),
+            _from_couplings(reference),
+        ]
+        rows.append(row)
+    module = inspect.getmodule(Coupling)
+    title, _, body = inspect.cleandoc((module and module.__doc__) or "").partition("\n\n")
     parts = [
         "# Couplings",
-        typeset(title.partition(": ")[2]),
+        capital(typeset(title.partition(": ")[2])),
         table(["name", "what", "latents", "reference"], rows, left=4),
         typeset(body),
     ]
@@ -364,59 +456,93 @@ def coupling_index() -> str:
 # ---- API reference
 
 API = {
-    "functions": ("Functions", "What most programs call.", (
-        "expectation", "multi_sample_bound", "draw", "attach", "variance", "variance_loss",
-        "as_estimator", "as_coupling", "as_latent", "relax_control", "rank_generator",
+    "functions": ("Functions", "The functions that most programs call.", (
+        "expectation", "importance_bound", "draw", "attach", "Handle", "variance",
+        "variance_loss", "as_estimator", "as_latent", "relax_control", "rank_generator",
     )),
     "latents": ("Latents and targets", "What is random, and what is differentiated.", (
-        "Latent", "Bernoulli", "OneHot", "Categorical", "Target", "Expectation", "MultiSampleBound",
+        "Latent", "Bits", "OneHot", "Indices", "Subset", "Joint", "Target", "Expectation",
+        "ImportanceBound",
     )),
-    "estimators": ("Estimators", "A page for each that has a name: [Estimators](../estimators/index.md).", (
-        "Estimator", "Draw", "Estimate", "ARMS", "LOORF", "Reinforce", "DisARM", "ARM", "ARTS", "Midpoint", "Repaired",
-        "ARMSTaylor", "TreeDisARM", "Unordered", "REBAR", "RELAX", "Relaxation", "DoubleCV", "RODEO", "SteinControl",
-        "Exact", "MultiSampleDisARM", "MultiSampleARMS", "MultiSampleLOORF", "MultiSampleMidpoint", "VIMCO",
-        "MultiSampleReinforce", "StraightThrough", "SigmoidStraightThrough", "GumbelStraightThrough",
-        "GappedStraightThrough", "ReinMax", "Concrete", "ExtraSample", "Stacked", "ESTIMATORS", "BIASED_ESTIMATORS",
-    )),
-    "couplings": ("Couplings", "A page for each: [Couplings](../couplings/index.md).", (
-        "Coupling", "BinaryCoupling", "Systematic", "Stratified", "Dirichlet", "Gaussian", "Independent", "COUPLINGS",
+    "estimators": (
+        "Estimators",
+        "Every name in the registry has a page of its own: [Estimators](../estimators/index.md).", (
+        "Estimator", "Estimate", "LOORF", "ARMS", "LeaveOneOut", "Reinforce", "DisARM", "ARM",
+        "UnorderedSet", "Exact", "Midpoint", "WithTaylor", "REBAR", "RELAX", "Relaxation",
+        "DoubleCV", "RODEO", "SteinControl", "VIMCO", "OnBound", "DisARMOnBound",
+        "MidpointOnBound", "StraightThrough", "GumbelSoftmax", "GappedStraightThrough", "ReinMax",
+        "ExtraSample", "Stacked", "ESTIMATORS", "BIASED_ESTIMATORS",
     )),
 }  # fmt: skip
-"""The public names of `arms` by page; a test holds them against `arms.__all__`."""
+"""The public names of `arms` by page; a test compares them with `arms.__all__`."""
+MODULES = ("checks", "designs")
+"""Names in `arms.__all__` that are modules."""
 
 
 @cache
 def api_pages() -> dict[str, str]:
     """Return the pages of the API reference."""
-    pages = {
-        f"api/{page}.md": _api_page(title, words, [(arms, name) for name in names])
-        for page, (title, words, names) in API.items()
-    }
-    checks = [(arms.checks, name) for name in arms.checks.__all__ if name != "variance"]
-    words = "`arms.checks`: for our tests and for yours. `arms.variance` is among the [functions](functions.md)."
-    pages["api/checks.md"] = _api_page("Checks", words, checks)
-    bench = [(arms.bench, name) for name in arms.bench.__all__]
-    words = "`arms.bench`, installed by `arms-grad[bench]`: VAEs, runs, reports."
-    pages["api/bench.md"] = _api_page("The bench", words, bench)
-    words = "`arms.sklearn`, installed by `arms-grad[sklearn]`: [what it is worth](../examples/subset_selection.md)."
-    pages["api/sklearn.md"] = _api_page("scikit-learn", words, [(arms.sklearn, name) for name in arms.sklearn.__all__])
-    listed = "\n".join(f"- [{text.partition(chr(10))[0][2:]}]({path[4:]})" for path, text in pages.items())
-    index = "# API reference\n\nEvery public name, with its arguments. Everything else may change without notice.\n\n"
-    return {"api/index.md": f"{index}{listed}\n", **pages}
+    pages = {}
+    for page, (title, words, names) in API.items():
+        shown: list[tuple[ModuleType, str]] = [(arms, name) for name in names]
+        if page == "latents":
+            shown += [(arms.latents, name) for name in capabilities()]
+        pages[f"api/{page}.md"] = _api_page(title, words, shown)
+    pages["api/designs.md"] = _api_page(
+        "Designs and couplings",
+        "`arms.designs`: where an estimator evaluates the objective. Each coupling has a page of "
+        "its own: [Couplings](../couplings/index.md).",
+        [(arms.designs, name) for name in arms.designs.__all__],
+    )
+    pages["api/checks.md"] = _api_page(
+        "Checks",
+        "`arms.checks`: for our tests and for yours. `arms.variance` is among the "
+        "[functions](functions.md).",
+        [(arms.checks, name) for name in arms.checks.__all__ if name != "variance"],
+    )
+    pages["api/bench.md"] = _api_page(
+        "The bench",
+        "`arms.bench`, installed by `arms-grad[bench]`: VAEs, runs, reports.",
+        [(arms.bench, name) for name in arms.bench.__all__],
+    )
+    pages["api/sklearn.md"] = _api_page(
+        "scikit-learn",
+        "`arms.sklearn`, installed by `arms-grad[sklearn]`. "
+        "[Subset selection](../examples/subset_selection.md) compares it with other methods.",
+        [(arms.sklearn, name) for name in arms.sklearn.__all__],
+    )
+    listed = "\n".join(
+        f"- [{text.partition(chr(10))[0][2:]}]({path[4:]})" for path, text in pages.items()
+    )
+    index = (
+        "# API reference\n\nEvery public name, with its arguments. All other names may change.\n"
+    )
+    return {"api/index.md": f"{index}\n{listed}\n", **pages}
 
 
-def _api_page(title: str, words: str, names: Sequence[tuple[object, str]]) -> str:
-    return "\n\n".join([f"# {title}", words, *(_api_block(module, name) for module, name in names)]) + "\n"
+def capabilities() -> Iterator[str]:
+    """Yield the names of the capabilities that a latent may have."""
+    for name in arms.latents.__all__:
+        found = getattr(arms.latents, name)
+        is_class = inspect.isclass(found) and issubclass(found, arms.Latent)
+        if is_class and found.__module__ == "arms.latents.base" and found is not arms.Latent:
+            yield name
 
 
-def _api_block(module: object, name: str) -> str:
+def _api_page(title: str, words: str, names: Sequence[tuple[ModuleType, str]]) -> str:
+    blocks = [_api_block(module, name) for module, name in names]
+    return "\n\n".join([f"# {title}", words, *blocks]) + "\n"
+
+
+def _api_block(module: ModuleType, name: str) -> str:
     """Return the directive for one name, under the name that a user imports."""
-    shown = f"{module.__name__}.{name}"  # type: ignore[attr-defined]
+    shown = f"{module.__name__}.{name}"
     thing = getattr(module, name)
     where = f"{thing.__module__}.{name}" if callable(thing) else shown
     return f'::: {where}\n    options:\n      heading: "{shown}"\n      toc_label: "{name}"'
 
 
 def changelog() -> str:
-    """Return the changelog, mentions of pages as links."""
-    return re.sub(r"(?<![`\w/])docs/(\w+)\.md", r"[docs/\1.md](\1.md)", (ROOT / "CHANGELOG.md").read_text())
+    """Return the changelog, with the pages that it mentions as links."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    return re.sub(r"(?<![`\w/])docs/(\w+)\.md", r"[docs/\1.md](\1.md)", text)

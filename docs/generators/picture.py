@@ -21,11 +21,31 @@ class Step:
 
 
 STEPS = (
-    Step(("Is it the K-sample bound", "of importance weights?"), "vimco", "bound", ("disarm-ms, K up to n/2",)),
-    Step(("Can all states be evaluated?", "(16 bits at most)"), "exact", "expectation", ("unord for some of them",)),
-    Step(("Is f a black box?", "(no df/db)"), "arms-s", "expectation", ("any number of latents",)),
-    Step(("Does f mean nothing", "between 0 and 1?"), "repaired", "expectation", ("slopes at 0 and 1 only",)),
-    Step(("Are there a dozen latents", "or fewer?"), "arms-s-taylor", "expectation", ("one slope, at the mean",)),
+    Step(
+        ("Is it the K-sample bound", "of importance weights?"),
+        "vimco",
+        "bound",
+        ("disarm-ms, K up to n/2",),
+    ),
+    Step(
+        ("Can all states be evaluated?", "(16 bits at most)"),
+        "exact",
+        "expectation",
+        ("unordered-set for some",),
+    ),
+    Step(("Is f a black box?", "(no df/db)"), "arms", "expectation", ("any number of latents",)),
+    Step(
+        ("Does f mean nothing", "between 0 and 1?"),
+        "cross-paired",
+        "expectation",
+        ("derivatives at 0 and 1",),
+    ),
+    Step(
+        ("Are there a dozen latents", "or fewer?"),
+        "arms-taylor",
+        "expectation",
+        ("a derivative at the mean",),
+    ),
 )
 LAST = Step((), "midpoint", "expectation", ("or midpoint-single, f very smooth",))
 
@@ -54,13 +74,17 @@ def _lines(x: float, y: float, lines: tuple[str, ...], bold: bool = False) -> st
     top = y + HEIGHT / 2 - 9 * (len(lines) - 1) + 5
     kinds = (' class="name"', ' class="words"') if bold else ("", "")
     return "".join(
-        f'<text{kinds[min(i, 1)]} x="{x}" y="{top + 18 * i}">{escape(line)}</text>' for i, line in enumerate(lines)
+        f'<text{kinds[min(i, 1)]} x="{x}" y="{top + 18 * i}">{escape(line)}</text>'
+        for i, line in enumerate(lines)
     )
 
 
-def _box(x: float, y: float, width: float, kind: str, lines: tuple[str, ...], bold: bool = False) -> str:
-    return f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{HEIGHT}" rx="6"/>' + _lines(
-        x + width / 2, y, lines, bold
+def _box(
+    x: float, y: float, width: float, kind: str, lines: tuple[str, ...], bold: bool = False
+) -> str:
+    return (
+        f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{HEIGHT}" rx="6"/>'
+        + _lines(x + width / 2, y, lines, bold)
     )
 
 

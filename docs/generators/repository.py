@@ -33,15 +33,25 @@ def targets(markdown: str, page: str) -> Iterator[str]:
 def copies(pages: Mapping[str, str]) -> dict[str, str]:
     """Return what the pages link to, by its place in the site; a folder is a page that lists its files."""
     made = {}
-    for path in sorted({path for page, markdown in pages.items() for path in targets(markdown, page)}):
+    for path in sorted(
+        {path for page, markdown in pages.items() for path in targets(markdown, page)}
+    ):
         source = ROOT / path
         if not source.exists():
             raise ValueError(f"a page links to {path}, which is not in the repository")
         if source.is_file():
-            made[f"{FOLDER}/{path}"] = source.read_text()
+            text = source.read_text()
+            # Links of a page in the repository's root lead to pages of the site.
+            made[f"{FOLDER}/{path}"] = (
+                text.replace("](docs/", "](../") if path.endswith(".md") else text
+            )
             continue
         names = sorted(file.name for file in source.iterdir() if file.is_file())
-        made |= {f"{FOLDER}/{path}/{name}": (source / name).read_text() for name in names if not name.endswith(".md")}
+        made |= {
+            f"{FOLDER}/{path}/{name}": (source / name).read_text()
+            for name in names
+            if not name.endswith(".md")
+        }
         listed = "\n".join(f"- [{name}]({name})" for name in names if not name.endswith(".md"))
         made[f"{FOLDER}/{path}/index.md"] = f"# Files of {path}/\n\n{listed}\n"
     return made

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from generators.measured import NETWORKS, Row, present_names, result, table
+from generators.measured import NETWORKS, Row, result, table
 
 MINUS = "\u2212"
 
@@ -23,11 +23,17 @@ def overhead_table() -> str:
     ratios = dict(result("estimator_overhead")["ratios"])
     again, floor = ratios.pop("by hand again"), ratios.pop("relax's floor")
     del ratios["by hand (loorf)"]  # 1, by definition
-    names = present_names(ratios)
-    lines = [[_code([names[name]]), f"{ratio:.2f}"] for name, ratio in sorted(ratios.items(), key=lambda item: item[1])]
+    lines = [
+        [_code([name]), f"{ratio:.2f}"]
+        for name, ratio in sorted(ratios.items(), key=lambda item: item[1])
+    ]
     return table(
         ["", "time / by hand"],
-        [["by hand, a second time", f"{again:.2f}"], *lines, ["the evaluations of `relax` alone", f"{floor:.2f}"]],
+        [
+            ["by hand, a second time", f"{again:.2f}"],
+            *lines,
+            ["the evaluations of `relax` alone", f"{floor:.2f}"],
+        ],
     )
 
 
@@ -38,12 +44,18 @@ def train_step_table() -> str:
         for row in result("train_step")["rows"]
         if row["n"] == 10 and " R=" in row["contender"]
     }
-    names = present_names(dict.fromkeys(name for _, name, _ in times))
+    names = list(dict.fromkeys(name for _, name, _ in times))
     cases = list(dict.fromkeys((threads, replicas) for threads, _, replicas in times))
-    columns = [f"{threads} thread{'s' * (threads > 1)}, R = {replicas}" for threads, replicas in sorted(cases)]
+    columns = [
+        f"{threads} thread{'s' * (threads > 1)}, R = {replicas}"
+        for threads, replicas in sorted(cases)
+    ]
     lines = [
-        [_code([shown]), *(f"{times[threads, name, replicas]:.2f}" for threads, replicas in sorted(cases))]
-        for name, shown in names.items()
+        [
+            _code([name]),
+            *(f"{times[threads, name, replicas]:.2f}" for threads, replicas in sorted(cases)),
+        ]
+        for name in names
     ]
     return table(["", *columns], lines)
 
@@ -56,7 +68,9 @@ def gpu_step_table() -> str:
     for network in NETWORKS:
         for n in (4, 10):
             mine = {row["R"]: row for row in rows if (row["network"], row["n"]) == (network, n)}
-            speeds = [f"{mine[width]['run-steps/s']:,}" if width in mine else "" for width in widths]
+            speeds = [
+                f"{mine[width]['run-steps/s']:,}" if width in mine else "" for width in widths
+            ]
             lines.append([f"{network}, n = {n}", *speeds, f"{mine[1]['floor run-steps/s']:,}"])
     return table(["", *(f"R = {width}" for width in widths), "floor"], lines)
 
@@ -67,8 +81,13 @@ def precision_table() -> str:
     cases = [(network, count) for network in NETWORKS for count in (1, 100)]
     lines = []
     for precision in ("high", "medium"):
-        found = [_one(rows, network=network, K=count, precision=precision) for network, count in cases]
-        moves = [f"{row['moved by']:+.3f} ± {row['standard error']:.3f}".replace("-", MINUS) for row in found]
+        found = [
+            _one(rows, network=network, K=count, precision=precision) for network, count in cases
+        ]
+        moves = [
+            f"{row['moved by']:+.3f} ± {row['standard error']:.3f}".replace("-", MINUS)
+            for row in found
+        ]
         lines.append([f"`{precision}`", *moves])
     found = [_one(rows, network=network, K=count, precision="highest") for network, count in cases]
     lines.append(["std of the seeds", *(f"{row['spread of seeds']:.2f}" for row in found)])
@@ -78,15 +97,16 @@ def precision_table() -> str:
 def gpu_estimators_table() -> str:
     """Return the time of a step of each estimator on a GPU, over LOORF's."""
     files = {width: result(f"gpu_estimators_r{width}")["rows"] for width in (25, 5)}
-    names = present_names(row["estimator"] for row in files[25])
+    names = [row["estimator"] for row in files[25]]
     ratios = {
         name: [
-            _one(rows, estimator=name)["us/step"] / _one(rows, estimator="loorf")["us/step"] for rows in files.values()
+            _one(rows, estimator=name)["us/step"] / _one(rows, estimator="loorf")["us/step"]
+            for rows in files.values()
         ]
         for name in names
     }
     lines = [
-        [_code([names[name]]), *(f"{ratio:.2f}" for ratio in both)]
+        [_code([name]), *(f"{ratio:.2f}" for ratio in both)]
         for name, both in sorted(ratios.items(), key=lambda item: item[1])
     ]
     return table(["", *(f"R = {width}" for width in files)], lines)
@@ -99,14 +119,15 @@ def packs_table() -> str:
     lines = []
     for pack in packs():
         found = [_one(rows, estimator="+".join(pack), network=network, n=n) for network, n in cases]
-        shown = present_names(pack).values()
-        lines.append([_code(shown), str(found[0]["R"]), *(f"{row['us/step']:.0f}" for row in found)])
+        lines.append([_code(pack), str(found[0]["R"]), *(f"{row['us/step']:.0f}" for row in found)])
     return table(["", "R", *(f"{network}, n = {n}" for network, n in cases)], lines)
 
 
 def packs() -> list[tuple[str, ...]]:
     """Return the ensembles that were timed, each as its estimators' names in the file."""
-    return list(dict.fromkeys(tuple(row["estimator"].split("+")) for row in result("gpu_packs")["rows"]))
+    return list(
+        dict.fromkeys(tuple(row["estimator"].split("+")) for row in result("gpu_packs")["rows"])
+    )
 
 
 def hours(pack: Sequence[str]) -> float:
@@ -115,6 +136,10 @@ def hours(pack: Sequence[str]) -> float:
     n = 6 and 8 were not measured, and are taken to lie on the line between 4 and 10.
     """
     rows = [row for row in result("gpu_packs")["rows"] if row["estimator"] == "+".join(pack)]
-    assert sorted((row["network"], row["n"]) for row in rows) == [(network, n) for network in NETWORKS for n in (4, 10)]
-    seconds: float = sum(4 * row["us/step"] / 2 for row in rows)  # of a million steps: four times the mean of the ends
+    assert sorted((row["network"], row["n"]) for row in rows) == [
+        (network, n) for network in NETWORKS for n in (4, 10)
+    ]
+    seconds: float = sum(
+        4 * row["us/step"] / 2 for row in rows
+    )  # of a million steps: four times the mean of the ends
     return seconds / 3600

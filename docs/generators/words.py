@@ -21,7 +21,9 @@ def typeset(text: str) -> str:
 
 
 def _typeset(text: str) -> str:
-    text = GREEK.sub(lambda match: unicodedata.lookup(f"GREEK SMALL LETTER {match[1].upper()}"), text)
+    text = GREEK.sub(
+        lambda match: unicodedata.lookup(f"GREEK SMALL LETTER {match[1].upper()}"), text
+    )
     for written, shown in RELATIONS.items():
         text = text.replace(written, shown)
     text = BELOW.sub(lambda match: f"{match[1]}<sub>{match[2].strip('{}')}</sub>", text)

@@ -33,7 +33,9 @@ def main(wrap: Callable[[Gates], nn.Module] = DistributedDataParallel) -> None:
     torch.manual_seed(0)  # the same weights everywhere
     model = wrap(Gates())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    generator = arms.rank_generator(seed=0)  # noise of this rank's own: the same on all would not average out
+    generator = arms.rank_generator(
+        seed=0
+    )  # noise of this rank's own: the same on all would not average out
     data = torch.Generator().manual_seed(rank)  # stands for a DistributedSampler
     for _ in range(50):
         x = torch.randn(32, 6, generator=data)

@@ -6,11 +6,10 @@ import operator
 import textwrap
 from collections.abc import Collection
 from numbers import Real
-from typing import Literal
 
 import torch
 from torch import Generator, Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
+from torch.autograd import forward_ad
 
 __all__ = [
     "FLOATS",
@@ -20,10 +19,9 @@ __all__ = [
     "check_generator",
     "check_logits",
     "described",
-    "exact_logit",
+    "has_tangent",
     "in_function_transform",
     "is_readable",
-    "logits_of",
     "true_or_unreadable",
     "unknown_name",
     "version_of",
@@ -47,7 +45,9 @@ def as_count(value: object, least: int, what: str, *, even: bool = False) -> int
     if count < least:
         raise ValueError(f"{what} must be {wanted}, got {_shortened(count)}")
     if even and count % 2:
-        raise ValueError(f"{what} must be even, since samples are drawn in pairs; got {count}: try {count + 1}")
+        raise ValueError(
+            f"{what} must be even, since samples are drawn in pairs; got {count}: try {count + 1}"
+        )
     return count
 
 
@@ -58,7 +58,9 @@ def as_positive(value: object, what: str) -> float:
     2.0
     """
     try:
-        number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+        number = (
+            math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+        )
     except OverflowError:  # of a whole number with hundreds of digits
         number = math.inf
     if not 0 < number < math.inf:
@@ -67,7 +69,11 @@ def as_positive(value: object, what: str) -> float:
 
 
 def _shortened(value: object) -> str:
-    return "a number of hundreds of digits" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
+    return (
+        "a number of hundreds of digits"
+        if isinstance(value, int) and abs(value) > 10**100
+        else repr(value)
+    )
 
 
 def described(error: BaseException) -> str:
@@ -88,10 +94,22 @@ def unknown_name(
     >>> unknown_name("coupling", "gausian", ["gaussian", "pairs"])
     ValueError("no coupling is called 'gausian': perhaps gaussian; choose one of gaussian, pairs")
     """
-    near = difflib.get_close_matches(name.lower(), [*known, *biased], n=2, cutoff=0.6) if isinstance(name, str) else []
+    near = (
+        difflib.get_close_matches(name.lower(), [*known, *biased], n=2, cutoff=0.6)
+        if isinstance(name, str)
+        else []
+    )
     meant = f"perhaps {' or '.join(near)}; " if near else ""
-    more = f", or of the biased {', '.join(biased)}" if biased else f", or give {or_else}" if or_else else ""
-    return ValueError(f"no {kind} is called {name!r}: {meant}choose one of {', '.join(known)}{more}")
+    more = (
+        f", or of the biased {', '.join(biased)}"
+        if biased
+        else f", or give {or_else}"
+        if or_else
+        else ""
+    )
+    return ValueError(
+        f"no {kind} is called {name!r}: {meant}choose one of {', '.join(known)}{more}"
+    )
 
 
 def check_logits(logits: object, event_axes: str) -> Tensor:
@@ -103,17 +121,29 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
             f"Independent(..., 1), or a latent of arms, got {type(logits).__name__}: use torch.as_tensor on an array"
         )
     if not logits.is_floating_point() or logits.dtype not in FLOATS:
-        raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float() on them")
+        raise ValueError(
+            f"logits must be floating point, got {logits.dtype}: call .float() on them"
+        )
     if logits.layout != torch.strided or logits.is_nested:
-        kind = "a nested tensor: pad it" if logits.is_nested else f"one of layout {logits.layout}: call .to_dense()"
+        kind = (
+            "a nested tensor: pad it"
+            if logits.is_nested
+            else f"one of layout {logits.layout}: call .to_dense()"
+        )
         raise ValueError(f"logits must be an ordinary, dense tensor, got {kind}")
     if logits.is_meta:
-        raise ValueError("logits must be on a device that holds numbers, got the meta device: move the model off it")
+        raise ValueError(
+            "logits must be on a device that holds numbers, got the meta device: move the model off it"
+        )
     if logits.ndim < axes:
         got = "a scalar: unsqueeze it" if logits.ndim == 0 else f"shape {list(logits.shape)}"
-        raise ValueError(f"logits must have shape [*batch, {event_axes}] with the latent axis last, got {got}")
+        raise ValueError(
+            f"logits must have shape [*batch, {event_axes}] with the latent axis last, got {got}"
+        )
     if axes == 2 and not logits.shape[-1]:
-        raise ValueError(f"logits [*batch, {event_axes}] must have at least one category, got {list(logits.shape)}")
+        raise ValueError(
+            f"logits [*batch, {event_axes}] must have at least one category, got {list(logits.shape)}"
+        )
     return logits
 
 
@@ -132,52 +162,6 @@ def version_of(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def logits_of(distribution: Distribution) -> tuple[Tensor, Literal["bits", "one-hot", "indices"]]:
-    """Return the logits of a torch distribution, and what its samples are."""
-    base = distribution
-    if isinstance(base, Independent):
-        if base.reinterpreted_batch_ndims != 1:
-            raise ValueError(
-                "an Independent distribution must reinterpret exactly one axis, the latent one, "
-                f"got {base.reinterpreted_batch_ndims}: use Independent(Bernoulli(...), 1)"
-            )
-        base = base.base_dist
-    if isinstance(base, OneHotCategorical | Categorical):
-        name = type(base).__name__
-        if not base.batch_shape:
-            raise ValueError(f"a {name} must have logits [*batch, d, K], got [K]: unsqueeze them for d = 1")
-        kind: Literal["one-hot", "indices"] = "indices" if isinstance(base, Categorical) else "one-hot"
-        inner = base if isinstance(base, Categorical) else base._categorical
-        return (exact_log(inner.probs) if inner._param is inner.__dict__.get("probs") else inner.logits), kind
-    if not isinstance(base, Bernoulli):
-        raise ValueError(
-            "the latent distribution must be a Bernoulli, a Categorical or a OneHotCategorical, got "
-            f"{type(base).__name__}"
-        )
-    # What it was built from (`_param` is private, and as old as the class): sampling, for one, leaves probabilities of
-    # fewer digits beside the logits that were given.
-    return (exact_logit(base.probs) if base._param is base.__dict__.get("probs") else base.logits), "bits"
-
-
-def exact_logit(probs: Tensor) -> Tensor:
-    """Return log p/(1 - p) with p = 0 and p = 1 at infinity, where Bernoulli.logits pulls them inwards."""
-    if not true_or_unreadable(((probs >= 0) & (probs <= 1)).all()):
-        raise ValueError(
-            f"probabilities must lie in [0, 1], got {probs.min().item():g} to {probs.max().item():g}: "
-            "look for the step that made them so"
-        )
-    inside = (probs > 0) & (probs < 1)
-    edge = torch.where(probs > 0.5, torch.inf, -torch.inf).to(probs)
-    # The inner `where` keeps the gradient at p = 0 and p = 1 zero: autograd would make it 0 * inf = NaN.
-    return torch.where(inside, torch.logit(torch.where(inside, probs, 0.5)), edge)
-
-
-def exact_log(probs: Tensor) -> Tensor:
-    """Return log p with p = 0 at minus infinity and of gradient zero, where Categorical.logits pulls it inwards."""
-    possible = probs > 0
-    return torch.where(possible, torch.where(possible, probs, 1.0).log(), -torch.inf)
-
-
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Return the tensor in float32 if it is a half-precision one: noise and sums need the bits."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
@@ -190,19 +174,25 @@ def true_or_unreadable(condition: Tensor) -> bool:
 
 def is_readable(tensor: Tensor) -> bool:
     """Whether values may be looked at: not while compiling, vmapping or capturing a CUDA graph."""
-    if torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if torch.compiler.is_compiling() or (
+        tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    ):
         return False
-    # A private question (tried on PyTorch 2.8 to 2.13): under vmap a value is many values, and reading it raises.
-    return not torch._C._functorch.is_batchedtensor(_unwrapped(tensor))
+    # Private questions (tried on PyTorch 2.8 to 2.13). Under vmap a value is many values, and reading
+    # it raises. The wrappers of torch.func.grad hide those of vmap.
+    while torch._C._functorch.is_gradtrackingtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return not torch._C._functorch.is_batchedtensor(tensor)
+
+
+def has_tangent(tensor: Tensor) -> bool:
+    """Whether forward-mode differentiation passes through a tensor."""
+    return not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def in_function_transform() -> bool:
     """Whether torch.func.grad, vmap or another transform of functions is running."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _unwrapped(tensor: Tensor) -> Tensor:
-    """Return a tensor without the wrappers that torch.func.grad puts around it, which hide those of vmap."""
-    while torch._C._functorch.is_gradtrackingtensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is not None
+    )

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from arms.api import attach, draw
 from arms.arguments import as_count, as_positive
-from arms.draws import attach, draw
 from arms.estimators import Estimator
 
 try:
@@ -21,7 +21,8 @@ try:
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"arms.sklearn needs scikit-learn: pip install 'arms-grad[sklearn]' ({error})", name=error.name
+        f"arms.sklearn needs scikit-learn: pip install 'arms-grad[sklearn]' ({error})",
+        name=error.name,
     ) from None
 
 __all__ = ["SubsetSelector"]
@@ -69,7 +70,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         n_features_to_select: int | float | None = None,
         *,
         criterion: str = "bic",
-        estimator: str | Estimator = "arms-s",
+        estimator: str | Estimator = "arms",
         num_samples: int = 64,
         n_restarts: int = 4,
         max_iter: int = 300,
@@ -102,7 +103,9 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         """
         if hasattr(y, "toarray"):
             raise ValueError("y must be a dense array, got a sparse one: call y.toarray()")
-        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2)
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
+        )
         size = self._size(X.shape[1])
         features = Centred.of(X)
         targets = Centred.of(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
@@ -112,7 +115,9 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         limit = size or max(1, min(X.shape[1], len(X) // 2))
         cost = self._cost(len(X), targets.values.shape[1], X.shape[1], limit)
         seed = check_random_state(self.random_state).randint(2**31 - 1)
-        masks, logits = self._search(regressions, cost, size, limit, torch.Generator().manual_seed(int(seed)))
+        masks, logits = self._search(
+            regressions, cost, size, limit, torch.Generator().manual_seed(int(seed))
+        )
         if self.exchange:
             masks = torch.stack([improve(mask, regressions, cost, size is None) for mask in masks])
         best = int(cost(regressions.unexplained(masks), masks.sum(-1)).argmin())
@@ -135,7 +140,9 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         wanted: Any = self.n_features_to_select  # whatever the user gave
         if wanted is None:
             if self.criterion not in CRITERIA:
-                raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, got {self.criterion!r}")
+                raise ValueError(
+                    f"criterion must be one of {', '.join(CRITERIA)}, got {self.criterion!r}"
+                )
             return None
         if not isinstance(wanted, bool) and isinstance(wanted, Real):
             number, whole = float(wanted), isinstance(wanted, Integral)
@@ -163,11 +170,19 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         return cost
 
     def _search(
-        self, regressions: "Regressions", cost: Cost, size: int | None, limit: int, generator: Generator
+        self,
+        regressions: "Regressions",
+        cost: Cost,
+        size: int | None,
+        limit: int,
+        generator: Generator,
     ) -> tuple[Tensor, Tensor]:
         """Return the best subset `[restarts, p]` that each restart has seen, and its logits."""
         restarts, p = as_count(self.n_restarts, 1, "n_restarts"), len(regressions.gram)
-        steps, rate = as_count(self.max_iter, 1, "max_iter"), as_positive(self.learning_rate, "learning_rate")
+        steps, rate = (
+            as_count(self.max_iter, 1, "max_iter"),
+            as_positive(self.learning_rate, "learning_rate"),
+        )
         seen = _Best(restarts, p, size)
         logits = torch.zeros(restarts, p, dtype=torch.float64)
         logits = with_expected_size(logits, size or min(p, limit) / 2).requires_grad_()
@@ -176,9 +191,14 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         while self.n_iter_ < steps and _undecided(logits):
             self.n_iter_ += 1
             drawn = draw(logits, self.estimator, self._budget(), generator)
-            if drawn.estimator.slopes != "none" or drawn.estimator.target.direct or drawn.extra:
+            chosen = drawn.estimator
+            if (
+                chosen.design.needs.derivatives
+                or chosen.target.subtracts_log_q
+                or drawn.drawn.extra
+            ):
                 raise ValueError(
-                    "estimator must take values alone and estimate the expectation, as arms-s and loorf do: got "
+                    "estimator must take values alone and estimate the expectation, as arms and loorf do: got "
                     f"{drawn.estimator}"
                 )
             masks = drawn.samples
@@ -268,8 +288,12 @@ class Regressions:
         """Return the same after any one feature more: `[..., p]`, infinite for those that are selected already."""
         index, factor, half = self._factors(masks)
         chosen = masks.gather(-1, index)
-        known = torch.linalg.solve_triangular(factor, self.gram[index] * chosen.unsqueeze(-1), upper=False)
-        own = self.gram.diagonal() - known.square().sum(-2)  # a feature's variance that the selected do not explain
+        known = torch.linalg.solve_triangular(
+            factor, self.gram[index] * chosen.unsqueeze(-1), upper=False
+        )
+        own = self.gram.diagonal() - known.square().sum(
+            -2
+        )  # a feature's variance that the selected do not explain
         residual = self.cross - known.mT @ half
         gain = torch.where(own > 1e-7, residual.square().sum(-1) / own.clamp(min=1e-7), 0.0)
         left = (self._left(half).unsqueeze(-1) - gain).clamp(min=1e-12)
@@ -279,13 +303,21 @@ class Regressions:
         """Return the selected features (and more, up to the largest subset), their Cholesky factor L, L⁻¹ cross."""
         most = max(1, int(masks.sum(-1).max()))
         chosen, index = masks.topk(most, dim=-1)
-        block = self.gram[index.unsqueeze(-1), index.unsqueeze(-2)] * chosen.unsqueeze(-1) * chosen.unsqueeze(-2)
-        block.diagonal(dim1=-2, dim2=-1).add_(1 - chosen + self.ridge)  # those not selected: rows of the identity
+        block = (
+            self.gram[index.unsqueeze(-1), index.unsqueeze(-2)]
+            * chosen.unsqueeze(-1)
+            * chosen.unsqueeze(-2)
+        )
+        block.diagonal(dim1=-2, dim2=-1).add_(
+            1 - chosen + self.ridge
+        )  # those not selected: rows of the identity
         factor = torch.linalg.cholesky_ex(block).L
         return (
             index,
             factor,
-            torch.linalg.solve_triangular(factor, self.cross[index] * chosen.unsqueeze(-1), upper=False),
+            torch.linalg.solve_triangular(
+                factor, self.cross[index] * chosen.unsqueeze(-1), upper=False
+            ),
         )
 
     @staticmethod
@@ -323,7 +355,9 @@ def improve(mask: Tensor, regressions: Regressions, cost: Cost, any_size: bool) 
         sizes = starts.sum(-1, keepdim=True)
         moves = cost(regressions.with_one_more(starts), sizes + 1)
         if any_size:  # the last column leaves each start as it is
-            moves = torch.cat([moves, cost(regressions.unexplained(starts), sizes.squeeze(-1)).unsqueeze(-1)], -1)
+            moves = torch.cat(
+                [moves, cost(regressions.unexplained(starts), sizes.squeeze(-1)).unsqueeze(-1)], -1
+            )
         best = int(moves.argmin())
         start, feature = divmod(best, moves.shape[-1])
         if not moves[start, feature] < value - 1e-9:

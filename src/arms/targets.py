@@ -1,9 +1,10 @@
-r"""Targets: what is differentiated. The expectation of the objective, or the K-sample bound of log-weights.
+r"""Targets: what is differentiated, as a function of the objective's values.
 
 $$ E[f(b)], \qquad\qquad E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x),
    \quad w(b) = p(x, b) / q(b), \quad b_k \sim q $$
 
-Reference for the bound: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016.
+Reference for the bound: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR
+2016.
 """
 
 import math
@@ -13,84 +14,91 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from arms.arguments import at_least_float32
+from arms.arguments import as_count, at_least_float32
 
-__all__ = ["Expectation", "MultiSampleBound", "Target", "log_mean_exp"]
+__all__ = ["Expectation", "ImportanceBound", "Target", "log_mean_exp"]
 
 
 class Target(ABC):
-    """A function of the objective's values at independent samples, whose expectation is differentiated.
+    """A function of values at independent samples, whose expectation is differentiated."""
 
-    The exact value and gradient of any target follow from these three by enumeration: see `arms.checks`.
-    """
-
-    direct: ClassVar[bool]
-    """Whether the objective itself depends on the logits (log-weights contain log q) and autograd's gradient through
-    it counts. Where it does not, the objective sees the logits as constants."""
+    subtracts_log_q: ClassVar[bool] = False
+    """Whether values are log-weights: the objective is log p(x, b), and the library subtracts
+    log q(b), whose derivative with respect to the logits is part of the gradient."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many independent samples one value of the target is made of."""
+        """The number of independent samples that one value of the target is made of."""
 
     @abstractmethod
-    def attached(self, n: int) -> int:
-        """Return how many of n samples, the leading ones, keep their graph: the value is made of them."""
+    def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the target `[*batch]` as estimated from values `[n, *batch]` at the samples.
+
+        Args:
+            values: The objective's values, or log-weights.
+            weights: Of the samples, if they are not equal.
+        """
 
     @abstractmethod
-    def value(self, values: Tensor) -> Tensor:
-        """Return the target `[*batch]` as seen by objective values `[n, *batch]`."""
+    def num_attached(self, n: int) -> int:
+        """Return how many of n samples, the leading ones, the value depends on."""
 
 
 @dataclass(frozen=True)
 class Expectation(Target):
-    """E[f(b)], seen as the mean over all samples.
+    """E[f(b)], estimated by the mean over samples.
 
-    >>> Expectation()
-    Expectation()
+    Args:
+        samples: Take the mean over this many samples, the leading ones; all of them by default.
     """
 
-    direct: ClassVar[bool] = False
+    samples: int | None = None
 
     @property
     def size(self) -> int:
         return 1
 
-    def attached(self, n: int) -> int:
-        return n
+    def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
+        if self.samples is not None:
+            return values[: self.samples].mean(0)
+        return values.mean(0) if weights is None else (weights.to(values.dtype) * values).sum(0)
 
-    def value(self, values: Tensor) -> Tensor:
-        return values.mean(0)
+    def num_attached(self, n: int) -> int:
+        return n if self.samples is None else self.samples
 
     def __str__(self) -> str:
         return "expectation"
 
 
 @dataclass(frozen=True)
-class MultiSampleBound(Target):
-    """E[log(1/K sum_k w(b_k))], made of the first K = `samples` values, which are log-weights.
+class ImportanceBound(Target):
+    """E[log(1/K sum_k w(b_k))], made of the first K = `samples` log-weights.
 
     Args:
         samples: K.
 
     >>> import torch
-    >>> MultiSampleBound(2).value(torch.tensor([[0.0], [0.0], [9.0]]))
+    >>> ImportanceBound(2).value(torch.tensor([[0.0], [0.0], [9.0]]))
     tensor([0.])
     """
 
     samples: int
 
-    direct: ClassVar[bool] = True
+    subtracts_log_q: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "samples", as_count(self.samples, 1, "samples of a bound"))
 
     @property
     def size(self) -> int:
         return self.samples
 
-    def attached(self, n: int) -> int:
-        return self.samples
-
-    def value(self, values: Tensor) -> Tensor:
+    def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
         return log_mean_exp(values[: self.samples])
+
+    def num_attached(self, n: int) -> int:
+        return self.samples
 
     def __str__(self) -> str:
         return f"{self.samples}-sample bound"

@@ -19,21 +19,52 @@ from arms.bench.runs.pipeline import train
 from arms.bench.sweeps.jobs import plan
 
 CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2, replicas=2)
-FLAGS = ["--steps", "20", "--report-every", "10", "--latents", "4", "--num-samples", "2", "--replicas", "2"]
+FLAGS = [
+    "--steps",
+    "20",
+    "--report-every",
+    "10",
+    "--latents",
+    "4",
+    "--num-samples",
+    "2",
+    "--replicas",
+    "2",
+]
 HUGE = "1" + "0" * 400
 BROKEN_RESULTS = {
     "NaN": ("-98.3", "NaN", "it holds NaN or an infinite number"),
     "Infinity": ("-98.3", "Infinity", "it holds NaN or an infinite number"),
     "an infinite number": ("-98.3", "1e999", "it holds NaN or an infinite number"),
-    "a list as note": ('"note": ""', '"note": ["x"]', r"must hold text in 'note', got \['x'\]: remove it"),
-    "an empty list as note": ('"note": ""', '"note": []', r"must hold text in 'note', got \[\]: remove it"),
+    "a list as note": (
+        '"note": ""',
+        '"note": ["x"]',
+        r"must hold text in 'note', got \['x'\]: remove it",
+    ),
+    "an empty list as note": (
+        '"note": ""',
+        '"note": []',
+        r"must hold text in 'note', got \[\]: remove it",
+    ),
     "half a letter": ('"note": ""', r'"note": "\ud800"', "it holds text that is not Unicode"),
-    "images in words": ('"note": ""', '"note": "", "images": "few"', "a whole number of at least 1 in 'images'"),
+    "images in words": (
+        '"note": ""',
+        '"note": "", "images": "few"',
+        "a whole number of at least 1 in 'images'",
+    ),
 }
 BROKEN_CONFIGS = {
-    "half a letter": ('"dataset": "digits"', r'"dataset": "\ud800"', "it holds text that is not Unicode"),
+    "half a letter": (
+        '"dataset": "digits"',
+        r'"dataset": "\ud800"',
+        "it holds text that is not Unicode",
+    ),
     "NaN": ('"seed": 1', '"seed": NaN', "it holds NaN or an infinite number"),
-    "a huge number": ('"seed": 1', f'"seed": {HUGE}', "seed must be an integer >= 0 that a computer can count to"),
+    "a huge number": (
+        '"seed": 1',
+        f'"seed": {HUGE}',
+        "seed must be an integer >= 0 that a computer can count to",
+    ),
 }
 
 
@@ -100,7 +131,9 @@ def test_odd_steps_at_which_a_run_was_to_end(ends: str, say: Say) -> None:
 
 def test_earlier_ends_need_not_be_configurations(tmp_path: Path, say: Say) -> None:
     """A run with a warm-up of five steps that says it was to end at the third: its checkpoint is read all the same."""
-    run = train(replace(CONFIG, warmup_steps=5), tmp_path / "long", device="cpu", progress=False, evaluate=5)
+    run = train(
+        replace(CONFIG, warmup_steps=5), tmp_path / "long", device="cpu", progress=False, evaluate=5
+    )
     content = json.loads((run.path / "config.json").read_text())
     (run.path / "config.json").write_text(json.dumps(content | {"lengthened": [3]}))
     assert run.checkpoint() is not None
@@ -172,7 +205,9 @@ def test_a_damaged_run_of_a_pack_leaves_the_others(kind: str, say: Say) -> None:
     content = json.loads(Path("packs/pack.json").read_text())
     content["runs"][0] |= DAMAGED_ENTRIES[kind]  # in the order of their names: "bad" is the first
     Path("packs/pack.json").write_text(json.dumps(content))
-    what = r"packs/pack.json: run 1 is damaged, as .*: pack the run again, or remove it from the file"
+    what = (
+        r"packs/pack.json: run 1 is damaged, as .*: pack the run again, or remove it from the file"
+    )
     for place in ("packs", "packs/pack.json"):
         code, said, error = say("runs", place)
         assert (code, error) == (0, "")
@@ -196,7 +231,9 @@ def test_a_damaged_pack_beside_runs(say: Say) -> None:
     assert code == 0
     assert said.count("finished: 20 steps") == 2
     assert "broken: runs/x.json must hold a list of runs, got int: pack the runs again" in said
-    assert "(finished before)" in say("train", *FLAGS)[1], "found by what it is, whatever lies beside it"
+    assert "(finished before)" in say("train", *FLAGS)[1], (
+        "found by what it is, whatever lies beside it"
+    )
     assert len(collect(["runs"]).runs) == 2
 
 
@@ -212,13 +249,18 @@ def test_nothing_but_damaged_runs_is_an_error(say: Say) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"estimator": arms.LOORF(4)}, r"estimator must be a name, such as 'arms-s', got LOORF\(.*: give the name"),
+        (
+            {"estimator": arms.LOORF(4)},
+            r"estimator must be a name, such as 'arms', got LeaveOneOut\(.*: give the name",
+        ),
         ({"layers": 5}, r"layers must be a list .*, got 5: for one layer, give latents"),
         ({"dataset": "\ud800"}, "dataset must be Unicode text, got half of a surrogate pair"),
         ({"seed": 10**400}, "seed must be an integer >= 0 .*, got a number of hundreds of digits"),
         ({"latents": 2**40, "categories": 2**40}, "latents times categories must be an integer"),
     ],
 )
-def test_a_configuration_that_could_not_be_read_again_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_a_configuration_that_could_not_be_read_again_is_refused(
+    fields: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         TrainConfig(**fields)

@@ -61,7 +61,11 @@ def random_images(count: int, largest: int = 255) -> Images:
 
 
 def idx(images: Images) -> bytes:
-    return bytes([0, 0, 8, images.ndim]) + np.array(images.shape, dtype=">u4").tobytes() + images.tobytes()
+    return (
+        bytes([0, 0, 8, images.ndim])
+        + np.array(images.shape, dtype=">u4").tobytes()
+        + images.tobytes()
+    )
 
 
 # Splits
@@ -99,7 +103,13 @@ def test_mnist_keeps_its_order_and_holds_out_the_last(name: str, folder: Path) -
     assert numbers(found.train) == list(range(50_000))
     assert numbers(found.valid) == list(range(50_000, 60_000))
     assert numbers(found.test) == list(range(10_000))
-    assert (found.name, found.height, found.width, found.levels, found.note) == (name, 28, 28, 255, "")
+    assert (found.name, found.height, found.width, found.levels, found.note) == (
+        name,
+        28,
+        28,
+        255,
+        "",
+    )
 
 
 def test_static_mnist_has_its_own_validation_set(folder: Path) -> None:
@@ -146,13 +156,21 @@ def test_wrong_names_and_folders_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_catalogue_is_well_formed() -> None:
-    assert list(data.DATASETS) == ["digits", "dynamic-mnist", "static-mnist", "fashion-mnist", "omniglot"]
+    assert list(data.DATASETS) == [
+        "digits",
+        "dynamic-mnist",
+        "static-mnist",
+        "fashion-mnist",
+        "omniglot",
+    ]
     for name, entry in data.DATASETS.items():
         assert entry.name == name
         assert "\n" not in entry.description
         for source in entry.sources if isinstance(entry, ImageFiles) else ():
             assert len(bytes.fromhex(source.md5)) == 16
-            assert all(url.startswith("http") and url.endswith(f"/{source.file}") for url in source.urls)
+            assert all(
+                url.startswith("http") and url.endswith(f"/{source.file}") for url in source.urls
+            )
 
 
 def test_a_data_folder_needs_torch_and_numpy_only(folder: Path) -> None:
@@ -191,7 +209,9 @@ def test_npz_round_trip_reads_only_what_is_asked(tmp_path: Path) -> None:
         ({"train_images": random_images(3, largest=2)}, "from 0 to 1"),
     ],
 )
-def test_npz_with_other_content_is_refused(arrays: dict[str, Images], complaint: str, tmp_path: Path) -> None:
+def test_npz_with_other_content_is_refused(
+    arrays: dict[str, Images], complaint: str, tmp_path: Path
+) -> None:
     path = tmp_path / "some.npz"
     savez(path, **arrays)
     with pytest.raises(ValueError, match=rf"some\.npz must hold.*{complaint}"):
@@ -208,11 +228,15 @@ def test_npz_that_is_none_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["train_images", "train_images.npy"])
 @pytest.mark.parametrize("shape", [(10**15, 28, 28), (10**30, 28, 28)])
-def test_npz_with_a_member_that_is_no_array_is_refused(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_npz_with_a_member_that_is_no_array_is_refused(
+    name: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
     """Without the suffix of an array numpy returns bytes, and with it allocates the shape that is claimed."""
     path = tmp_path / "some.npz"
     with zipfile.ZipFile(path, "w") as archive, archive.open(name, "w") as member:
-        np.lib.format.write_array_header_1_0(member, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        np.lib.format.write_array_header_1_0(
+            member, {"descr": "|u1", "fortran_order": False, "shape": shape}
+        )
     with pytest.raises(ValueError, match=r"some\.npz must hold"):
         read_npz(path, {"train": 3}, 255)
 
@@ -231,8 +255,12 @@ def test_npz_damaged_anywhere_is_refused_or_harmless(save: Save, tmp_path: Path)
 
     save(path, train_images=images)
     whole = path.read_bytes()
-    flipped = [whole[:i] + bytes([whole[i] ^ 0x55]) + whole[i + 1 :] for i in range(0, len(whole), 2)]
-    complaints = [complaint(damaged) for damaged in flipped + [whole[:i] for i in range(0, len(whole), 7)]]
+    flipped = [
+        whole[:i] + bytes([whole[i] ^ 0x55]) + whole[i + 1 :] for i in range(0, len(whole), 2)
+    ]
+    complaints = [
+        complaint(damaged) for damaged in flipped + [whole[:i] for i in range(0, len(whole), 7)]
+    ]
     assert all("some.npz" in words for words in complaints if words)
     assert sum(map(bool, complaints)) > len(complaints) // 2
 
@@ -264,8 +292,20 @@ def test_idx_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "damaged",
-    [b"", b"<html>", idx(random_images(3)), gzip.compress(idx(random_images(3)))[:-9], gzip.compress(b"\0\0\x08")],
-    ids=["empty", "a web page", "not compressed", "truncated", "header only"],  # a gzip header holds the time
+    [
+        b"",
+        b"<html>",
+        idx(random_images(3)),
+        gzip.compress(idx(random_images(3)))[:-9],
+        gzip.compress(b"\0\0\x08"),
+    ],
+    ids=[
+        "empty",
+        "a web page",
+        "not compressed",
+        "truncated",
+        "header only",
+    ],  # a gzip header holds the time
 )
 def test_damaged_idx_file_is_refused(damaged: bytes, tmp_path: Path) -> None:
     path = tmp_path / "some.gz"
@@ -325,7 +365,13 @@ def test_amat(tmp_path: Path) -> None:
     path, images = tmp_path / "some.amat", random_images(3, largest=1)
     path.write_bytes(amat(images))
     assert np.array_equal(read_amat(path, 3), images)
-    for damaged in [b"", b"<html>", amat(images)[:-2], amat(images).replace(b"1", b"2", 1), amat(images) + b"0"]:
+    for damaged in [
+        b"",
+        b"<html>",
+        amat(images)[:-2],
+        amat(images).replace(b"1", b"2", 1),
+        amat(images) + b"0",
+    ]:
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"some\.amat must hold 3 x 784 bits"):
             read_amat(path, 3)
@@ -359,7 +405,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content[: len(content) // 2] if self.path[1:] in self.shared.cut else content)
+        self.wfile.write(
+            content[: len(content) // 2] if self.path[1:] in self.shared.cut else content
+        )
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -399,12 +447,16 @@ def test_download_then_no_need_of_the_network(server: Server, tmp_path: Path) ->
 
 def test_mirrors_are_tried_in_order(server: Server, closed_port: str, tmp_path: Path) -> None:
     server.files["some.bin"] = CONTENT
-    source = server.source("some.bin", CONTENT, f"{closed_port}/some.bin", f"{server.url}/gone/some.bin")
+    source = server.source(
+        "some.bin", CONTENT, f"{closed_port}/some.bin", f"{server.url}/gone/some.bin"
+    )
     assert obtain(source, tmp_path).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("content", [CONTENT[:-1], b"", b"<html>please log in</html>"])
-def test_wrong_checksum_leaves_nothing_and_a_retry_works(content: bytes, server: Server, tmp_path: Path) -> None:
+def test_wrong_checksum_leaves_nothing_and_a_retry_works(
+    content: bytes, server: Server, tmp_path: Path
+) -> None:
     source = server.source("some.bin", CONTENT)
     server.files["some.bin"] = content
     with pytest.raises(ValueError, match=r"some\.bin is missing.*hash"):
@@ -442,7 +494,9 @@ def test_file_put_there_by_hand_is_checked(server: Server, tmp_path: Path) -> No
 def tiny(server: Server) -> ImageFiles:
     """MNIST of seven images, published by the local server."""
     parts = {"train": numbered(5), "test": numbered(2)}
-    server.files.update({f"{part}.gz": gzip.compress(idx(images), mtime=0) for part, images in parts.items()})
+    server.files.update(
+        {f"{part}.gz": gzip.compress(idx(images), mtime=0) for part, images in parts.items()}
+    )
     entry = data.DATASETS["dynamic-mnist"]
     assert isinstance(entry, ImageFiles)
     return replace(
@@ -460,7 +514,11 @@ def test_data_set_from_the_network(tiny: ImageFiles, server: Server, tmp_path: P
     server.files.clear()
     assert tiny.find(None, tmp_path) == (str(tmp_path / "dynamic-mnist"), paths)
     found = tiny.load(None, tmp_path)
-    assert [numbers(part) for part in (found.train, found.valid, found.test)] == [[0, 1, 2], [3, 4], [0, 1]]
+    assert [numbers(part) for part in (found.train, found.valid, found.test)] == [
+        [0, 1, 2],
+        [3, 4],
+        [0, 1],
+    ]
     paths[0].write_bytes(b"")
     assert tiny.find(None, tmp_path) is None
 
@@ -473,12 +531,16 @@ def published_in(cache: Path, name: str, files: dict[str, bytes]) -> ImageFiles:
     for file, content in files.items():
         (cache / name / file).write_bytes(content)
     md5s = {file: hashlib.md5(content).hexdigest() for file, content in files.items()}
-    return replace(entry, sources=tuple(replace(source, md5=md5s[source.file]) for source in entry.sources))
+    return replace(
+        entry, sources=tuple(replace(source, md5=md5s[source.file]) for source in entry.sources)
+    )
 
 
 @pytest.mark.parametrize("name", ["dynamic-mnist", "fashion-mnist"])
 def test_published_mnist_is_split_like_its_archive(name: str, tmp_path: Path) -> None:
-    train, test = (gzip.compress(idx(numbered(count)), compresslevel=1) for count in (60_000, 10_000))
+    train, test = (
+        gzip.compress(idx(numbered(count)), compresslevel=1) for count in (60_000, 10_000)
+    )
     files = {"train-images-idx3-ubyte.gz": train, "t10k-images-idx3-ubyte.gz": test}
     found = published_in(tmp_path, name, files).load(None, tmp_path)
     assert numbers(found.train) == list(range(50_000))
@@ -501,7 +563,9 @@ def test_published_omniglot_is_split_like_its_archive(folder: Path, tmp_path: Pa
     assert found.note == ""
 
 
-def test_data_folder_comes_before_the_cache(tiny: ImageFiles, server: Server, tmp_path: Path) -> None:
+def test_data_folder_comes_before_the_cache(
+    tiny: ImageFiles, server: Server, tmp_path: Path
+) -> None:
     folder, cache = tmp_path / "folder", tmp_path / "cache"
     folder.mkdir()
     assert numbers(tiny.load(folder, cache).train) == [0, 1, 2]
@@ -517,10 +581,18 @@ def test_without_network_the_error_says_what_to_put_where(closed_port: str, tmp_
     entry = data.DATASETS["omniglot"]
     assert isinstance(entry, ImageFiles)
     url = f"{closed_port}/chardata.mat"
-    offline = replace(entry, sources=tuple(replace(source, urls=(url,)) for source in entry.sources))
+    offline = replace(
+        entry, sources=tuple(replace(source, urls=(url,)) for source in entry.sources)
+    )
     with pytest.raises(ValueError, match=r"chardata\.mat is missing") as raised:
         offline.load(None, tmp_path)
-    for part in (url, str(tmp_path / "omniglot"), "ARMS_DATA_DIR", "omniglot.npz", entry.sources[0].md5):
+    for part in (
+        url,
+        str(tmp_path / "omniglot"),
+        "ARMS_DATA_DIR",
+        "omniglot.npz",
+        entry.sources[0].md5,
+    ):
         assert part in str(raised.value)
     folder = tmp_path / "empty"
     folder.mkdir()
@@ -528,7 +600,9 @@ def test_without_network_the_error_says_what_to_put_where(closed_port: str, tmp_
         offline.fetch(folder, tmp_path)
 
 
-def test_the_cache_folder_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_is_named_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("ARMS_DATA_DIR", raising=False)
     monkeypatch.setenv("ARMS_CACHE_DIR", str(tmp_path))
     assert [row.name for row in data.status() if row.available] == ["digits"]
@@ -582,7 +656,9 @@ def test_scaled_images_and_wrong_levels_are_refused() -> None:
 # The real files, where they are
 
 
-needs_files = pytest.mark.skipif(not os.environ.get("ARMS_DATA_DIR"), reason="ARMS_DATA_DIR names no data folder")
+needs_files = pytest.mark.skipif(
+    not os.environ.get("ARMS_DATA_DIR"), reason="ARMS_DATA_DIR names no data folder"
+)
 
 
 @needs_files
@@ -597,7 +673,10 @@ needs_files = pytest.mark.skipif(not os.environ.get("ARMS_DATA_DIR"), reason="AR
 )
 def test_real_images_have_their_known_means(name: str, train_mean: float, test_mean: float) -> None:
     found = data.load(name)
-    means = [part.double().mean() / found.levels for part in (torch.cat([found.train, found.valid]), found.test)]
+    means = [
+        part.double().mean() / found.levels
+        for part in (torch.cat([found.train, found.valid]), found.test)
+    ]
     assert means == pytest.approx([train_mean, test_mean], abs=1e-5)
 
 
@@ -627,9 +706,18 @@ def test_static_mnist_is_the_published_text(tmp_path: Path) -> None:
             r"train images of digits must be uint8 \[images, 64\] from 0 to levels = 1, got 16: try levels=16$",
         ),
         ({"levels": 0}, "levels must be an integer >= 1, got 0"),
-        ({"height": 28, "width": 28}, r"\[images, 784\], height 28 times width 28, got torch.uint8 \["),
-        ({"test": torch.zeros(5, 30, dtype=torch.uint8)}, r"test images .*, got torch.uint8 \[5, 30\]"),
-        ({"valid": torch.zeros(5, 8, 8, dtype=torch.uint8)}, r"valid images .*, got torch.uint8 \[5, 8, 8\]"),
+        (
+            {"height": 28, "width": 28},
+            r"\[images, 784\], height 28 times width 28, got torch.uint8 \[",
+        ),
+        (
+            {"test": torch.zeros(5, 30, dtype=torch.uint8)},
+            r"test images .*, got torch.uint8 \[5, 30\]",
+        ),
+        (
+            {"valid": torch.zeros(5, 8, 8, dtype=torch.uint8)},
+            r"valid images .*, got torch.uint8 \[5, 8, 8\]",
+        ),
         ({"train": torch.zeros(5, 64)}, r"train images .*, got torch.float32 \[5, 64\]"),
     ],
 )

@@ -19,7 +19,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 RECIPES = DOCS / "recipes"
 REPEATS = 20_000
 LOGITS = torch.tensor([-1.0, 0.3, 1.5], dtype=torch.float64)
-LIMIT = 5.5  # of a standard normal: a failure rate of 4e-8 for each of the 8 numbers that are compared
+LIMIT = (
+    5.5  # of a standard normal: a failure rate of 4e-8 for each of the 8 numbers that are compared
+)
 
 RANK = """
 import sys, torch, torch.distributed as dist
@@ -65,7 +67,7 @@ def objective(bits: Tensor) -> Tensor:
     return (bits.sum(-1) - 0.7).square() + bits[..., 0] * bits[..., 2]
 
 
-def gradients(generator: torch.Generator | None, estimator: str = "arms-s") -> Tensor:
+def gradients(generator: torch.Generator | None, estimator: str = "arms") -> Tensor:
     """Return independent estimates of one gradient, [repeats, 3]."""
     logits = LOGITS.expand(REPEATS, 3).clone().requires_grad_()
     count = None if estimator == "exact" else 4
@@ -75,7 +77,9 @@ def gradients(generator: torch.Generator | None, estimator: str = "arms-s") -> T
 
 
 def torchrun(*words: str) -> str:
-    return run_python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words)
+    return run_python(
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words
+    )
 
 
 def run_python(*words: str) -> str:
@@ -102,23 +106,29 @@ def z_of_variances(one: Tensor, other: Tensor) -> float:
     return float((spread[0].mean() - spread[1].mean()) / torch.as_tensor(error).sqrt())
 
 
-def test_two_ranks_average_to_one_process_in_law(tmp_path: Path) -> None:
+def test_two_ranks_average_to_one_process_in_distribution(tmp_path: Path) -> None:
     alone = gradients(torch.Generator().manual_seed(5))
     exact = gradients(None, "exact")[0]
     own, same = averaged(tmp_path, "own"), averaged(tmp_path, "same")
     z = (own.mean(0) - exact) / (own.std(0) / REPEATS**0.5)
     assert z.abs().max() < LIMIT, "unbiased"
-    assert abs(z_of_variances(own, alone / 2**0.5)) < LIMIT, "half the variance, as of two independent estimates"
-    assert z_of_variances(same, alone / 2**0.5) > LIMIT, "one seed for all ranks averages nothing: the test sees it"
+    assert abs(z_of_variances(own, alone / 2**0.5)) < LIMIT, (
+        "half the variance, as of two independent estimates"
+    )
+    assert z_of_variances(same, alone / 2**0.5) > LIMIT, (
+        "one seed for all ranks averages nothing: the test sees it"
+    )
     assert abs(z_of_variances(same, alone)) < LIMIT
 
 
 @pytest.mark.parametrize(("seeded", "count"), [("alike", 1), ("apart", 0)])
-def test_ranks_that_share_their_noise_are_told_once(tmp_path: Path, seeded: str, count: int) -> None:
+def test_ranks_that_share_their_noise_are_told_once(
+    tmp_path: Path, seeded: str, count: int
+) -> None:
     script = tmp_path / "warned.py"
     script.write_text(WARNED)
     (line,) = torchrun(str(script), seeded).splitlines()
-    assert line.count("draws the same noise as another rank") == count, line
+    assert line.count("draws the same random numbers as another rank") == count, line
     assert line.count("generator=arms.rank_generator(seed, device)") == count
 
 
@@ -172,7 +182,9 @@ def test_recipes_of_sweeps_can_be_read() -> None:
         subprocess.run(["bash", "-n", str(script)], check=True)
 
 
-@pytest.mark.parametrize("recipe", [path.name for path in RECIPES.iterdir() if path.suffix != ".md" and path.is_file()])
+@pytest.mark.parametrize(
+    "recipe", [path.name for path in RECIPES.iterdir() if path.suffix != ".md" and path.is_file()]
+)
 def test_the_page_names_every_recipe(recipe: str) -> None:
     page = (DOCS / "distributed.md").read_text()
     assert f"recipes/{recipe}" in page

@@ -1,4 +1,4 @@
-"""The engine: the same law as plain steps.
+"""The engine: the same distribution as plain steps.
 
 CUDA graphs need a GPU and are tested where there is one.
 """
@@ -26,9 +26,11 @@ from arms.bench.training.state import ELBO_SUM, MODEL
 from arms.bench.training.trainer import Trainer
 from arms.estimators import ALL_ESTIMATORS
 
-SMALL = TrainConfig(num_samples=4, latents=20, learning_rate=2e-3, replicas=2, steps=40, report_every=20)
+SMALL = TrainConfig(
+    num_samples=4, latents=20, learning_rate=2e-3, replicas=2, steps=40, report_every=20
+)
 
-UNLIKE = ("loorf", "arms-d", "arms-s", "relax", "vimco")
+UNLIKE = ("loorf", "arms-dirichlet", "arms", "relax", "vimco")
 stands_in_for_a_gpu = pytest.mark.skipif(
     torch.cuda.is_available(), reason="a GPU runs it itself, in the test of the engine below"
 )
@@ -50,14 +52,19 @@ def test_eager_engine_is_the_plain_step(digits: Dataset) -> None:
         for name in ALL_ESTIMATORS
         if name != "exact"
     ]
-    + [("arms-d", "extra", "linear"), pytest.param("arms-d", "all", "nonlinear", marks=slow)]
-    + [pytest.param("arms-ms-d", "all", "nonlinear", marks=slow)]
+    + [
+        ("arms-dirichlet", "extra", "linear"),
+        pytest.param("arms-dirichlet", "all", "nonlinear", marks=slow),
+    ]
+    + [pytest.param("arms-ms-dirichlet", "all", "nonlinear", marks=slow)]
     + [
         pytest.param("relax", "extra", "nonlinear", marks=slow),
         pytest.param("reinmax", "extra", "nonlinear", marks=slow),
     ],
 )
-def test_compiled_step_is_the_plain_one(name: str, rule: str, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_step_is_the_plain_one(
+    name: str, rule: str, network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = replace(SMALL, estimator=name, decoder_samples=rule, network=network, batch_size=5)  # type: ignore[arg-type]
     assert_compiled_is_plain(lambda: Trainer(config, noise_images()), monkeypatch)
 
@@ -65,9 +72,17 @@ def test_compiled_step_is_the_plain_one(name: str, rule: str, network: str, monk
 @stands_in_for_a_gpu
 @pytest.mark.parametrize(
     "name",
-    ["arms-s", *(pytest.param(name, marks=slow) for name in ("loorf", "midpoint", "unord", "disarm-tree", "reinmax"))],
+    [
+        "arms",
+        *(
+            pytest.param(name, marks=slow)
+            for name in ("loorf", "midpoint", "unordered-set", "disarm", "reinmax")
+        ),
+    ],
 )
-def test_compiled_step_of_categories_is_the_plain_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_step_of_categories_is_the_plain_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = replace(SMALL, estimator=name, latents=4, categories=5, batch_size=5)
     assert_compiled_is_plain(lambda: Trainer(config, noise_images()), monkeypatch)
 
@@ -75,12 +90,21 @@ def test_compiled_step_of_categories_is_the_plain_one(name: str, monkeypatch: py
 @stands_in_for_a_gpu
 @pytest.mark.parametrize(
     "names",
-    [("loorf", "arms-d"), pytest.param(("loorf-ms", "arms-ms-d"), marks=slow), pytest.param(("relax",), marks=slow)],
+    [
+        ("loorf", "arms-dirichlet"),
+        pytest.param(("loorf-ms", "arms-ms-dirichlet"), marks=slow),
+        pytest.param(("relax",), marks=slow),
+    ],
 )
-def test_compiled_ensemble_is_the_plain_one(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_ensemble_is_the_plain_one(
+    names: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     datasets = [noise_images("noise"), noise_images("other noise", count=70)] * len(names)
     configs = [replace(SMALL, estimator=name, batch_size=5) for name in names for _ in range(2)]
-    named = [replace(config, dataset=dataset.name) for config, dataset in zip(configs, datasets, strict=True)]
+    named = [
+        replace(config, dataset=dataset.name)
+        for config, dataset in zip(configs, datasets, strict=True)
+    ]
     assert_compiled_is_plain(lambda: ensemble_trainer(named, datasets, "cpu"), monkeypatch)
 
 
@@ -88,18 +112,19 @@ def test_compiled_ensemble_is_the_plain_one(names: Sequence[str], monkeypatch: p
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("arms-s", {}),
+        ("arms", {}),
         ("midpoint", {}),
         pytest.param("disarm", {"layer_samples": "separate"}, marks=slow),
-        pytest.param("arms-s", {"layers": (20, 8, 6), "network": "nonlinear"}, marks=slow),
-        pytest.param("arms-s", {"decoder_samples": "extra"}, marks=slow),
+        pytest.param("arms", {"layers": (20, 8, 6), "network": "nonlinear"}, marks=slow),
+        pytest.param("arms", {"decoder_samples": "extra"}, marks=slow),
     ],
 )
 def test_compiled_layers_are_the_plain_ones(
     name: str, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(SMALL, estimator=name, layers=(20, 10), batch_size=5)
-    assert_compiled_is_plain(lambda: Trainer(replace(config, **changes), noise_images()), monkeypatch)  # type: ignore[arg-type]
+    base = replace(SMALL, estimator=name, layers=(20, 10), batch_size=5)
+    config = replace(base, **changes)  # type: ignore[arg-type]
+    assert_compiled_is_plain(lambda: Trainer(config, noise_images()), monkeypatch)
 
 
 def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,11 +132,17 @@ def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.Mo
     kernels = pytest.importorskip("arms.bench.models.kernels", exc_type=ImportError)
 
     def by_kernel(
-        h: Tensor, layer: models.ReplicaLinear, x: Tensor, attached: int | None, all_inward: bool = False
+        h: Tensor,
+        layer: models.ReplicaLinear,
+        x: Tensor,
+        attached: int | None,
+        all_inward: bool = False,
     ) -> Tensor:
         count = len(h) if attached is None else attached
         inward = len(h) if all_inward else None
-        value: Tensor = kernels.affine_log_prob(h, layer.weight, layer.bias, x, count, inward=inward)
+        value: Tensor = kernels.affine_log_prob(
+            h, layer.weight, layer.bias, x, count, inward=inward
+        )
         return value
 
     plain, compiled = make(), make()
@@ -143,7 +174,10 @@ def after_a_step(trainer: Trainer, update: Callable[[], None]) -> Step:
     update()
     trainer.note_steps(1)
     state = {name: tensor.clone() for name, tensor in trainer.state().items()}
-    return Step(state, *([one.clone() for one in kept] for kept in (recent_gradients(trainer), trainer.weights)))
+    return Step(
+        state,
+        *([one.clone() for one in kept] for kept in (recent_gradients(trainer), trainer.weights)),
+    )
 
 
 def assert_same_step(ours: Step, theirs: Step, rate: float) -> None:
@@ -158,7 +192,9 @@ def assert_same_step(ours: Step, theirs: Step, rate: float) -> None:
 
 
 @stands_in_for_a_gpu
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the compiler does so
+@pytest.mark.filterwarnings(
+    "ignore:.*should not be instantiated:DeprecationWarning"
+)  # the compiler does so
 def test_a_compiled_step_goes_with_its_trainer() -> None:
     """PyTorch keeps few compilations of one function: with code of its own, no trainer counts against the next."""
     compiled: list[int] = []
@@ -172,14 +208,18 @@ def test_a_compiled_step_goes_with_its_trainer() -> None:
     for replicas in range(1, 11):
         trainer = Trainer(replace(SMALL, replicas=replicas, batch_size=5), noise_images())
         trainer._noise = None  # a compiler takes the default generator alone
-        update = compiled_update(trainer, partial(torch.compile, fullgraph=True, dynamic=False, backend=backend))
+        update = compiled_update(
+            trainer, partial(torch.compile, fullgraph=True, dynamic=False, backend=backend)
+        )
         update()
         update()
         trainers.append(weakref.ref(trainer))
         del trainer, update
     logging.disable(logging.NOTSET)
     gc.collect()
-    assert compiled == [number for number in range(10) for _ in range(2)], "estimate and apply, once each"
+    assert compiled == [number for number in range(10) for _ in range(2)], (
+        "estimate and apply, once each"
+    )
     assert not any(trainer() for trainer in trainers)
 
 
@@ -192,7 +232,8 @@ def test_graphs_are_refused_on_a_cpu(digits: Dataset) -> None:
 @pytest.mark.parametrize("network", ["linear", "nonlinear"])
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [(name, "highest") for name in ALL_ESTIMATORS if name != "exact"] + [("arms-d", "medium"), ("relax", "medium")],
+    [(name, "highest") for name in ALL_ESTIMATORS if name != "exact"]
+    + [("arms-dirichlet", "medium"), ("relax", "medium")],
 )
 def test_engine_and_eager_agree(name: str, precision: Precision, network: str) -> None:
     """On the same noise, drawn in the same order, and so to rounding.
@@ -207,10 +248,12 @@ def test_engine_and_eager_agree(name: str, precision: Precision, network: str) -
 @needs_gpu
 @pytest.mark.parametrize(
     ("name", "scheme"),
-    [("loorf", "chains"), ("arms-s", "chains"), ("midpoint", "chains"), ("disarm", "separate")],
+    [("loorf", "chains"), ("arms", "chains"), ("midpoint", "chains"), ("disarm", "separate")],
 )
 def test_engine_and_eager_agree_on_layers(name: str, scheme: LayerSamples) -> None:
-    check_executions(replace(SMALL, estimator=name, num_samples=4, layers=(20, 8), layer_samples=scheme))
+    check_executions(
+        replace(SMALL, estimator=name, num_samples=4, layers=(20, 8), layer_samples=scheme)
+    )
 
 
 def check_executions(config: TrainConfig) -> None:
@@ -234,7 +277,9 @@ def recent_gradients(trainer: Trainer) -> list[Tensor]:
 
 
 def noise_images(name: str = "noise", count: int = 100) -> Dataset:
-    images = torch.randint(256, (count, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        256, (count, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     return Dataset(name, images, images, images, 8, 8, 255)
 
 

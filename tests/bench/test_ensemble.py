@@ -31,9 +31,18 @@ from arms.bench.training.engine import Engine
 from arms.bench.training.state import of_run
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
+from arms.designs import Draw
 
-SMALL = TrainConfig(num_samples=4, latents=10, batch_size=10, learning_rate=2e-3, replicas=2, steps=30, report_every=10)
-NAMES = ["loorf", "arms-s"]
+SMALL = TrainConfig(
+    num_samples=4,
+    latents=10,
+    batch_size=10,
+    learning_rate=2e-3,
+    replicas=2,
+    steps=30,
+    report_every=10,
+)
+NAMES = ["loorf", "arms"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +54,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> list[Run
 @pytest.fixture(scope="module")
 def strokes() -> Dataset:
     """Others of the same form: brighter, more of them, and not the digits."""
-    images = torch.randint(17, (170, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    images = torch.randint(
+        17, (170, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+    )
     return Dataset("strokes", images[:130].clamp(min=8), images[130:150], images[150:], 8, 8, 16)
 
 
@@ -77,7 +88,9 @@ def configs_of(names: Sequence[str], config: TrainConfig = SMALL) -> list[TrainC
     return [replace(config, estimator=name) for name in names]
 
 
-def stopped_together(folder: Path, digits: Dataset, stop_at: int, names: Sequence[str] = NAMES) -> None:
+def stopped_together(
+    folder: Path, digits: Dataset, stop_at: int, names: Sequence[str] = NAMES
+) -> None:
     with pytest.raises(InterruptedError):
         together(folder, digits, names, stop_at=stop_at)
 
@@ -99,21 +112,25 @@ def test_packed_members_serve_their_own_replicas() -> None:
     members = (arms.LOORF(4), arms.ARMS(4), arms.DisARM(4), arms.ARM(4))
     packed = arms.Stacked(members, [2] * len(members))
     logits = torch.linspace(-2, 2, 8 * 5 * 3, dtype=torch.float64).reshape(8, 5, 3)
-    draw = packed.draw(arms.Bernoulli(logits), torch.Generator().manual_seed(0))
+    draw = packed.design.draw(arms.Bits(logits), torch.Generator().manual_seed(0))
     values = draw.points.sum(-1).square()
     grad = packed.combine(draw, values)
     for index, member in enumerate(members):
         part = slice(2 * index, 2 * index + 2)
         memory = draw.memory[index].memory
-        own = arms.Draw(member, arms.Bernoulli(logits[part]), draw.points[:, part], memory=memory)
+        own = Draw(arms.Bits(logits[part]), draw.points[:, part], memory=memory)
         assert torch.equal(grad[part], member.combine(own, values[:, part]))
 
 
 def test_packed_estimates_are_unbiased() -> None:
     packed = arms.Stacked([arms.LOORF(4), arms.ARMS(4)], [20_000, 20_000])
     logits = torch.tensor([0.4, -1.2, 0.9], dtype=torch.float64)
-    table = arms.checks.table_objective(arms.checks.random_table(8, torch.Generator().manual_seed(1)))
-    grad = packed(table, logits.expand(40_000, 1, -1), torch.Generator().manual_seed(2)).grad.squeeze(1)
+    table = arms.checks.table_objective(
+        arms.checks.random_table(8, torch.Generator().manual_seed(1))
+    )
+    grad = packed(
+        table, logits.expand(40_000, 1, -1), torch.Generator().manual_seed(2)
+    ).grad.squeeze(1)
     truth = arms.checks.exact_gradient(table, logits)
     for part in grad.split(20_000):
         error = part.std(0) / len(part) ** 0.5
@@ -146,14 +163,18 @@ def test_a_run_of_an_ensemble_starts_from_the_weights_it_would_have_alone(
     datasets = [digits, strokes if mixed else digits]
     trainer = ensemble_trainer(configs_of(NAMES), datasets, "cpu")
     for index, dataset in enumerate(datasets):
-        alone = build_vae(SMALL.network, SMALL.latents, dataset.pixel_mean(), SMALL.replicas, SMALL.seed).state_dict()
+        alone = build_vae(
+            SMALL.network, SMALL.latents, dataset.pixel_mean(), SMALL.replicas, SMALL.seed
+        ).state_dict()
         own = share_of_model(trainer, SMALL, index, 2).state_dict()
         assert own.keys() == alone.keys()
         assert all(torch.equal(own[name], tensor) for name, tensor in alone.items())
 
 
 def test_so_does_what_an_estimator_learns(digits: Dataset, strokes: Dataset) -> None:
-    configs = [replace(SMALL, estimator="relax", dataset=dataset.name) for dataset in (digits, strokes)]
+    configs = [
+        replace(SMALL, estimator="relax", dataset=dataset.name) for dataset in (digits, strokes)
+    ]
     trainer = ensemble_trainer(configs, [digits, strokes], "cpu")
     for index, (config, dataset) in enumerate(zip(configs, (digits, strokes), strict=True)):
         alone = Trainer(config, dataset).estimator_parameters
@@ -163,10 +184,16 @@ def test_so_does_what_an_estimator_learns(digits: Dataset, strokes: Dataset) -> 
 
 
 @pytest.mark.parametrize("names", [NAMES, ["relax"], ["arm"]])
-def test_data_sets_side_by_side(names: list[str], tmp_path: Path, digits: Dataset, strokes: Dataset) -> None:
+def test_data_sets_side_by_side(
+    names: list[str], tmp_path: Path, digits: Dataset, strokes: Dataset
+) -> None:
     """One estimator may be any: only another beside it needs more than samples to be remembered."""
     datasets = [digits, strokes] * len(names)
-    configs = [replace(SMALL, estimator=name, dataset=data.name) for name in names for data in (digits, strokes)]
+    configs = [
+        replace(SMALL, estimator=name, dataset=data.name)
+        for name in names
+        for data in (digits, strokes)
+    ]
 
     def go(folder: Path, stop_at: int = 0) -> list[Run]:
         def stop(config: TrainConfig, record: Record) -> None:
@@ -174,7 +201,9 @@ def test_data_sets_side_by_side(names: list[str], tmp_path: Path, digits: Datase
                 raise InterruptedError
 
         paths = [folder / f"{config.dataset}-{config.estimator}" for config in configs]
-        return train_together(configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, on_record=stop)
+        return train_together(
+            configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, on_record=stop
+        )
 
     with pytest.raises(InterruptedError):
         go(tmp_path / "again", stop_at=10)
@@ -192,10 +221,12 @@ def test_data_sets_side_by_side(names: list[str], tmp_path: Path, digits: Datase
 
 
 def test_neighbours_with_one_estimator_draw_at_once() -> None:
-    configs = [replace(SMALL, estimator=name, dataset=data) for name in NAMES for data in ("a", "b", "c")]
+    configs = [
+        replace(SMALL, estimator=name, dataset=data) for name in NAMES for data in ("a", "b", "c")
+    ]
     together = stack(configs)
     assert isinstance(together, arms.Stacked)
-    assert together.inners == (arms.LOORF(4), arms.ARMS(4, arms.Systematic()))
+    assert together.inners == (arms.LOORF(4), arms.ARMS(4, arms.designs.Systematic()))
     assert together.widths == (6, 6)
 
 
@@ -203,22 +234,33 @@ def test_every_replica_sees_its_own_images_evenly() -> None:
     """Image i of a data set lights pixel i, or pixel 10 + i of the other."""
     first, second = torch.zeros(4, 16, dtype=torch.uint8), torch.zeros(5, 16, dtype=torch.uint8)
     first[range(4), range(4)] = second[range(5), range(10, 15)] = 1
-    one, other = (Dataset(name, rows, rows, rows, 4, 4, 1) for name, rows in (("one", first), ("other", second)))
+    one, other = (
+        Dataset(name, rows, rows, rows, 4, 4, 1)
+        for name, rows in (("one", first), ("other", second))
+    )
     images = TrainingImages.of([one, other, one], 6, "cpu")
     seen = images.batch(6, 20_000, torch.Generator().manual_seed(0)).sum(1)
-    expected = [20_000 * rows.float().mean(0) for rows in (first, first, second, second, first, first)]
-    assert (seen - torch.stack(expected)).abs().max() < 5 * 70  # five standard deviations at the most
+    expected = [
+        20_000 * rows.float().mean(0) for rows in (first, first, second, second, first, first)
+    ]
+    assert (
+        seen - torch.stack(expected)
+    ).abs().max() < 5 * 70  # five standard deviations at the most
     assert torch.equal(seen > 0, torch.stack(expected) > 0)
 
 
 def test_an_ensemble_of_one_is_a_plain_run(tmp_path: Path, digits: Dataset) -> None:
     (one,) = together(tmp_path, digits, ["relax"])
-    plain = train(replace(SMALL, estimator="relax"), tmp_path / "plain", device="cpu", dataset=digits)
+    plain = train(
+        replace(SMALL, estimator="relax"), tmp_path / "plain", device="cpu", dataset=digits
+    )
     assert_same(one, plain)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_states_come_apart_and_together_again(mixed: bool, digits: Dataset, strokes: Dataset) -> None:
+def test_states_come_apart_and_together_again(
+    mixed: bool, digits: Dataset, strokes: Dataset
+) -> None:
     trainer = ensemble_trainer(configs_of(NAMES), [digits, strokes if mixed else digits], "cpu")
     trainer.step()
     state = {name: tensor.clone() for name, tensor in trainer.state().items()}
@@ -227,57 +269,74 @@ def test_states_come_apart_and_together_again(mixed: bool, digits: Dataset, stro
     assert all(torch.equal(again[name], tensor) for name, tensor in state.items())
     parts[1]["generator"] = torch.Generator().manual_seed(5).get_state()
     fresh = joined_state(parts, SMALL.seed, "cpu")["generator"]
-    assert not any(torch.equal(fresh, part["generator"]) for part in parts), "noise that one of them has used"
+    assert not any(torch.equal(fresh, part["generator"]) for part in parts), (
+        "noise that one of them has used"
+    )
     parts[1]["generator"] = torch.zeros(16, dtype=torch.uint8)
     with pytest.raises(ValueError, match="different kinds of devices"):
         joined_state(parts, SMALL.seed, "cpu")
 
 
 @pytest.mark.parametrize("name", ["rebar", "relax", "exact"])
-def test_what_cannot_share_an_ensemble_is_refused(name: str, tmp_path: Path, digits: Dataset) -> None:
+def test_what_cannot_share_an_ensemble_is_refused(
+    name: str, tmp_path: Path, digits: Dataset
+) -> None:
     with pytest.raises(
-        ValueError, match=f"{name} cannot share an ensemble .* among reinforce, loorf, arm, disarm, arts, arms-d"
+        ValueError,
+        match=f"{name} cannot share an ensemble .* among reinforce, loorf, arm, disarm, disarm-stick, arms",
     ):
         together(tmp_path, digits, ["loorf", name])
     assert not list(tmp_path.iterdir())
 
 
 def test_packed_bounds_are_each_members_own(tmp_path: Path, digits: Dataset) -> None:
-    names = ["disarm-ms", "arms-ms-d", "loorf-ms"]
+    names = ["disarm-ms", "arms-ms-dirichlet", "loorf-ms"]
     estimator = stack([replace(SMALL, estimator=name) for name in names])
     assert isinstance(estimator, arms.Stacked)
-    assert estimator.target == arms.MultiSampleBound(2)
+    assert estimator.target == arms.ImportanceBound(2)
     logits = torch.linspace(-2, 2, 6 * 5 * 3, dtype=torch.float64).reshape(6, 5, 3)
-    draw = estimator.draw(arms.Bernoulli(logits), torch.Generator().manual_seed(0))
+    draw = estimator.design.draw(arms.Bits(logits), torch.Generator().manual_seed(0))
     values = draw.points.sum(-1).square()
-    grad, value = estimator.combine(draw, values), estimator.value(draw, values)
+    grad, value = estimator.combine(draw, values), estimator.target.value(values, None)
     for index, member in enumerate(estimator.inners):
         part = slice(2 * index, 2 * index + 2)
-        own = arms.Draw(member, arms.Bernoulli(logits[part]), draw.points[:, part])
+        memory = draw.memory[index].memory
+        own = Draw(arms.Bits(logits[part]), draw.points[:, part], memory=memory)
         assert torch.equal(grad[part], member.combine(own, values[:, part]))
-        assert torch.equal(value[part], member.value(own, values[:, part]))
+        assert torch.equal(value[part], member.target.value(values[:, part], None))
     runs = together(tmp_path, digits, names)
     assert all(run.result() is not None for run in runs)
 
 
 def test_an_ensemble_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
     for names, what in (
-        (["loorf", "vimco"], r"loorf \(4 evaluations, expectation\), vimco \(4 evaluations, 4-sample bound\)"),
         (
-            ["vimco", "arms-ms-s"],
-            r"vimco \(4 evaluations, 4-sample bound\), arms-ms-s \(4 evaluations, 2-sample bound\)",
+            ["loorf", "vimco"],
+            r"loorf \(4 evaluations, expectation\), vimco \(4 evaluations, 4-sample bound\)",
+        ),
+        (
+            ["vimco", "arms-ms"],
+            r"vimco \(4 evaluations, 4-sample bound\), arms-ms \(4 evaluations, 2-sample bound\)",
         ),
     ):
-        with pytest.raises(ValueError, match=f"must ask the same of the model, got {what}: train them separately"):
+        with pytest.raises(
+            ValueError, match=f"must ask the same of the model, got {what}: train them separately"
+        ):
             together(tmp_path, digits, names)
     assert not list(tmp_path.iterdir())
 
 
 def test_refusals(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
-    with pytest.raises(ValueError, match="must differ in estimator, data set or learning rate, got loorf, loorf"):
+    with pytest.raises(
+        ValueError, match="must differ in estimator, data set or learning rate, got loorf, loorf"
+    ):
         together(tmp_path, digits, ["loorf", "loorf"])
     with pytest.raises(ValueError, match="holds another run"):
-        train_together(configs_of(NAMES, replace(SMALL, seed=3)), [tmp_path / "new", whole[1].path], device="cpu")
+        train_together(
+            configs_of(NAMES, replace(SMALL, seed=3)),
+            [tmp_path / "new", whole[1].path],
+            device="cpu",
+        )
     with pytest.raises(ValueError, match="no device 'tpu' here"):
         train_together(configs_of(NAMES), [tmp_path / name for name in NAMES], device="tpu")
     assert not list(tmp_path.iterdir())
@@ -351,8 +410,17 @@ while codes[0] == -signal.SIGKILL:
 """
 
 
-def script(body: str, folder: Path, config: TrainConfig = SMALL, names: Sequence[str] = NAMES) -> list[str]:
-    return [sys.executable, "-c", HEAD + body, str(folder), json.dumps(asdict(config)), " ".join(names)]
+def script(
+    body: str, folder: Path, config: TrainConfig = SMALL, names: Sequence[str] = NAMES
+) -> list[str]:
+    return [
+        sys.executable,
+        "-c",
+        HEAD + body,
+        str(folder),
+        json.dumps(asdict(config)),
+        " ".join(names),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +450,9 @@ def test_interrupted_it_saves_every_run(aftermath: Path, digits: Dataset, whole:
         assert_same(run, other)
 
 
-def test_a_damaged_checkpoint_takes_all_one_save_back(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
+def test_a_damaged_checkpoint_takes_all_one_save_back(
+    tmp_path: Path, digits: Dataset, whole: list[Run]
+) -> None:
     stopped_together(tmp_path, digits, 20)
     (tmp_path / NAMES[1] / CHECKPOINTS[0]).write_bytes(b"gone")
     told: list[str] = []
@@ -395,23 +465,29 @@ def test_finished_runs_are_left_alone(tmp_path: Path, digits: Dataset) -> None:
     (finished,) = together(tmp_path, digits, ["loorf"])
     before = {file.name: file.stat().st_mtime_ns for file in finished.path.iterdir()}
     told: list[str] = []
-    runs = together(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
+    runs = together(tmp_path, digits, ["loorf", "disarm", "arms"], told)
     assert all(run.result() for run in runs)
     assert before == {file.name: file.stat().st_mtime_ns for file in finished.path.iterdir()}
-    assert told == ["these runs are not all trained together: disarm, arms-s from step 0; loorf finished before"]
-    together(tmp_path, digits, ["loorf", "disarm", "arms-s"], told)
+    assert told == [
+        "these runs are not all trained together: disarm, arms from step 0; loorf finished before"
+    ]
+    together(tmp_path, digits, ["loorf", "disarm", "arms"], told)
     assert len(told) == 1
 
 
-def test_runs_at_different_steps_resume_from_where_they_are(tmp_path: Path, digits: Dataset) -> None:
-    names = ["loorf", "disarm", "arms-s"]
+def test_runs_at_different_steps_resume_from_where_they_are(
+    tmp_path: Path, digits: Dataset
+) -> None:
+    names = ["loorf", "disarm", "arms"]
     stopped_together(tmp_path, digits, 10, names)
-    stopped_together(tmp_path, digits, 30, ["arms-s"])  # resumed alone
-    before = Run(tmp_path / "arms-s").metrics()
+    stopped_together(tmp_path, digits, 30, ["arms"])  # resumed alone
+    before = Run(tmp_path / "arms").metrics()
     assert [record["step"] for record in before] == [10, 20, 30]
     told: list[str] = []
     runs = together(tmp_path, digits, names, told)
-    assert told == ["these runs are not all trained together: loorf, disarm from step 10; arms-s from step 30"]
+    assert told == [
+        "these runs are not all trained together: loorf, disarm from step 10; arms from step 30"
+    ]
     assert all(run.result() for run in runs)
     assert runs[2].metrics()[:3] == before
 
@@ -440,25 +516,29 @@ def test_an_ensemble_that_does_not_fit_is_halved(
 
         def advance_block(self) -> None:
             runs = self.trainer.config.replicas // SMALL.replicas
-            if (runs > 2 and self.trainer.steps_done >= 25) or (runs == 2 and self.trainer.steps_done < 5):
+            if (runs > 2 and self.trainer.steps_done >= 25) or (
+                runs == 2 and self.trainer.steps_done < 5
+            ):
                 raise torch.OutOfMemoryError
             super().advance_block()
 
     monkeypatch.setattr("arms.bench.runs.loop.Engine", Tight)
-    names, told = ["loorf", "disarm", "arms-s"], list[str]()
+    names, told = ["loorf", "disarm", "arms"], list[str]()
     runs = together(tmp_path, digits, names, told)
-    assert told == ["loorf, disarm, arms-s do not fit into the memory of cpu together: trained as 2 + 1"]
+    assert told == [
+        "loorf, disarm, arms do not fit into the memory of cpu together: trained as 2 + 1"
+    ]
     assert all(run.result() for run in runs)
     assert [record["step"] for record in runs[0].metrics()] == [10, 20, 30]
     monkeypatch.undo()
     names = names[:2]
-    stopped_together(tmp_path / "again", digits, 20, ["loorf", "disarm", "arms-s"])
+    stopped_together(tmp_path / "again", digits, 20, ["loorf", "disarm", "arms"])
     for one, other in zip(runs, together(tmp_path / "again", digits, names), strict=False):
         assert_same(one, other)  # the half resumed from the ensemble's last checkpoint
     told.clear()
     monkeypatch.setattr("arms.bench.runs.loop.Engine", Tight)
     assert all(run.result() for run in together(tmp_path / "two", digits, NAMES, told))
-    assert told == ["loorf, arms-s do not fit into the memory of cpu together: trained as 1 + 1"]
+    assert told == ["loorf, arms do not fit into the memory of cpu together: trained as 1 + 1"]
 
 
 REAL = """
@@ -473,10 +553,12 @@ together(folder / "none", replace(config, latents=20_000))
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts pages as Linux does")
 def test_memory_that_is_really_full(tmp_path: Path) -> None:
     config = replace(SMALL, replicas=100, steps=1, report_every=1, latents=50, batch_size=50)
-    names = ["loorf", "disarm", "arms-s", "arms-d"]
+    names = ["loorf", "disarm", "arms", "arms-dirichlet"]
     done = completed(script(REAL, tmp_path, config, names))
     said, errors = done.stdout, done.stderr
-    assert said.splitlines()[0].endswith("do not fit into the memory of cpu together: trained as 2 + 2"), errors
+    assert said.splitlines()[0].endswith(
+        "do not fit into the memory of cpu together: trained as 2 + 2"
+    ), errors
     assert all(Run(tmp_path / "halves" / name).result() for name in names)
     assert done.returncode != 0
     assert errors.splitlines()[-1] == (
@@ -487,25 +569,36 @@ def test_memory_that_is_really_full(tmp_path: Path) -> None:
 
 @needs_gpu
 def test_gpu_memory_that_is_really_full(tmp_path: Path, digits: Dataset) -> None:
-    config, told = replace(SMALL, latents=200, replicas=200, batch_size=2000), list[str]()  # more than evaluation takes
+    config, told = (
+        replace(SMALL, latents=200, replicas=200, batch_size=2000),
+        list[str](),
+    )  # more than evaluation takes
     paths = [tmp_path / name for name in ("alone", *NAMES)]
     free_memory()  # what other tests left in the cache would count
     torch.cuda.reset_peak_memory_stats()
     train(replace(config, estimator="loorf"), paths[0], device="cuda", dataset=digits)
-    share = 1.3 * torch.cuda.max_memory_reserved() / torch.cuda.get_device_properties(0).total_memory
+    share = (
+        1.3 * torch.cuda.max_memory_reserved() / torch.cuda.get_device_properties(0).total_memory
+    )
     free_memory()
     torch.cuda.set_per_process_memory_fraction(share)
     try:
         runs = train_together(
-            configs_of(NAMES, config), paths[1:], device="cuda", datasets=[digits] * len(NAMES), notify=told.append
+            configs_of(NAMES, config),
+            paths[1:],
+            device="cuda",
+            datasets=[digits] * len(NAMES),
+            notify=told.append,
         )
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert told == ["loorf, arms-s do not fit into the memory of cuda together: trained as 1 + 1"]
+    assert told == ["loorf, arms do not fit into the memory of cuda together: trained as 1 + 1"]
     assert all(run.result() for run in runs)
 
 
-def test_other_errors_pass_through(tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_pass_through(
+    tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(engine: Engine) -> None:
         raise RuntimeError("something else")
 

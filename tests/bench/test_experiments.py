@@ -15,7 +15,7 @@ from arms.bench.experiments import EXPERIMENTS, SCALES, Drawing, Scale, Sweep, c
 from arms.bench.reports.groups import setting_of
 from arms.bench.reports.paper import printed
 from arms.bench.sweeps.local import run_experiment
-from arms.estimators import BIASED_ESTIMATORS, as_estimator
+from arms.estimators import BIASED_ESTIMATORS, num_samples_of
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -26,23 +26,30 @@ def test_configurations_are_valid_and_unique(name: str, scale: Scale) -> None:
     assert bool(found) == isinstance(EXPERIMENTS[name].source, Sweep)
     for config in found:
         assert config.dataset in DATASETS
-        assert as_estimator(config.estimator, config.num_samples).num_samples == config.num_samples
+        assert num_samples_of(config.make_estimator()) == config.num_samples
         assert (config.dataset == "digits") == (scale == "smoke")
         assert config.estimator not in BIASED_ESTIMATORS
 
 
 def test_no_default_comparison_contains_a_biased_estimator() -> None:
-    compared = {row.estimator for row in arms.variance(lambda b: b.sum(-1), torch.zeros(3), repeats=2).rows}
+    compared = {
+        row.estimator for row in arms.variance(lambda b: b.sum(-1), torch.zeros(3), repeats=2).rows
+    }
     assert not {*compared, *toy.ESTIMATORS, *DEMO_ESTIMATORS} & set(BIASED_ESTIMATORS)
 
 
 @pytest.mark.parametrize(
     ("name", "split", "count"),
-    [("table1", "train", 120), ("table2", "train", 72), ("table3", "test", 120), ("table4", "test", 72)],
+    [
+        ("table1", "train", 120),
+        ("table2", "train", 72),
+        ("table3", "test", 120),
+        ("table4", "test", 72),
+    ],
 )
 def test_paper_tables_are_covered(name: str, split: str, count: int) -> None:
-    """Every printed number has a run that may stand beside it; arms-s and arms-ms-s are ours alone."""
-    found = [printed(setting_of(config), config.estimator, split) for config in configs(name, "paper")]
+    """Every printed number has a run that may stand beside it; arms and arms-ms are ours alone."""
+    found = [printed(setting_of(config), config.label, split) for config in configs(name, "paper")]
     numbers = [number for number in found if number is not None]
     assert len(numbers) == count
     assert {number.table for number in numbers} == {int(name[-1])}
@@ -50,13 +57,24 @@ def test_paper_tables_are_covered(name: str, split: str, count: int) -> None:
 
 def test_paper_scale_is_the_papers_protocol() -> None:
     for config in configs("table1", "paper"):
-        assert (config.steps, config.replicas, config.batch_size, config.latents) == (1_000_000, 5, 50, 200)
-        assert (config.learning_rate, config.prior_learning_rate, config.decoder_samples) == (1e-4, 1e-2, "extra")
+        assert (config.steps, config.replicas, config.batch_size, config.latents) == (
+            1_000_000,
+            5,
+            50,
+            200,
+        )
+        assert (config.learning_rate, config.prior_learning_rate, config.decoder_samples) == (
+            1e-4,
+            1e-2,
+            "extra",
+        )
     assert {config.num_samples for config in configs("figure3", "paper")} == {4, 6, 8, 10}
 
 
 def test_mistakes_help() -> None:
-    with pytest.raises(ValueError, match="no experiment is called 'table9': perhaps table4 or table3; choose"):
+    with pytest.raises(
+        ValueError, match="no experiment is called 'table9': perhaps table4 or table3; choose"
+    ):
         configs("table9", "smoke")
     with pytest.raises(ValueError, match="no scale is called 'huge': choose one of smoke"):
         configs("table1", "huge")  # type: ignore[arg-type]

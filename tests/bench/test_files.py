@@ -68,7 +68,9 @@ def test_a_link_in_place_of_a_temporary_file_is_not_followed(
     assert say(*words)[0] == 0
     assert precious.read_text() == "precious"
     assert not list(tmp_path.rglob("*.new")), "nor does it stay"
-    written = tmp_path / name.removesuffix(".new").replace("run/checkpoint", "run/checkpoint.safetensors")
+    written = tmp_path / name.removesuffix(".new").replace(
+        "run/checkpoint", "run/checkpoint.safetensors"
+    )
     assert stat.S_ISREG(written.lstat().st_mode)
 
 
@@ -133,12 +135,16 @@ def test_folders_may_be_links(tmp_path: Path, say: Say) -> None:
 
 def test_names_of_events_cannot_be_guessed(run: Run, tmp_path: Path, all_digits: Dataset) -> None:
     again = train(CONFIG, tmp_path / "again", device="cpu", dataset=all_digits, evaluate=5)
-    endings = [path.name.rpartition(".")[2] for one in (run, again) for path in one.path.glob("events.*")]
+    endings = [
+        path.name.rpartition(".")[2] for one in (run, again) for path in one.path.glob("events.*")
+    ]
     assert len(set(endings)) == 2
     assert all(len(bytes.fromhex(ending)) == 8 for ending in endings)
 
 
-def test_of_two_processes_that_write_one_file_one_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_processes_that_write_one_file_one_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = [make_run(tmp_path / "runs" / str(seed), replace(CONFIG, seed=seed)) for seed in (0, 1)]
     pack, fsync = tmp_path / "pack.json", os.fsync
 
@@ -162,13 +168,17 @@ def test_what_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert [path.name for path in tmp_path.glob("*.json*")] == ["pack.json"]
-    assert stat.S_IMODE((tmp_path / "pack.json").stat().st_mode) == 0o640, "as the user's umask says"
+    assert stat.S_IMODE((tmp_path / "pack.json").stat().st_mode) == 0o640, (
+        "as the user's umask says"
+    )
 
 
 # ---- reading
 
 
-@pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl", "checkpoint.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "result.json", "metrics.jsonl", "checkpoint.safetensors"]
+)
 def test_a_pipe_is_not_waited_for(name: str, run: Run, say: Say) -> None:
     make_run(run.path.parent / "other", replace(CONFIG, seed=1))
     (run.path / name).unlink()
@@ -188,7 +198,13 @@ def test_links_lead_to_runs_and_no_further(tmp_path: Path, say: Say) -> None:
     make_run(tmp_path / "disk" / "runs" / "deep" / "run", CONFIG)
     make_run(tmp_path / "disk" / "one", replace(CONFIG, seed=1))
     make_run(tmp_path / "runs" / "own", replace(CONFIG, seed=2))
-    links = {"everything": "/", "above": "..", "itself": ".", "folder": "../disk/runs", "linked": "../disk/one"}
+    links = {
+        "everything": "/",
+        "above": "..",
+        "itself": ".",
+        "folder": "../disk/runs",
+        "linked": "../disk/one",
+    }
     for name, target in links.items():
         (tmp_path / "runs" / name).symlink_to(target)
     (tmp_path / "runs" / "again").symlink_to("own")
@@ -197,7 +213,9 @@ def test_links_lead_to_runs_and_no_further(tmp_path: Path, say: Say) -> None:
         assert say("runs")[0] == 0
 
 
-def test_reading_makes_no_temporary_folders(run: Run, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_makes_no_temporary_folders(
+    run: Run, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> str:
         raise AssertionError("it would stay if the command were killed")
 

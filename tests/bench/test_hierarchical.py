@@ -19,7 +19,6 @@ from arms.bench.models import BinaryVAE, HierarchicalVAE, blank_vae, build_vae
 from arms.bench.pictures import sample_grid
 from arms.bench.reports import groups
 from arms.bench.reports.paper import printed
-from arms.bench.runs.directory import Run
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.pipeline import train, train_together
 from arms.bench.training.layers import estimate_chains, estimate_separately
@@ -27,7 +26,13 @@ from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
 
 CONFIG = TrainConfig(
-    layers=(20, 10), num_samples=4, replicas=2, steps=40, report_every=10, learning_rate=2e-3, batch_size=20
+    layers=(20, 10),
+    num_samples=4,
+    replicas=2,
+    steps=40,
+    report_every=10,
+    learning_rate=2e-3,
+    batch_size=20,
 )
 
 
@@ -35,7 +40,9 @@ def seeded(seed: int = 0) -> Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def small_vae(widths: tuple[int, ...] = (2, 2), pixels: int = 3, replicas: int = 1) -> HierarchicalVAE:
+def small_vae(
+    widths: tuple[int, ...] = (2, 2), pixels: int = 3, replicas: int = 1
+) -> HierarchicalVAE:
     """A model in float64 with few states, its weights far from zero."""
     vae = build_vae("linear", widths, torch.full((pixels,), 0.4), replicas, seed=3).double()
     assert isinstance(vae, HierarchicalVAE)
@@ -47,10 +54,10 @@ def small_vae(widths: tuple[int, ...] = (2, 2), pixels: int = 3, replicas: int =
 
 def every_chain(vae: HierarchicalVAE, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Log-weights and log q of every joint state of two layers of two bits, `[states]` each, all attached."""
-    states = arms.Bernoulli(torch.zeros(2, dtype=torch.float64)).states()
+    states = arms.Bits(torch.zeros(2, dtype=torch.float64)).states()
     b1, b2 = (torch.stack(one)[:, None, None] for one in zip(*product(states, states), strict=True))
     logits = [vae.encode(x), vae.encode_layer(1, b1)]
-    log_q = [arms.Bernoulli(own).log_prob(b).flatten() for own, b in zip(logits, (b1, b2), strict=True)]
+    log_q = [arms.Bits(own).log_prob(b).flatten() for own, b in zip(logits, (b1, b2), strict=True)]
     terms = torch.stack(vae.terms(x, logits, [b1, b2])).sum(0).flatten()
     return terms, log_q
 
@@ -85,13 +92,17 @@ def test_one_layer_is_the_model_it_was() -> None:
     one, other = build_vae("linear", 6, mean, 2, seed=1), build_vae("linear", (6,), mean, 2, seed=1)
     assert type(one) is type(other) is BinaryVAE
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-    assert {name for name, _ in blank_vae("linear", 6, mean).named_parameters()} == set(dict(one.named_parameters()))
+    assert {name for name, _ in blank_vae("linear", 6, mean).named_parameters()} == set(
+        dict(one.named_parameters())
+    )
 
 
 def test_weights_of_a_replica_do_not_depend_on_their_number() -> None:
     mean = torch.full((9,), 0.3)
     narrow, wide = (build_vae("nonlinear", (6, 5), mean, replicas, seed=1) for replicas in (1, 3))
-    assert all(torch.equal(a, b[:1]) for a, b in zip(narrow.parameters(), wide.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b[:1]) for a, b in zip(narrow.parameters(), wide.parameters(), strict=True)
+    )
 
 
 # --- Every layer's gradient -------------------------------------------------------------------------------------------
@@ -140,9 +151,11 @@ def test_the_librarys_chains_are_the_benchs() -> None:
     """The same noise through `arms.draw(given=)` and `arms.attach` gives the same gradients."""
     vae = small_vae(replicas=2)
     x = torch.bernoulli(torch.full((2, 5, 3), 0.5, dtype=torch.float64), generator=seeded(2))
-    for name in ("loorf", "arms-s", "midpoint"):
+    for name in ("loorf", "arms", "midpoint"):
         found = estimate_chains(vae, arms.as_estimator(name, 4), x, seeded(1))
-        expected = torch.autograd.grad(found.logits, list(vae.deeper_encoders.parameters()), found.grads)
+        expected = torch.autograd.grad(
+            found.logits, list(vae.deeper_encoders.parameters()), found.grads
+        )
         noise = seeded(1)
         q1 = arms.draw(vae.encode(x), name, 4, noise)
         q2 = arms.draw(vae.encode_layer(1, q1.points), given=q1, generator=noise)
@@ -182,14 +195,16 @@ def test_samples_come_from_the_top(digits: Dataset) -> None:
     ("estimator", "network", "changes"),
     [
         ("loorf", "linear", {}),
-        ("arms-s", "nonlinear", {}),
+        ("arms", "nonlinear", {}),
         ("midpoint", "linear", {}),
         ("disarm", "linear", {"layer_samples": "separate"}),
-        ("arms-s", "linear", {"decoder_samples": "extra"}),
-        ("arms-s", "linear", {"layers": (20, 15, 10, 5)}),
+        ("arms", "linear", {"decoder_samples": "extra"}),
+        ("arms", "linear", {"layers": (20, 15, 10, 5)}),
     ],
 )
-def test_every_scheme_learns(estimator: str, network: str, changes: dict[str, object], digits: Dataset) -> None:
+def test_every_scheme_learns(
+    estimator: str, network: str, changes: dict[str, object], digits: Dataset
+) -> None:
     config = replace(CONFIG, estimator=estimator, network=network, **changes)  # type: ignore[arg-type]
     trainer = Trainer(config, digits)
     before = evaluate(trainer.model, digits, "test", [20], 0)[20]
@@ -216,7 +231,7 @@ def test_state_brings_back_the_future(digits: Dataset) -> None:
 
 
 def test_replicas_and_ensembles_are_independent(digits: Dataset) -> None:
-    configs = [replace(CONFIG, estimator=name) for name in ("loorf", "arms-s")]
+    configs = [replace(CONFIG, estimator=name) for name in ("loorf", "arms")]
     assert group_for_ensembles(configs) == [configs]
     trainer = ensemble_trainer(configs, [digits, digits], "cpu")
     alone = Trainer(configs[0], digits).model.state_dict()
@@ -245,22 +260,21 @@ def test_a_run_from_the_command_line_to_the_report(tmp_path: Path, digits: Datas
 
 
 def test_runs_of_one_ensemble(tmp_path: Path, digits: Dataset) -> None:
-    configs = [replace(CONFIG, estimator=name, steps=20) for name in ("loorf", "arms-s")]
-    runs = train_together(configs, [tmp_path / "a", tmp_path / "b"], device="cpu", datasets=[digits, digits])
+    configs = [replace(CONFIG, estimator=name, steps=20) for name in ("loorf", "arms")]
+    runs = train_together(
+        configs, [tmp_path / "a", tmp_path / "b"], device="cpu", datasets=[digits, digits]
+    )
     assert all(run.result() for run in runs)
 
 
 def test_names_and_identities() -> None:
-    assert identity(TrainConfig(layers=(200, 200))) == {"schema": 2, "layers": (200, 200)}
-    assert run_name(TrainConfig(layers=(200, 100))).startswith("digits-linear-200x100-arms-s-n4-r1-seed0-")
-    assert run_name(TrainConfig()) == "digits-linear-arms-s-n4-r1-seed0-5dfac908"
+    assert identity(TrainConfig(layers=(200, 200))) == {"schema": 4, "layers": (200, 200)}
+    assert run_name(TrainConfig(layers=(200, 100))).startswith(
+        "digits-linear-200x100-arms-n4-r1-seed0-"
+    )
+    assert run_name(TrainConfig()) == "digits-linear-arms-n4-r1-seed0-a231e32c"
     assert TrainConfig(layers=[30, 20]).layers == (30, 20)  # type: ignore[arg-type]
     assert TrainConfig(layers=(30, 20)).latents == 30
-
-
-def test_a_run_of_another_version_has_no_layers(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"seed": 3}')
-    assert Run(tmp_path).config().layers == ()
 
 
 @pytest.mark.parametrize(
@@ -273,19 +287,36 @@ def test_a_run_of_another_version_has_no_layers(tmp_path: Path) -> None:
             {"layers": (20, 10), "estimator": "vimco"},
             "vimco estimates the 4-sample bound and does not train several",
         ),
-        ({"layers": (8, 4), "estimator": "exact"}, "exact enumerates all states and does not train several layers"),
+        (
+            {"layers": (8, 4), "estimator": "exact"},
+            "exact enumerates all states and does not train several layers",
+        ),
         (
             {"layers": (20, 10), "estimator": "relax"},
-            "relax has parameters of its own and .*: try arms-s",
+            "relax has parameters and .*: try arms",
         ),
-        ({"layers": (20, 10), "estimator": "reinmax"}, "reinmax is biased, .* and does not train several layers"),
+        (
+            {"layers": (20, 10), "estimator": "reinmax"},
+            "reinmax is biased, .* and does not train several layers",
+        ),
         ({"layer_samples": "separate"}, "for several layers only, got 'separate'"),
-        ({"layers": (20, 10), "layer_samples": "separate", "num_samples": 5}, "among 2 layers.*a multiple of 4"),
+        (
+            {"layers": (20, 10), "layer_samples": "separate", "num_samples": 5},
+            "among 2 layers.*a multiple of 4",
+        ),
         (
             {"layers": (20, 10), "layer_samples": "separate", "estimator": "midpoint"},
             "for estimators without derivatives, got 4 with midpoint: try disarm",
         ),
-        ({"layers": (9, 9), "layer_samples": "separate", "estimator": "disarm", "num_samples": 6}, "must be even"),
+        (
+            {
+                "layers": (9, 9),
+                "layer_samples": "separate",
+                "estimator": "disarm",
+                "num_samples": 6,
+            },
+            "must be even",
+        ),
     ],
 )
 def test_misuse_is_refused(changes: dict[str, object], message: str) -> None:
@@ -293,7 +324,9 @@ def test_misuse_is_refused(changes: dict[str, object], message: str) -> None:
         TrainConfig(**changes)  # type: ignore[arg-type]
 
 
-def test_bounds_of_three_layers_do_not_depend_on_which_others_are_evaluated(digits: Dataset) -> None:
+def test_bounds_of_three_layers_do_not_depend_on_which_others_are_evaluated(
+    digits: Dataset,
+) -> None:
     model = build_vae("linear", [12, 8, 6], digits.pixel_mean())
     alone = evaluate(model, digits, "test", [1], 0, images=40)[1]
     assert evaluate(model, digits, "test", [1, 2, 10], 0, images=40)[1] == alone

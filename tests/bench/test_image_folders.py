@@ -38,7 +38,11 @@ def sorted_rows(array: Any) -> list[bytes]:
 
 
 def all_rows(dataset: Dataset) -> list[bytes]:
-    return sorted(row.numpy().tobytes() for split in ("train", "valid", "test") for row in getattr(dataset, split))
+    return sorted(
+        row.numpy().tobytes()
+        for split in ("train", "valid", "test")
+        for row in getattr(dataset, split)
+    )
 
 
 # ---- kinds of pixels
@@ -52,11 +56,17 @@ GREY_AGAIN = np.rint(DEEP.astype(float) / 257).astype(np.uint8)
         (".png", {}, GREY_AGAIN),
         (".pgm", {}, GREY_AGAIN),
         (".tif", {}, GREY_AGAIN),
-        (".tif", {"tiffinfo": {262: 0}}, np.rint((65535 - DEEP.astype(float)) / 257).astype(np.uint8)),
+        (
+            ".tif",
+            {"tiffinfo": {262: 0}},
+            np.rint((65535 - DEEP.astype(float)) / 257).astype(np.uint8),
+        ),
     ],
     ids=["png", "pgm", "tif", "tif in which 0 is white"],
 )
-def test_16_bits_are_scaled_by_their_range(suffix: str, options: Any, expected: Any, tmp_path: Path) -> None:
+def test_16_bits_are_scaled_by_their_range(
+    suffix: str, options: Any, expected: Any, tmp_path: Path
+) -> None:
     dataset = load(write(tmp_path / "deep", pictures(DEEP), suffix, **options))
     assert (dataset.levels, dataset.note) == (255, DEPTH_NOTE)
     assert all_rows(dataset) == sorted_rows(expected)
@@ -80,7 +90,17 @@ def test_files_of_1_8_and_16_bits_can_be_mixed(tmp_path: Path) -> None:
 
 def test_a_tiff_of_12_bits_says_so_itself(tmp_path: Path) -> None:
     """Pillow calls it 16 bits, and cannot write one: two pixels are three bytes."""
-    entries = [(256, 2), (257, 2), (258, 12), (259, 1), (262, 1), (273, 8), (277, 1), (278, 2), (279, 6)]
+    entries = [
+        (256, 2),
+        (257, 2),
+        (258, 12),
+        (259, 1),
+        (262, 1),
+        (273, 8),
+        (277, 1),
+        (278, 2),
+        (279, 6),
+    ]
     tags = b"".join(struct.pack("<HHIHH", tag, 3, 1, value, 0) for tag, value in entries)
     content = b"II*\0" + struct.pack("<I", 14) + bytes.fromhex("fff000 800fff")
     content += struct.pack("<H", len(entries)) + tags + bytes(4)
@@ -101,7 +121,9 @@ def test_a_tiff_of_12_bits_says_so_itself(tmp_path: Path) -> None:
         ("P", ".gif", "colour images turned grey"),
     ],
 )
-def test_other_kinds_of_pixels_are_turned_grey(mode: str, suffix: str, note: str, tmp_path: Path) -> None:
+def test_other_kinds_of_pixels_are_turned_grey(
+    mode: str, suffix: str, note: str, tmp_path: Path
+) -> None:
     images = pictures(mode=mode)
     dataset = load(write(tmp_path / "images", images, suffix))
     assert dataset.note == note
@@ -117,7 +139,8 @@ def see_through(mode: str) -> list[Image.Image]:
 
 FLOATS = pictures((DEEP / 65535).astype(np.float32))
 UNKNOWN_WHITE = (
-    "must have pixels of 1, 8 or 16 bits, got TIFF pixels of mode {}, for which the file does not say what is"
+    "must have pixels of 1, 8 or 16 bits, got TIFF pixels of mode {}, for which the file does not "
+    "say what is"
 )
 
 
@@ -127,10 +150,25 @@ UNKNOWN_WHITE = (
         (FLOATS, ".tif", {}, UNKNOWN_WHITE.format("F")),
         (pictures(np.full((3, 6, 5), np.nan, np.float32)), ".tif", {}, UNKNOWN_WHITE.format("F")),
         (pictures(DEEP.astype(np.int32)), ".tif", {}, UNKNOWN_WHITE.format("I")),
-        (see_through("LA"), ".png", {}, "must be opaque, got transparent pixels: put it on a background first"),
+        (
+            see_through("LA"),
+            ".png",
+            {},
+            "must be opaque, got transparent pixels: put it on a background first",
+        ),
         (see_through("RGBA"), ".png", {}, "must be opaque, got transparent pixels"),
-        (pictures(mode="P"), ".png", {"transparency": int(GREY[0, 0, 0])}, "must be opaque, got transparent pixels"),
-        (pictures(), ".png", {"transparency": int(GREY[0, 0, 0])}, "must be opaque, got transparent pixels"),
+        (
+            pictures(mode="P"),
+            ".png",
+            {"transparency": int(GREY[0, 0, 0])},
+            "must be opaque, got transparent pixels",
+        ),
+        (
+            pictures(),
+            ".png",
+            {"transparency": int(GREY[0, 0, 0])},
+            "must be opaque, got transparent pixels",
+        ),
         (pictures(DEEP), ".png", {"transparency": 5}, "must be opaque, got transparent pixels"),
         *(
             (
@@ -153,13 +191,25 @@ def test_pixels_that_say_too_little_are_refused(
 
 def test_a_photograph_with_previews_is_one_image(tmp_path: Path) -> None:
     colour, other = pictures(mode="RGB")[:2]
-    write(tmp_path / "camera", [colour] * 3, ".jpg", format="MPO", save_all=True, append_images=[other])
+    write(
+        tmp_path / "camera",
+        [colour] * 3,
+        ".jpg",
+        format="MPO",
+        save_all=True,
+        append_images=[other],
+    )
     assert len(load(tmp_path / "camera").train) == 1
 
 
 def test_an_image_that_would_fill_the_memory(say: Say) -> None:
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     size = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
     content = chunk(b"IHDR", size) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
@@ -167,7 +217,9 @@ def test_an_image_that_would_fill_the_memory(say: Say) -> None:
     Path("images/large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
     code, _, error = say("train", "--dataset", "images", "--steps", "10")
     assert code == 2
-    assert error.startswith("arms: images/large.png cannot be read as an image: DecompressionBombError: Image size (36")
+    assert error.startswith(
+        "arms: images/large.png cannot be read as an image: DecompressionBombError: Image size (36"
+    )
     assert len(error.splitlines()) == 1
 
 
@@ -189,7 +241,9 @@ def make_folders(top: Path, counts: dict[str, int]) -> Path:
         ({"Train/car": 6, "Train/test": 4, "testing": 3, "labels": 0}, (9, 1, 3)),
     ],
 )
-def test_layouts_that_are_clear(counts: dict[str, int], sizes: tuple[int, int, int], tmp_path: Path) -> None:
+def test_layouts_that_are_clear(
+    counts: dict[str, int], sizes: tuple[int, int, int], tmp_path: Path
+) -> None:
     dataset = load(make_folders(tmp_path / "images", counts))
     assert (len(dataset.train), len(dataset.valid), len(dataset.test)) == sizes
 
@@ -202,7 +256,10 @@ def test_layouts_that_are_clear(counts: dict[str, int], sizes: tuple[int, int, i
             "all of its images in folders named after splits, or none, got train and also .*car/000.png: move",
         ),
         ({".": 8, "train": 4}, "got train and also .*images/000.png: move that"),
-        ({"train": 8, "test": 3, "unlabelled": 3}, "got test and train and also .*unlabelled/000.png"),
+        (
+            {"train": 8, "test": 3, "unlabelled": 3},
+            "got test and train and also .*unlabelled/000.png",
+        ),
         (
             {"train": 8, "val": 3, "validation": 3, "dev": 3},
             "images must have one folder of valid images, got dev and val: merge them, or rename one",
@@ -216,7 +273,9 @@ def test_layouts_that_are_clear(counts: dict[str, int], sizes: tuple[int, int, i
         ({"test": 8}, "images must have training images, got test only"),
     ],
 )
-def test_layouts_that_could_mean_two_things_are_refused(counts: dict[str, int], message: str, tmp_path: Path) -> None:
+def test_layouts_that_could_mean_two_things_are_refused(
+    counts: dict[str, int], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=message):
         load(make_folders(tmp_path / "images", counts))
 
@@ -231,14 +290,19 @@ def test_links_to_folders_are_followed(tmp_path: Path) -> None:
     assert len(all_rows(load(tmp_path / "classes"))) == 10
     assert len(all_rows(load(tmp_path / "splits"))) == 10
     (tmp_path / "disk/car/up").symlink_to(tmp_path / "disk")
-    with pytest.raises(ValueError, match=r"links in .*splits must not form a loop, got .*car/up: remove it"):
+    with pytest.raises(
+        ValueError, match=r"links in .*splits must not form a loop, got .*car/up: remove it"
+    ):
         load(tmp_path / "splits")
 
 
 def test_files_that_are_no_files_are_named(tmp_path: Path) -> None:
     write(tmp_path, pictures())
     (tmp_path / "gone.png").symlink_to("nowhere.png")
-    with pytest.raises(ValueError, match=r"gone.png must be an image file, got a broken link or a device: remove it"):
+    with pytest.raises(
+        ValueError,
+        match=r"gone.png must be an image file, got a broken link or a device: remove it",
+    ):
         load(tmp_path)
     (tmp_path / "gone.png").unlink()
     os.mkfifo(tmp_path / "pipe.png")

@@ -14,7 +14,8 @@ def inputs(pixels: int = 150, scale: float = 1.0) -> list[Tensor]:
     """h, weight, bias of three samples, two replicas, five images, 21 inputs; and bits."""
     generator = torch.Generator().manual_seed(0)
     h, weight, bias = (
-        torch.randn(shape, generator=generator) for shape in ((3, 2, 5, 21), (2, 21, pixels), (2, 1, pixels))
+        torch.randn(shape, generator=generator)
+        for shape in ((3, 2, 5, 21), (2, 21, pixels), (2, 1, pixels))
     )
     x = torch.randint(2, (2, 5, pixels), generator=generator).float()
     return [tensor.to(DEVICE) for tensor in (h, scale * weight, bias, x)]
@@ -81,7 +82,9 @@ def test_gradients_towards_more_samples_than_are_learnt_from() -> None:
 def test_nothing_is_kept_without_gradients() -> None:
     h, weight, bias, x = inputs()
     with torch.no_grad():
-        assert close(kernels.affine_log_prob(h, weight, bias, x, 3), plain(x, h, weight, bias), 1e-6)
+        assert close(
+            kernels.affine_log_prob(h, weight, bias, x, 3), plain(x, h, weight, bias), 1e-6
+        )
 
 
 def test_far_logits_are_ordinary() -> None:
@@ -101,7 +104,10 @@ def test_one_image_batch_may_serve_all_replicas() -> None:
 
 @pytest.mark.parametrize(
     ("rough", "least", "most"),
-    [pytest.param(False, 0, 2e-3, marks=needs_gpu, id="tf32"), pytest.param(True, 1e-6, 1e-2, id="rough")],
+    [
+        pytest.param(False, 0, 2e-3, marks=needs_gpu, id="tf32"),
+        pytest.param(True, 1e-6, 1e-2, id="rough"),
+    ],
 )
 def test_less_precise_products(rough: bool, least: float, most: float) -> None:
     h, weight, bias, x = inputs()
@@ -121,7 +127,9 @@ def test_less_precise_products(rough: bool, least: float, most: float) -> None:
 @pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
 def test_a_rough_product_is_exact_and_its_gradient_nearly_so(wanted: tuple[bool, bool]) -> None:
     h, weight, _, _ = inputs()
-    factors = [tensor.requires_grad_(learns) for tensor, learns in zip((h[0], weight), wanted, strict=True)]
+    factors = [
+        tensor.requires_grad_(learns) for tensor, learns in zip((h[0], weight), wanted, strict=True)
+    ]
     product, truth = kernels.rough_product(*factors), torch.bmm(*factors)
     assert torch.equal(product, truth)
     learnt = [factor for factor in factors if factor.requires_grad]

@@ -15,7 +15,15 @@ from arms.bench.reports.groups import group_runs
 from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import LiveRun
 
-ENTROPY = Metric("entropy", "entropy", "Entropy of q(b|x)", "entropy", "entropy", unit="bits", stops_replica=False)
+ENTROPY = Metric(
+    "entropy",
+    "entropy",
+    "Entropy of q(b|x)",
+    "entropy",
+    "entropy",
+    unit="bits",
+    stops_replica=False,
+)
 
 
 @pytest.fixture
@@ -26,7 +34,14 @@ def entropy(monkeypatch: pytest.MonkeyPatch) -> Metric:
 
 def test_a_new_metric_is_drawn_and_shown(entropy: Metric, tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs" / "a", TrainConfig(replicas=2), records=2)
-    run.append({"step": 3, "train_elbo": [-97.0, -96.0], "gradient_variance": [0.1, 0.1], "entropy": [7.0, 8.0]})
+    run.append(
+        {
+            "step": 3,
+            "train_elbo": [-97.0, -96.0],
+            "gradient_variance": [0.1, 0.1],
+            "entropy": [7.0, 8.0],
+        }
+    )
     (group,) = group_runs(collect([tmp_path / "runs"]).runs)
     *_, plot = plots(group)
     assert plot.metric == entropy
@@ -42,13 +57,17 @@ def test_only_what_may_stop_a_replica_stops_it(entropy: Metric, tmp_path: Path) 
     told: list[str] = []
     config = TrainConfig(replicas=2)
     member = LiveRun(Run.create(tmp_path, config), config, told.append)
-    member.append({"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [math.nan, 1.0]}, [True, True])
+    member.append(
+        {"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [math.nan, 1.0]}, [True, True]
+    )
     assert told == []
-    assert member.run.metrics() == [{"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [None, 1.0]}]
+    assert member.run.metrics() == [
+        {"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [None, 1.0]}
+    ]
     assert member.run.stopped() == {}
     member.append({"step": 20, "gradient_variance": [1.0, math.inf]}, [True, True])
     assert told == [
-        "replica 1 of arms-s stopped at step 20: its gradient variance is not finite; the other one continues"
+        "replica 1 of arms stopped at step 20: its gradient variance is not finite; the other one continues"
     ]
     assert member.run.stopped() == {1: 20}
 

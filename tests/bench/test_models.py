@@ -6,11 +6,20 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from arms.bench.models import BinaryVAE, ReplicaLinear, affine_log_prob, bernoulli_log_prob, build_vae, seeded_generator
+from arms.bench.models import (
+    BinaryVAE,
+    ReplicaLinear,
+    affine_log_prob,
+    bernoulli_log_prob,
+    build_vae,
+    seeded_generator,
+)
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
-    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scale * torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def bits(*shape: int, seed: int = 1) -> Tensor:
@@ -23,12 +32,16 @@ def reference_log_prob(logits: Tensor, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("pixels", [1, 7, 64, 98, 784])
 def test_log_prob_and_its_gradient(pixels: int) -> None:
-    logits, x, weights = normal(3, 2, 5, pixels, scale=4).requires_grad_(), bits(2, 5, pixels), normal(3, 2, 5)
+    logits, x, weights = (
+        normal(3, 2, 5, pixels, scale=4).requires_grad_(),
+        bits(2, 5, pixels),
+        normal(3, 2, 5),
+    )
     value, expected = bernoulli_log_prob(logits, x), reference_log_prob(logits, x)
     assert torch.allclose(value, expected, rtol=1e-13, atol=1e-11)
-    (slope,) = torch.autograd.grad(value, logits, weights)
+    (derivative,) = torch.autograd.grad(value, logits, weights)
     (truth,) = torch.autograd.grad(expected, logits, weights)
-    assert torch.allclose(slope, truth, atol=1e-13)
+    assert torch.allclose(derivative, truth, atol=1e-13)
 
 
 def test_log_prob_at_any_logit_in_float32() -> None:
@@ -45,14 +58,20 @@ def test_affine_log_prob_is_the_layer_followed_by_the_log_prob(samples: int) -> 
     layer = ReplicaLinear(2, 6, 16).double()
     nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(2))
     nn.init.normal_(layer.bias, generator=torch.Generator().manual_seed(3))
-    h, x, weights = normal(samples, 2, 5, 6).requires_grad_(), bits(2, 5, 16), normal(samples, 2, 5, seed=4)
+    h, x, weights = (
+        normal(samples, 2, 5, 6).requires_grad_(),
+        bits(2, 5, 16),
+        normal(samples, 2, 5, seed=4),
+    )
     fused, plain = affine_log_prob(h, layer, x), reference_log_prob(layer(h), x)
     assert torch.allclose(fused, plain, atol=1e-12)
     inputs = (h, layer.weight, layer.bias)
-    for slope, truth in zip(
-        torch.autograd.grad(fused, inputs, weights), torch.autograd.grad(plain, inputs, weights), strict=True
+    for derivative, truth in zip(
+        torch.autograd.grad(fused, inputs, weights),
+        torch.autograd.grad(plain, inputs, weights),
+        strict=True,
     ):
-        assert torch.allclose(slope, truth, atol=1e-12)
+        assert torch.allclose(derivative, truth, atol=1e-12)
 
 
 def test_second_derivatives_are_refused_rather_than_wrong() -> None:
@@ -65,7 +84,9 @@ def test_second_derivatives_are_refused_rather_than_wrong() -> None:
 @pytest.mark.parametrize("network", ["linear", "nonlinear", "own"])
 def test_only_the_first_samples_are_learnt_from(network: str, attached: int) -> None:
     if network == "own":
-        vae = BinaryVAE(nn.Linear(16, 6), nn.Sequential(nn.Linear(6, 16)), 6, torch.full((16,), 0.5), replicas=2)
+        vae = BinaryVAE(
+            nn.Linear(16, 6), nn.Sequential(nn.Linear(6, 16)), 6, torch.full((16,), 0.5), replicas=2
+        )
     else:
         vae = build_vae(network, 6, torch.full((16,), 0.5), replicas=2, seed=3)
     vae.double()
@@ -74,15 +95,19 @@ def test_only_the_first_samples_are_learnt_from(network: str, attached: int) -> 
     assert torch.allclose(value, vae.log_weights(b, x, vae.encode(x)), atol=1e-12)
     part = vae.log_weights(b[:attached], x, vae.encode(x))
     parameters = list(vae.parameters())
-    for slope, truth in zip(
+    for derivative, truth in zip(
         torch.autograd.grad(value, parameters, weights, allow_unused=True, materialize_grads=True),
-        torch.autograd.grad(part, parameters, weights[:attached], allow_unused=True, materialize_grads=True),
+        torch.autograd.grad(
+            part, parameters, weights[:attached], allow_unused=True, materialize_grads=True
+        ),
         strict=True,
     ):
-        assert torch.allclose(slope, truth, atol=1e-12)
+        assert torch.allclose(derivative, truth, atol=1e-12)
 
 
-@pytest.mark.parametrize(("attached", "differentiated"), [(1, 4), (1, 3), (2, 3), (1, 2), (4, 4), (0, 4)])
+@pytest.mark.parametrize(
+    ("attached", "differentiated"), [(1, 4), (1, 3), (2, 3), (1, 2), (4, 4), (0, 4)]
+)
 @pytest.mark.parametrize("network", ["linear", "nonlinear"])
 def test_points_pass_gradients_to_themselves_whether_learnt_from_or_not(
     network: str, attached: int, differentiated: int
@@ -95,12 +120,14 @@ def test_points_pass_gradients_to_themselves_whether_learnt_from_or_not(
     found, truth = (torch.autograd.grad(f.sum(), b, retain_graph=True)[0] for f in (value, whole))
     assert torch.allclose(found[4 - differentiated :], truth[4 - differentiated :], atol=1e-12)
     parameters = list(vae.parameters())
-    for slope, expected in zip(
+    for derivative, expected in zip(
         torch.autograd.grad(value.sum(), parameters, allow_unused=True, materialize_grads=True),
-        torch.autograd.grad(whole[:attached].sum(), parameters, allow_unused=True, materialize_grads=True),
+        torch.autograd.grad(
+            whole[:attached].sum(), parameters, allow_unused=True, materialize_grads=True
+        ),
         strict=True,
     ):
-        assert torch.allclose(slope, expected, atol=1e-11)
+        assert torch.allclose(derivative, expected, atol=1e-11)
 
 
 @pytest.mark.parametrize("network", ["linear", "nonlinear"])
@@ -119,14 +146,18 @@ def test_log_weights_are_those_of_the_distributions(network: str, relaxed: bool)
 def test_networks_have_the_protocols_shape() -> None:
     mean = torch.tensor([0.0, 0.2, 1.0])
     vae = build_vae("nonlinear", 200, mean, replicas=4)
-    assert [tuple(p.shape) for p in vae.encoder.parameters()][::2] == [(4, 3, 200), (4, 200, 200), (4, 200, 200)]  # type: ignore[attr-defined]
+    parameters = vae.encoder.parameters()  # type: ignore[attr-defined]
+    shapes = [tuple(one.shape) for one in parameters]
+    assert shapes[::2] == [(4, 3, 200), (4, 200, 200), (4, 200, 200)]
     bias = vae.decoder[-1].bias  # type: ignore[index]
     assert torch.allclose(torch.sigmoid(bias[0, 0]), torch.tensor([0.001, 0.2, 0.999]), atol=1e-6)
     assert (vae.prior == 0).all()
     limit = (6 / 203) ** 0.5
     weight = vae.encoder[0].weight  # type: ignore[index]
     assert 0.9 * limit < weight.abs().max() <= limit
-    assert sum(isinstance(layer, nn.LeakyReLU) and layer.negative_slope == 0.3 for layer in vae.encoder) == 2  # type: ignore[attr-defined]
+    layers = list(vae.encoder)  # type: ignore[call-overload]
+    leaky = [layer for layer in layers if isinstance(layer, nn.LeakyReLU)]
+    assert [layer.negative_slope for layer in leaky] == [0.3, 0.3]
 
 
 def test_first_replica_starts_the_same_however_many_there_are() -> None:
@@ -156,23 +187,34 @@ def test_replicas_do_not_see_each_other() -> None:
 
 def test_own_modules_serve_as_encoder_and_decoder() -> None:
     encoder = nn.Sequential(nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 7))
-    vae = BinaryVAE(encoder, nn.Linear(7, 12), latents=7, pixel_mean=torch.full((12,), 0.3)).double()
+    vae = BinaryVAE(
+        encoder, nn.Linear(7, 12), latents=7, pixel_mean=torch.full((12,), 0.3)
+    ).double()
     x, b = bits(1, 5, 12), bits(3, 1, 5, 7, seed=2)
     assert vae.log_weights(b, x, vae.encode(x)).shape == (3, 1, 5)
-    with pytest.raises(ValueError, match=r"pixel_mean must be \[pixels\] or \[1, 1, pixels\], got \[2, 1, 12\]"):
+    with pytest.raises(
+        ValueError, match=r"pixel_mean must be \[pixels\] or \[1, 1, pixels\], got \[2, 1, 12\]"
+    ):
         BinaryVAE(encoder, nn.Linear(7, 12), latents=7, pixel_mean=torch.full((2, 1, 12), 0.3))
 
 
 def test_streams_of_a_seed_differ() -> None:
     draws = {
         torch.rand(1, generator=seeded_generator(seed, stream, index)).item()
-        for seed, stream, index in [(0, "init", 0), (0, "train", 0), (1, "init", 0), (0, "init", 1), (0, "evaluate", 0)]
+        for seed, stream, index in [
+            (0, "init", 0),
+            (0, "train", 0),
+            (1, "init", 0),
+            (0, "init", 1),
+            (0, "evaluate", 0),
+        ]
     }
     assert len(draws) == 5
 
 
 @pytest.mark.parametrize(
-    ("network", "replicas", "message"), [("deep", 1, "no network is called 'deep'"), ("linear", 0, "replicas")]
+    ("network", "replicas", "message"),
+    [("deep", 1, "no network is called 'deep'"), ("linear", 0, "replicas")],
 )
 def test_refusals(network: str, replicas: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -15,7 +15,9 @@ from arms.bench.training.engine import Engine, Execution
 from arms.bench.training.noise import Noise
 from arms.bench.training.trainer import Trainer
 
-SMALL = TrainConfig(num_samples=4, latents=10, batch_size=10, learning_rate=2e-3, steps=40, report_every=20)
+SMALL = TrainConfig(
+    num_samples=4, latents=10, batch_size=10, learning_rate=2e-3, steps=40, report_every=20
+)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,9 @@ def test_steps_leave_the_users_numbers_alone(by: str, digits: Dataset) -> None:
         drawn.append(torch.rand(1))
     assert torch.equal(torch.cat(drawn), expected)
     for trainer in trainers:
-        assert all(torch.equal(tensor, alone.state()[name]) for name, tensor in trainer.state().items())
+        assert all(
+            torch.equal(tensor, alone.state()[name]) for name, tensor in trainer.state().items()
+        )
 
 
 @needs_gpu

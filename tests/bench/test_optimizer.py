@@ -8,14 +8,23 @@ from torch import Tensor
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import load
-from arms.bench.training.optimizer import EPSILON, FIRST_DECAY, SECOND_DECAY, Adam, Optimizer, descend
+from arms.bench.training.optimizer import (
+    EPSILON,
+    FIRST_DECAY,
+    SECOND_DECAY,
+    Adam,
+    Optimizer,
+    descend,
+)
 from arms.bench.training.torch_private import foreach_adam_
 from arms.bench.training.trainer import Trainer
 
 RATE, ONE = torch.tensor(0.01, dtype=torch.float64), torch.ones(())
 
 
-def stepped(adam: Adam, all_grads: Sequence[Sequence[Tensor]], rate: Tensor, form: str = "fused") -> None:
+def stepped(
+    adam: Adam, all_grads: Sequence[Sequence[Tensor]], rate: Tensor, form: str = "fused"
+) -> None:
     for index, grads in enumerate(all_grads):
         count = torch.tensor(index + 1.0)
         if form == "fused":
@@ -24,7 +33,9 @@ def stepped(adam: Adam, all_grads: Sequence[Sequence[Tensor]], rate: Tensor, for
             foreach_adam_(adam._moments, grads, rate, count)
 
 
-def random_lists(count: int, shapes: Sequence[Sequence[int]] = ((3, 4, 5), (3, 1, 5))) -> list[list[Tensor]]:
+def random_lists(
+    count: int, shapes: Sequence[Sequence[int]] = ((3, 4, 5), (3, 1, 5))
+) -> list[list[Tensor]]:
     generator = torch.Generator().manual_seed(0)
     return [[torch.randn(*shape, generator=generator) for shape in shapes] for _ in range(count)]
 
@@ -104,7 +115,9 @@ def test_plain_descent() -> None:
     (start,), (grad,) = random_lists(2, [(3, 1, 5)])
     one, each = start.clone(), start.clone()
     descend([one], [grad], RATE)
-    assert torch.equal(one, start.add(grad, alpha=-0.01)), "bit for bit what a number as the rate gives"
+    assert torch.equal(one, start.add(grad, alpha=-0.01)), (
+        "bit for bit what a number as the rate gives"
+    )
     descend([each], [grad], torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64))
     torch.testing.assert_close(each, start - torch.tensor([1.0, 0.5, 0.0]).view(3, 1, 1) * grad)
 
@@ -131,9 +144,14 @@ class Momentum(Optimizer):
 
 
 def test_another_optimiser_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arms.bench.training.trainer.build_optimizer", lambda config, parameters: Momentum(parameters))
+    monkeypatch.setattr(
+        "arms.bench.training.trainer.build_optimizer",
+        lambda config, parameters: Momentum(parameters),
+    )
     digits = load("digits")
-    config = TrainConfig(num_samples=4, latents=20, learning_rate=0.02, replicas=2, steps=40, schedule="cosine")
+    config = TrainConfig(
+        num_samples=4, latents=20, learning_rate=0.02, replicas=2, steps=40, schedule="cosine"
+    )
     trainer, resumed = Trainer(config, digits), Trainer(config, digits)
     trainer.step()
     first = trainer.recent_elbo().mean()
@@ -144,7 +162,11 @@ def test_another_optimiser_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None
     assert trainer.recent_elbo().mean() > first + 0.7
     assert (trainer.gradient_variance() > 0).all()
     state = trainer.state()
-    assert all(torch.equal(tensor, resumed.state()[name]) for name, tensor in state.items() if name.startswith("adam."))
+    assert all(
+        torch.equal(tensor, resumed.state()[name])
+        for name, tensor in state.items()
+        if name.startswith("adam.")
+    )
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"checkpoint lacks adam.encoder.mean.0"):
         Trainer(config, digits).load_state(state)

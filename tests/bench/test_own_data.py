@@ -44,7 +44,11 @@ class Rows(Pairs):
 
 
 def rows(dataset: Any) -> list[bytes]:
-    return sorted(row.numpy().tobytes() for split in ("train", "valid", "test") for row in getattr(dataset, split))
+    return sorted(
+        row.numpy().tobytes()
+        for split in ("train", "valid", "test")
+        for row in getattr(dataset, split)
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,13 @@ def test_levels() -> None:
 def test_files(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", GREY)
     np.savez(tmp_path / "one.npz", GREY)
-    np.savez(tmp_path / "keras.npz", x_train=GREY[:40], x_test=GREY[40:], y_train=np.zeros(40), y_test=np.zeros(10))
+    np.savez(
+        tmp_path / "keras.npz",
+        x_train=GREY[:40],
+        x_test=GREY[40:],
+        y_train=np.zeros(40),
+        y_test=np.zeros(10),
+    )
     np.savez(tmp_path / "few.npz", train=GREY[:40] // 16, test_images=GREY[40:] // 16, levels=15)
     one, also = load(tmp_path / "one.npy"), load(str(tmp_path / "one.npz"))
     assert one.name == also.name
@@ -135,28 +145,55 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (np.zeros((5, 64)), r"at least one, got \[5, 64\]: reshape them"),
         (np.zeros((0, 8, 8)), r"at least one, got \[0, 8, 8\]"),
         (np.zeros((2, 8, 8)), "must have at least 3 images to split, got 2"),
-        (np.full((5, 8, 8), 1.5), "with fractions must lie between 0 and 1, got 1.5 to 1.5: scale them"),
+        (
+            np.full((5, 8, 8), 1.5),
+            "with fractions must lie between 0 and 1, got 1.5 to 1.5: scale them",
+        ),
         (np.full((5, 8, 8), -1), "must be whole numbers from 0 to 255, got -1 to -1"),
-        (np.full((5, 8, 8), np.nan), "the pixels of mine must be finite, got nan to nan: replace these values"),
+        (
+            np.full((5, 8, 8), np.nan),
+            "the pixels of mine must be finite, got nan to nan: replace these values",
+        ),
         (np.full((5, 8, 8), np.inf), "must be finite, got inf to inf"),
-        (np.ma.masked_greater(GREY, 100), "must have a value for every pixel, got a masked array: fill it first"),
-        (torch.rand(5, 8, 8).bfloat16(), "must hold dense arrays of integers or floats, got TypeError.*BFloat16"),
-        (torch.rand(5, 8, 8).to_sparse(), "must hold dense arrays of integers or floats, got TypeError.*Sparse"),
-        (torch.empty(5, 8, 8, device="meta"), "must hold dense arrays of integers or floats, got NotImplemented"),
+        (
+            np.ma.masked_greater(GREY, 100),
+            "must have a value for every pixel, got a masked array: fill it first",
+        ),
+        (
+            torch.rand(5, 8, 8).bfloat16(),
+            "must hold dense arrays of integers or floats, got TypeError.*BFloat16",
+        ),
+        (
+            torch.rand(5, 8, 8).to_sparse(),
+            "must hold dense arrays of integers or floats, got TypeError.*Sparse",
+        ),
+        (
+            torch.empty(5, 8, 8, device="meta"),
+            "must hold dense arrays of integers or floats, got NotImplemented",
+        ),
         (np.full((5, 8, 8), "a"), "must hold numbers, got <U1"),
         ({"a": GREY}, "must be split into train, valid and test, got a: rename them"),
         ({"test": GREY}, "must have training images, got test only"),
-        ({"train": GREY, "training": GREY}, "must have one array for train, got train and training"),
+        (
+            {"train": GREY, "training": GREY},
+            "must have one array for train, got train and training",
+        ),
         (
             {"train": GREY, "test": GREY > 9},
             "the same range, got train from 0 to 255, test from 0 to 1: scale them alike",
         ),
         ({"train": GREY[:1], "test": GREY}, "must have at least 2 images to split, got 1"),
         ({"valid": GREY, "test": GREY}, "must have training images, got valid, test only"),
-        ({"train": GREY, "test": GREY[:, 1:]}, "must have one size, got train 6x5, test 5x5: resize them"),
+        (
+            {"train": GREY, "test": GREY[:, 1:]},
+            "must have one size, got train 6x5, test 5x5: resize them",
+        ),
         ([GREY[0], GREY[1, 1:]], "must have one size, got 5x5 and 6x5"),
         ([GREY[0], GREY[1] > 9], "must have one type of number, got bool and uint8: convert them"),
-        ([Image.fromarray(GREY[0]).convert("P")], r"must be grey, got mode P: turn .* image.convert\('L'\)"),
+        (
+            [Image.fromarray(GREY[0]).convert("P")],
+            r"must be grey, got mode P: turn .* image.convert\('L'\)",
+        ),
         ([Image.fromarray(GREY[0]).convert("LA")], "must be grey, got mode LA"),
         ([()], r"must be images \[images, height, width\], at least one, got \[1, 0\]"),
         ([{"picture": 1}], "an item of mine must have an image, got picture: call it image"),
@@ -170,10 +207,14 @@ def test_what_is_refused(source: Any, message: str) -> None:
 
 
 def test_what_is_refused_of_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"there is no file or folder .*nowhere.npz: give an .npz or .npy file"):
+    with pytest.raises(
+        ValueError, match=r"there is no file or folder .*nowhere.npz: give an .npz or .npy file"
+    ):
         load(tmp_path / "nowhere.npz")
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(ValueError, match=r"text.npz must be an npz archive, got another kind of file"):
+    with pytest.raises(
+        ValueError, match=r"text.npz must be an npz archive, got another kind of file"
+    ):
         load(tmp_path / "text.npz")
     (tmp_path / "text.npy").write_text("hello")
     with pytest.raises(ValueError, match=r"text.npy cannot be read: "):
@@ -182,7 +223,10 @@ def test_what_is_refused_of_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"object.npy cannot be read: .*allow_pickle=False"):
         load(tmp_path / "object.npy")
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(ValueError, match=r"notes.txt must be an .npz or .npy file, or a folder of images, got a .txt"):
+    with pytest.raises(
+        ValueError,
+        match=r"notes.txt must be an .npz or .npy file, or a folder of images, got a .txt",
+    ):
         load(tmp_path / "notes.txt")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"there is no image in .*empty: images end in .png"):
@@ -192,7 +236,9 @@ def test_what_is_refused_of_files(tmp_path: Path) -> None:
         load(tmp_path / "empty")
     for name, image in (("a", GREY[0]), ("b", GREY[1, 1:])):
         Image.fromarray(image).save(tmp_path / "empty" / f"{name}.png")
-    with pytest.raises(ValueError, match=r"one size, got 6x5 in .*a.png and 5x5 in .*b.png: resize them"):
+    with pytest.raises(
+        ValueError, match=r"one size, got 6x5 in .*a.png and 5x5 in .*b.png: resize them"
+    ):
         load(tmp_path / "empty")
     with pytest.raises(ValueError, match="need a name for runs and reports"):
         as_dataset(GREY)
@@ -204,7 +250,9 @@ def test_what_is_refused_of_files(tmp_path: Path) -> None:
 def header(shape: tuple[int, ...]) -> bytes:
     """Return the beginning of an .npy file of this shape, whatever follows it."""
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": "|u1", "fortran_order": False, "shape": shape}
+    )
     return buffer.getvalue() + bytes(100)
 
 
@@ -223,7 +271,9 @@ BRACKETS = b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000
     ids=["petabytes", "beyond counting", "negative", "brackets", "empty"],
 )
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
-def test_damaged_files_are_named_in_one_line(suffix: str, content: bytes, message: str, say: Say) -> None:
+def test_damaged_files_are_named_in_one_line(
+    suffix: str, content: bytes, message: str, say: Say
+) -> None:
     path = Path(f"odd{suffix}")
     if suffix == ".npy" or not content:
         path.write_bytes(content)
@@ -259,7 +309,8 @@ def test_levels_in_an_archive_are_a_whole_number(levels: Any, got: str, tmp_path
     path = tmp_path / "few.npz"
     np.savez(path, train=GREY // 16, levels=np.array(levels))
     with pytest.raises(
-        ValueError, match=rf"levels in .*few.npz must be a whole number >= 1, got {got}: save the value"
+        ValueError,
+        match=rf"levels in .*few.npz must be a whole number >= 1, got {got}: save the value",
     ):
         load(path)
 
@@ -279,9 +330,16 @@ def test_levels_that_are_given_are_a_whole_number(levels: Any, tmp_path: Path) -
 
 
 def test_messages_about_pixels_name_the_file(tmp_path: Path) -> None:
-    for pixels, levels in ((GREY, 15), (GREY / 255, 15), (GREY * 2.0, 255), (np.where(GREY > 9, np.nan, 0), 255)):
+    for pixels, levels in (
+        (GREY, 15),
+        (GREY / 255, 15),
+        (GREY * 2.0, 255),
+        (np.where(GREY > 9, np.nan, 0), 255),
+    ):
         np.savez(tmp_path / "odd.npz", train=pixels, levels=levels)
-        with pytest.raises(ValueError, match=f"pixels .*{re.escape(str(tmp_path / 'odd.npz'))}.* got "):
+        with pytest.raises(
+            ValueError, match=f"pixels .*{re.escape(str(tmp_path / 'odd.npz'))}.* got "
+        ):
             load(tmp_path / "odd.npz")
 
 
@@ -301,11 +359,15 @@ def test_a_test_set_alone_is_no_training_set(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npy")
-    with pytest.raises(ValueError, match=r"pipe.npy must be an .npz or .npy file, .* got something else"):
+    with pytest.raises(
+        ValueError, match=r"pipe.npy must be an .npz or .npy file, .* got something else"
+    ):
         load(tmp_path / "pipe.npy")
 
 
-def test_a_folder_is_called_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_called_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "faces"
     folder.mkdir()
     for index, image in enumerate(GREY[:9]):
@@ -322,13 +384,21 @@ def test_a_run_finds_its_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     model, dataset = load_model(run, "cpu")
     assert len(evaluate(model, dataset, "test", [1], seed=0)[1]) == 1
     (tmp_path / "mine.npy").rename(tmp_path / "moved.npy")
-    with pytest.raises(ValueError, match=r"was trained on a data set of your own, 'mine@\w+', and it is no longer at"):
+    with pytest.raises(
+        ValueError,
+        match=r"was trained on a data set of your own, 'mine@\w+', and it is no longer at",
+    ):
         load_model(run)
-    with pytest.raises(ValueError, match=r"was trained on 'mine@\w+', and .*moved.npy is 'moved@\w+': its images are"):
+    with pytest.raises(
+        ValueError,
+        match=r"was trained on 'mine@\w+', and .*moved.npy is 'moved@\w+': its images are",
+    ):
         load_model(run, dataset=tmp_path / "moved.npy")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "moved.npy").rename(tmp_path / "elsewhere" / "mine.npy")
-    assert load_model(run, dataset=tmp_path / "elsewhere" / "mine.npy")[1].name == run.config().dataset
+    assert (
+        load_model(run, dataset=tmp_path / "elsewhere" / "mine.npy")[1].name == run.config().dataset
+    )
 
 
 def test_by_name_on_the_command_line(
@@ -349,4 +419,6 @@ def test_by_name_on_the_command_line(
     monkeypatch.setattr(sys, "argv", ["arms", "train", "--dataset", "digist"])
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert capsys.readouterr().err.startswith("arms: no data set is called 'digist': perhaps digits; choose one of dig")
+    assert capsys.readouterr().err.startswith(
+        "arms: no data set is called 'digist': perhaps digits; choose one of dig"
+    )

@@ -40,7 +40,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
     code = f"from setuptools import build_meta as b; b.build_sdist({str(out)!r}); b.build_wheel({str(out)!r})"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code],
+        cwd=copy,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return out
@@ -65,7 +70,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     inside = {name for name in names if ".dist-info/" not in name}
     assert inside == package_files()
-    assert {"arms/py.typed", "arms_command.py", "arms/bench/reports/templates/page.html.j2"} <= inside
+    assert {
+        "arms/py.typed",
+        "arms_command.py",
+        "arms/bench/reports/templates/page.html.j2",
+    } <= inside
     (licence,) = [name for name in names if name.endswith("LICENSE")]
     assert "MIT" in zipfile.ZipFile(wheel).read(licence).decode()
 
@@ -75,20 +84,37 @@ def test_its_metadata_say_what_it_needs(wheel: Path) -> None:
     (path,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     lines = archive.read(path).decode().split("\n\n")[0].splitlines()
     assert f"Version: {arms.__version__}" in lines
-    needed = [line.split(": ")[1] for line in lines if line.startswith("Requires-Dist") and "extra" not in line]
+    needed = [
+        line.split(": ")[1]
+        for line in lines
+        if line.startswith("Requires-Dist") and "extra" not in line
+    ]
     assert sorted(re.split("[>=]", one)[0] for one in needed) == ["numpy", "torch"]
     extras = {line.split(": ")[1] for line in lines if line.startswith("Provides-Extra")}
-    assert extras == set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert extras == set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
 
 
 def test_the_source_archive_holds_what_a_checkout_needs(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "constraints.txt", "Makefile", "README.md", "CHANGELOG.md", "CITATION.cff"} <= names
+    assert {
+        "pyproject.toml",
+        "constraints.txt",
+        "Makefile",
+        "README.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+    } <= names
     assert {"tests/conftest.py", "tests/instances.py", "tests/bench/test_packaging.py"} <= names
     assert {"docs/midpoint.md", "docs/figures/toy_variance.png", "docs/recipes/ddp.py"} <= names
-    assert {"benchmarks/results/toy_variance.json", "results/omniglot-linear.json", "examples/gates.py"} <= names
+    assert {
+        "benchmarks/results/toy_variance.json",
+        "results/omniglot-linear.json",
+        "examples/gates.py",
+    } <= names
     assert {f"src/{name}" for name in package_files()} <= names
     assert not [name for name in names if re.search(r"\.pyc$|__pycache__|^\.|\.venv|/\.git", name)]
 
@@ -102,9 +128,22 @@ BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH
 def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("bare")
     make_bare_environment(home)
-    install = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "--no-deps"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(home / "bin" / "python"),
+        "install",
+        "--no-deps",
+    ]
     done = subprocess.run(
-        [*install, "--no-index", str(wheel)], env=BARE, capture_output=True, text=True, timeout=120, check=False
+        [*install, "--no-index", str(wheel)],
+        env=BARE,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return home
@@ -119,7 +158,11 @@ assert torch.allclose(logits.grad, torch.tensor(0.25))  # of four coupled bits t
 print(arms.__file__)
 """
     done = subprocess.run(
-        [str(home / "bin" / "python"), "-I", "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [str(home / "bin" / "python"), "-I", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(home))
@@ -127,10 +170,17 @@ print(arms.__file__)
 
 def test_its_command_says_in_one_line_what_to_install(home: Path) -> None:
     done = subprocess.run(
-        [str(home / "bin" / "arms"), "runs"], env=BARE, capture_output=True, text=True, timeout=120, check=False
+        [str(home / "bin" / "arms"), "runs"],
+        env=BARE,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"arms: the command line needs \w+: pip install 'arms-grad\[bench\]'.*\n", done.stderr)
+    assert re.fullmatch(
+        r"arms: the command line needs \w+: pip install 'arms-grad\[bench\]'.*\n", done.stderr
+    )
 
 
 # ---- What the hosting site reads
@@ -139,11 +189,16 @@ def test_its_command_says_in_one_line_what_to_install(home: Path) -> None:
 def test_the_citation_is_of_this_version() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == arms.__version__
-    assert cited["license"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
+    assert (
+        cited["license"]
+        == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
+    )
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name
+)
 def test_workflows_and_templates_are_well_formed(path: Path) -> None:
     read = yaml.safe_load(path.read_text())
     if path.parent.name == "ISSUE_TEMPLATE":

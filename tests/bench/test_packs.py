@@ -24,9 +24,15 @@ CONFIG = TrainConfig("dynamic-mnist", "linear", "loorf", 4, replicas=3, steps=12
 def make_runs(folder: Path) -> list[Run]:
     runs = []
     for n in (4, 10):
-        for level, estimator in ((-100.0, "loorf"), (-101.3, "disarm"), (-99.7, "arms-s")):
+        for level, estimator in ((-100.0, "loorf"), (-101.3, "disarm"), (-99.7, "arms")):
             config = replace(CONFIG, estimator=estimator, num_samples=n)
-            run = make_run(folder / f"{estimator}-{n}", config, bounds_of(config, level), records=120, note="a note")
+            run = make_run(
+                folder / f"{estimator}-{n}",
+                config,
+                bounds_of(config, level),
+                records=120,
+                note="a note",
+            )
             run.write_provenance("cpu", 2.5, ["a", "b"])
             runs.append(run)
     return runs
@@ -63,7 +69,11 @@ def test_what_was_written_is_read_word_for_word(tmp_path: Path) -> None:
         again = packed[run.path.name]
         for name in ("config.json", "result.json", "provenance.json"):
             assert again.read(name) == run.read(name)
-        assert (again.config(), again.identity(), again.result()) == (run.config(), run.identity(), run.result())
+        assert (again.config(), again.identity(), again.result()) == (
+            run.config(),
+            run.identity(),
+            run.result(),
+        )
         assert again.exists()
         with pytest.raises(ValueError, match=r"cannot be read|no intact checkpoint"):
             again.load()
@@ -75,7 +85,11 @@ def test_curves_are_thinned_to_means_under_the_last_step(tmp_path: Path) -> None
     (packed,) = read_pack(tmp_path / "pack.json")
     records = packed.metrics()
     assert len(records) == 40 <= CURVE_POINTS
-    assert records[0] == {"step": 3, "train_elbo": [-98.0, -97.0, -96.0], "gradient_variance": [0.037] * 3}
+    assert records[0] == {
+        "step": 3,
+        "train_elbo": [-98.0, -97.0, -96.0],
+        "gradient_variance": [0.037] * 3,
+    }
     assert records[-1]["step"] == 120
     assert records[-1]["train_elbo"][0] == 19.0
     write_pack(tmp_path / "again.json", [packed])
@@ -93,7 +107,9 @@ def test_a_curve_that_few_records_have_keeps_its_points(tmp_path: Path) -> None:
 def test_a_replica_that_stopped_stays_stopped(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", CONFIG, records=118)
     for step in (119, 120):
-        run.append({"step": step, "train_elbo": [1.0, None, 1.0], "gradient_variance": [1.0, None, 1.0]})
+        run.append(
+            {"step": step, "train_elbo": [1.0, None, 1.0], "gradient_variance": [1.0, None, 1.0]}
+        )
     write_pack(tmp_path / "pack.json", [run])
     (packed,) = read_pack(tmp_path / "pack.json")
     assert packed.stopped() == {1: 120}
@@ -102,7 +118,10 @@ def test_a_replica_that_stopped_stays_stopped(tmp_path: Path) -> None:
 
 def test_a_run_that_diverged_is_packed_and_an_unfinished_one_is_not(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", CONFIG, records=3, finish=False)
-    with pytest.raises(ValueError, match="run is unfinished, and only finished runs are packed: train it to its end"):
+    with pytest.raises(
+        ValueError,
+        match="run is unfinished, and only finished runs are packed: train it to its end",
+    ):
         write_pack(tmp_path / "pack.json", [run])
     assert not list(tmp_path.glob("*.json*"))
     run.append({"step": 4, "train_elbo": [None] * 3})
@@ -127,7 +146,9 @@ def test_a_pack_is_found_in_folders_and_counts_as_finished_runs(tmp_path: Path) 
         assert not found.problems
 
 
-def test_packs_can_be_joined_and_names_are_unique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packs_can_be_joined_and_names_are_unique(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(Path("a/run"), CONFIG)
     make_run(Path("b/other"), replace(CONFIG, seed=1))
@@ -135,7 +156,9 @@ def test_packs_can_be_joined_and_names_are_unique(tmp_path: Path, monkeypatch: p
     say(monkeypatch, "pack", "a", "-o", "pack.json")
     say(monkeypatch, "pack", "pack.json", "b", "-o", "pack.json")
     assert [run.path.name for run in read_pack("pack.json")] == ["other", "run"]
-    with pytest.raises(ValueError, match="must have names of their own, got two that differ as run"):
+    with pytest.raises(
+        ValueError, match="must have names of their own, got two that differ as run"
+    ):
         write_pack("pack.json", [*read_pack("pack.json"), Run("c/run")])
     assert len(read_pack("pack.json")) == 2
     say(monkeypatch, "pack", "pack.json", "a", "b", "-o", "pack.json")
@@ -169,7 +192,9 @@ def test_links_to_runs_are_followed(tmp_path: Path) -> None:
     (tmp_path / "runs" / "again").symlink_to(tmp_path / "runs")
     make_run(tmp_path / "runs" / "newest", replace(CONFIG, seed=1))
     (tmp_path / "runs" / "latest").symlink_to("newest")
-    assert [run.path.name for run in find_runs(tmp_path / "runs")] == ["newest", "link"], "each once, by its own name"
+    assert [run.path.name for run in find_runs(tmp_path / "runs")] == ["newest", "link"], (
+        "each once, by its own name"
+    )
 
 
 DAMAGED = {
@@ -191,7 +216,10 @@ DAMAGED = {
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_a_bad_file_is_one_line(
-    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    content: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bad.json").write_text(content)
@@ -211,10 +239,22 @@ def test_a_bad_file_is_one_line(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["pack", "run", "nowhere"], "there is no run in nowhere: give run directories, or folders of them"),
-        (["pack"], "give at least one run directory, or a folder of them: arms pack runs -o runs.json"),
-        (["pack", "run", "broken"], "broken is no run directory, or an unfinished one: it has no config.json"),
-        (["pack", "run", "-o", "page.html"], "a pack must be a .json file, got page.html: try page.json"),
+        (
+            ["pack", "run", "nowhere"],
+            "there is no run in nowhere: give run directories, or folders of them",
+        ),
+        (
+            ["pack"],
+            "give at least one run directory, or a folder of them: arms pack runs -o runs.json",
+        ),
+        (
+            ["pack", "run", "broken"],
+            "broken is no run directory, or an unfinished one: it has no config.json",
+        ),
+        (
+            ["pack", "run", "-o", "page.html"],
+            "a pack must be a .json file, got page.html: try page.json",
+        ),
     ],
 )
 def test_mistakes_are_one_line(
@@ -245,9 +285,14 @@ def test_a_broken_run_leaves_the_others_of_its_pack(tmp_path: Path) -> None:
     assert "must hold 3 numbers" in found.problems[0].what
 
 
-@pytest.mark.parametrize("bounds", [5, ["x", "y", "z"], [10**400, 1, 2]], ids=["a number", "words", "too large"])
+@pytest.mark.parametrize(
+    "bounds", [5, ["x", "y", "z"], [10**400, 1, 2]], ids=["a number", "words", "too large"]
+)
 def test_bounds_that_are_no_numbers_are_said_to_be_broken(
-    bounds: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bounds: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pack = tmp_path / "pack.json"
     write_pack(pack, [make_run(tmp_path / "run", CONFIG)])

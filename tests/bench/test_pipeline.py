@@ -30,7 +30,9 @@ from arms.bench.runs.pipeline import train, train_together
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 
-CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=2, steps=20, report_every=10)
+CONFIG = TrainConfig(
+    num_samples=4, latents=10, batch_size=10, replicas=2, steps=20, report_every=10
+)
 
 
 def configs_of(*names: str) -> list[TrainConfig]:
@@ -39,7 +41,9 @@ def configs_of(*names: str) -> list[TrainConfig]:
 
 @pytest.mark.parametrize("name", ["meta", "gpu", "tpu", "mps", "cuda:", "cuda:x", "", "CPU"])
 def test_devices_are_few(name: str) -> None:
-    with pytest.raises(ValueError, match=f"^no device '{name}' here: choose auto, cpu, cuda or cuda:N$"):
+    with pytest.raises(
+        ValueError, match=f"^no device '{name}' here: choose auto, cpu, cuda or cuda:N$"
+    ):
         choose_device(name)
 
 
@@ -52,7 +56,9 @@ def test_devices_are_few(name: str) -> None:
         (True, 3, ""),
     ],
 )
-def test_why_there_is_no_gpu(built: bool, count: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_there_is_no_gpu(
+    built: bool, count: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("torch.backends.cuda.is_built", lambda: built)
     monkeypatch.setattr("torch.cuda.is_available", lambda: count > 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
@@ -72,11 +78,20 @@ def test_a_device_may_be_a_device(tmp_path: Path, digits: Dataset) -> None:
     ("options", "message"),
     [
         ({"device": "meta"}, "no device 'meta' here"),
-        ({"execution": "fast"}, "execution must be one of auto, eager, graph, compiled, got 'fast'"),
+        (
+            {"execution": "fast"},
+            "execution must be one of auto, eager, graph, compiled, got 'fast'",
+        ),
         ({"execution": "graph"}, "execution 'graph' needs a GPU, and the run is on cpu: try eager"),
         ({"execution": "compiled"}, "execution 'compiled' needs a GPU"),
-        ({"checkpoint_seconds": math.nan}, "checkpoint_seconds must be a finite number >= 0, got nan"),
-        ({"checkpoint_seconds": math.inf}, "checkpoint_seconds must be a finite number >= 0, got inf"),
+        (
+            {"checkpoint_seconds": math.nan},
+            "checkpoint_seconds must be a finite number >= 0, got nan",
+        ),
+        (
+            {"checkpoint_seconds": math.inf},
+            "checkpoint_seconds must be a finite number >= 0, got inf",
+        ),
         ({"checkpoint_seconds": -5}, "checkpoint_seconds must be a finite number >= 0, got -5"),
         ({"checkpoint_seconds": "5"}, "checkpoint_seconds must be a finite number >= 0, got '5'"),
     ],
@@ -88,28 +103,36 @@ def test_options_are_checked_before_anything_is_written(
     with pytest.raises(ValueError, match=message):
         train(CONFIG, tmp_path / "run", dataset=digits, **given)
     with pytest.raises(ValueError, match=message):
-        train_together(configs_of("loorf", "arms-s"), [tmp_path / "a", tmp_path / "b"], **given)
+        train_together(configs_of("loorf", "arms"), [tmp_path / "a", tmp_path / "b"], **given)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("configs", "directories", "message"),
     [
-        (CONFIG, ["a"], r"configs must be a list with at least one configuration, got one: write \[config\]"),
+        (
+            CONFIG,
+            ["a"],
+            r"configs must be a list with at least one configuration, got one: write \[config\]",
+        ),
         (configs_of("loorf"), "a", r"directories must be a list, got 'a': write \['a'\]"),
         (configs_of("loorf"), Path("a"), r"directories must be a list, got 'a': write \['a'\]"),
-        (configs_of("loorf", "arms-s"), ["a"], "each run needs a directory, got 1 for 2 runs"),
+        (configs_of("loorf", "arms"), ["a"], "each run needs a directory, got 1 for 2 runs"),
         (
-            configs_of("loorf", "arms-s"),
+            configs_of("loorf", "arms"),
             ["a", Path("b/../a")],
             r"directories must be different, one for each run, got a, b/\.\./a",
         ),
-        (configs_of("loorf", "loorf"), ["a", "b"], "got loorf, loorf: name each once; more seeds are `replicas`"),
+        (
+            configs_of("loorf", "loorf"),
+            ["a", "b"],
+            "got loorf, loorf: name each once; more seeds are `replicas`",
+        ),
         ([], [], "at least one configuration, got none"),
         (
             [CONFIG, replace(CONFIG, estimator="loorf", seed=7)],
             ["a", "b"],
-            "may differ in estimator, dataset, learning_rate, .* only, got 0 and 7 for seed: train them separately",
+            "may differ in estimator, folded, dataset, .* only, got 0 and 7 for seed: train them separately",
         ),
     ],
 )
@@ -123,7 +146,9 @@ def test_an_ensemble_is_runs_of_one_kind_with_a_directory_each(
 
 
 def test_data_sets_of_an_ensemble_are_one_for_each_run(tmp_path: Path, digits: Dataset) -> None:
-    train_images, valid, test = (images.repeat(1, 2) for images in (digits.train, digits.valid, digits.test))
+    train_images, valid, test = (
+        images.repeat(1, 2) for images in (digits.train, digits.valid, digits.test)
+    )
     wide = Dataset("wide", train_images, valid, test, 8, 16, 16)
     for datasets, message in (
         (digits, "datasets must be a list with one for each run, got one for 2 runs"),
@@ -136,7 +161,7 @@ def test_data_sets_of_an_ensemble_are_one_for_each_run(tmp_path: Path, digits: D
     ):
         paths = [tmp_path / "a", tmp_path / "b"]
         with pytest.raises(ValueError, match=message):
-            train_together(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=datasets)  # type: ignore[arg-type]
+            train_together(configs_of("loorf", "arms"), paths, device="cpu", datasets=datasets)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
@@ -157,7 +182,9 @@ ALONE = replace(CONFIG, replicas=1)
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple[Run, BinaryVAE]:
     model = own_model(digits)
-    run = train(ALONE, tmp_path_factory.mktemp("own") / "run", device="cpu", dataset=digits, model=model)
+    run = train(
+        ALONE, tmp_path_factory.mktemp("own") / "run", device="cpu", dataset=digits, model=model
+    )
     return run, model
 
 
@@ -172,7 +199,9 @@ def test_such_a_model_can_be_loaded(own: tuple[Run, BinaryVAE], digits: Dataset)
     assert torch.equal(model.prior, own[1].prior)
 
 
-def test_a_finished_run_hands_its_weights_to_the_model(own: tuple[Run, BinaryVAE], digits: Dataset) -> None:
+def test_a_finished_run_hands_its_weights_to_the_model(
+    own: tuple[Run, BinaryVAE], digits: Dataset
+) -> None:
     run, trained = own
     again = own_model(digits)
     assert not torch.equal(again.encoder[0].weight, trained.encoder[0].weight)  # type: ignore[index]
@@ -186,7 +215,9 @@ def test_a_model_that_does_not_fit_a_finished_run_stays_as_it_is(
 ) -> None:
     other = own_model(digits, hidden=7)
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
-    with pytest.raises(ValueError, match=r"holds another run \(structure is '\w+' there, '\w+' was asked for\)"):
+    with pytest.raises(
+        ValueError, match=r"holds another run \(structure is '\w+' there, '\w+' was asked for\)"
+    ):
         train(ALONE, own[0].path, device="cpu", dataset=digits, model=other)
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
     config, _ = adopted(ALONE, other, digits)
@@ -213,7 +244,10 @@ def test_a_model_of_ones_own_is_not_loaded_by_name(
 
 def test_tied_weights_are_saved(tmp_path: Path, digits: Dataset) -> None:
     shared = nn.Linear(64, 64)
-    encoder, decoder = nn.Sequential(shared, nn.Linear(64, 10)), nn.Sequential(nn.Linear(10, 64), shared)
+    encoder, decoder = (
+        nn.Sequential(shared, nn.Linear(64, 10)),
+        nn.Sequential(nn.Linear(10, 64), shared),
+    )
     model = BinaryVAE(encoder, decoder, latents=10, pixel_mean=digits.pixel_mean())
     state = train(ALONE, tmp_path, device="cpu", dataset=digits, model=model).checkpoint()
     assert state is not None
@@ -237,9 +271,16 @@ def test_of_two_checkpoints_of_one_step_the_newer_counts(tmp_path: Path) -> None
     [
         (torch.OutOfMemoryError("CUDA out of memory."), True),
         (RuntimeError("CUDA error: out of memory"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (
-            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            RuntimeError(
+                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+            ),
+            True,
+        ),
+        (
+            RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
+            ),
             True,
         ),
         (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), False),
@@ -276,7 +317,9 @@ def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) 
     mine = replace(digits, name="mine")
     run = train(CONFIG, tmp_path / "alone", device="cpu", dataset=mine)
     paths = [tmp_path / "a", tmp_path / "b"]
-    together = train_together(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=[mine, mine])
+    together = train_together(
+        configs_of("loorf", "arms"), paths, device="cpu", datasets=[mine, mine]
+    )
     assert {one.config().dataset for one in (run, *together)} == {"mine"}
     with pytest.raises(ValueError, match=r"was trained on a data set of your own, 'mine': give it"):
         load_model(run)
@@ -320,14 +363,23 @@ def test_checkpoints_never_take_most_of_the_time(
     monkeypatch.setattr("arms.bench.runs.loop._save", slowly)
     config = replace(CONFIG, report_every=1, steps=10)
     for seconds, steps in ((1e-9, [1, 10]), (0, list(range(1, 11)))):
-        train(config, tmp_path / str(seconds), device="cpu", dataset=digits, checkpoint_seconds=seconds)
+        train(
+            config,
+            tmp_path / str(seconds),
+            device="cpu",
+            dataset=digits,
+            checkpoint_seconds=seconds,
+        )
         assert saved == steps
         saved.clear()
 
 
 def test_a_directory_is_trained_by_one_process_at_a_time(tmp_path: Path, digits: Dataset) -> None:
     tmp_path.joinpath("run").mkdir()
-    with locked(tmp_path / "run"), pytest.raises(ValueError, match="run is being trained by another process"):
+    with (
+        locked(tmp_path / "run"),
+        pytest.raises(ValueError, match="run is being trained by another process"),
+    ):
         train(CONFIG, tmp_path / "run", device="cpu", dataset=digits)
     assert train(CONFIG, tmp_path / "run", device="cpu", dataset=digits).result()
 
@@ -363,22 +415,34 @@ def test_a_model_of_ones_own_goes_on_as_it_was(tmp_path: Path, digits: Dataset) 
     assert state["model.halves"].dtype == torch.bfloat16
 
 
-def test_a_run_says_how_many_latents_a_model_of_ones_own_has(tmp_path: Path, digits: Dataset) -> None:
+def test_a_run_says_how_many_latents_a_model_of_ones_own_has(
+    tmp_path: Path, digits: Dataset
+) -> None:
     config = replace(CONFIG, replicas=1, latents=200)
-    run = train(config, tmp_path / "run", device="cpu", dataset=digits, model=linear_model(digits, latents=7))
+    run = train(
+        config,
+        tmp_path / "run",
+        device="cpu",
+        dataset=digits,
+        model=linear_model(digits, latents=7),
+    )
     assert run.config().latents == 7
 
 
 def test_a_model_for_other_images_is_refused(tmp_path: Path, digits: Dataset) -> None:
     model = linear_model(digits, pixels=12)
     with pytest.raises(ValueError, match="the model is for images of 12 pixels, and digits has 64"):
-        train(replace(CONFIG, replicas=1), tmp_path / "run", device="cpu", dataset=digits, model=model)
+        train(
+            replace(CONFIG, replicas=1), tmp_path / "run", device="cpu", dataset=digits, model=model
+        )
     assert not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_of_another_shape_is_refused(digits: Dataset) -> None:
     narrow, wide = (Trainer(replace(CONFIG, latents=latents), digits) for latents in (1, 7))
-    with pytest.raises(ValueError, match=r"the checkpoint's model.prior must be \[2, 1, 7\].*, got \[2, 1, 1\]"):
+    with pytest.raises(
+        ValueError, match=r"the checkpoint's model.prior must be \[2, 1, 7\].*, got \[2, 1, 1\]"
+    ):
         wide.load_state(narrow.state())
 
 
@@ -386,9 +450,13 @@ def test_several_data_sets_need_a_model_and_an_even_share(digits: Dataset) -> No
     other = replace(digits, name="other")
     with pytest.raises(ValueError, match="2 data sets need a model that knows them"):
         Trainer(CONFIG, [digits, other])
-    with pytest.raises(ValueError, match="replicas must be a multiple of the data sets, got 2 for 0"):
+    with pytest.raises(
+        ValueError, match="replicas must be a multiple of the data sets, got 2 for 0"
+    ):
         Trainer(CONFIG, [])
-    with pytest.raises(ValueError, match="replicas must be a multiple of the data sets, got 3 for 2"):
+    with pytest.raises(
+        ValueError, match="replicas must be a multiple of the data sets, got 3 for 2"
+    ):
         TrainingImages.of([digits, other], 3, "cpu")
 
 
@@ -419,7 +487,9 @@ def test_training_leaves_the_users_compiled_functions_alone(
     """Also where memory is given back: after each training on a GPU, and where an ensemble did not fit."""
     function, compiled = counting_compiled()
     function(torch.ones(3))
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)  # as far as giving memory back is concerned
+    monkeypatch.setattr(
+        "torch.cuda.is_available", lambda: True
+    )  # as far as giving memory back is concerned
     advance = Engine.advance_block
 
     def tight(engine: Engine) -> None:
@@ -429,7 +499,9 @@ def test_training_leaves_the_users_compiled_functions_alone(
 
     monkeypatch.setattr(Engine, "advance_block", tight)
     paths = [tmp_path / "a", tmp_path / "b"]
-    train_together(configs_of("loorf", "arms-s"), paths, device="cpu", datasets=[digits] * 2, notify=print)
+    train_together(
+        configs_of("loorf", "arms"), paths, device="cpu", datasets=[digits] * 2, notify=print
+    )
     free_memory()
     function(torch.ones(3))
     assert compiled == [1]

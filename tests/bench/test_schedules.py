@@ -20,14 +20,22 @@ from arms.bench.training.engine import Engine, Execution
 from arms.bench.training.schedules import LearningRates
 from arms.bench.training.trainer import Trainer
 
-BASE = TrainConfig(num_samples=4, latents=4, batch_size=10, learning_rate=2e-3, steps=30, report_every=10)
+BASE = TrainConfig(
+    num_samples=4, latents=4, batch_size=10, learning_rate=2e-3, steps=30, report_every=10
+)
 SETTINGS: list[dict[str, object]] = [
     {},
     {"warmup_steps": 5},
     {"schedule": "cosine"},
     {"schedule": "cosine", "warmup_steps": 7, "learning_rate": 1e-2},
     {"schedule": "step", "decay_every": 10},
-    {"schedule": "step", "decay_every": 4, "decay_factor": 0.5, "warmup_steps": 3, "prior_learning_rate": 0.1},
+    {
+        "schedule": "step",
+        "decay_every": 4,
+        "decay_factor": 0.5,
+        "warmup_steps": 3,
+        "prior_learning_rate": 0.1,
+    },
 ]
 CONFIGS = [replace(BASE, **setting) for setting in SETTINGS]  # type: ignore[arg-type]
 
@@ -35,7 +43,9 @@ CONFIGS = [replace(BASE, **setting) for setting in SETTINGS]  # type: ignore[arg
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
     whole = load("digits")
-    return Dataset("digits", whole.train[:100], whole.valid[:20], whole.test[:20], 8, 8, whole.levels)
+    return Dataset(
+        "digits", whole.train[:100], whole.valid[:20], whole.test[:20], 8, 8, whole.levels
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +74,9 @@ def test_schedules_are_their_formulas(together: bool) -> None:
             for rate, name in zip(found, ("learning_rate", "prior_learning_rate"), strict=True):
                 expected = [getattr(config, name) * plain_factor(config, t) for config in configs]
                 assert rate.tolist() == pytest.approx(
-                    [rate for rate in expected for _ in range(2)] if together else expected[0], rel=1e-6, abs=1e-12
+                    [rate for rate in expected for _ in range(2)] if together else expected[0],
+                    rel=1e-6,
+                    abs=1e-12,
                 )
 
 
@@ -83,10 +95,22 @@ def test_a_cosine_ends_near_zero_and_a_rate_that_never_changes_is_no_work() -> N
         ({"schedule": "linear"}, "schedule must be one of constant, cosine, step, got 'linear'"),
         ({"warmup_steps": -1}, "warmup_steps must be an integer >= 0, got -1"),
         ({"warmup_steps": 30}, r"warmup_steps must be less than steps \(30\), got 30"),
-        ({"schedule": "step"}, "schedule 'step' needs decay_every, .* got 0: try a third of steps, 10"),
-        ({"decay_every": 10}, "decay_every is for schedule 'step' only, got 10 with schedule 'constant'"),
-        ({"schedule": "step", "decay_every": 10, "decay_factor": 0}, "decay_factor must be positive and finite, got 0"),
-        ({"schedule": "step", "decay_every": 10, "decay_factor": 2}, "decay_factor must be at most 1, .* got 2"),
+        (
+            {"schedule": "step"},
+            "schedule 'step' needs decay_every, .* got 0: try a third of steps, 10",
+        ),
+        (
+            {"decay_every": 10},
+            "decay_every is for schedule 'step' only, got 10 with schedule 'constant'",
+        ),
+        (
+            {"schedule": "step", "decay_every": 10, "decay_factor": 0},
+            "decay_factor must be positive and finite, got 0",
+        ),
+        (
+            {"schedule": "step", "decay_every": 10, "decay_factor": 2},
+            "decay_factor must be at most 1, .* got 2",
+        ),
     ],
 )
 def test_refusals(change: dict[str, object], message: str) -> None:
@@ -134,11 +158,15 @@ def test_an_ensemble_of_rates_resumes_bit_for_bit(tmp_path: Path, digits: Datase
 
         paths = [folder / str(index) for index in range(len(configs))]
         datasets = [digits] * len(configs)
-        return train_together(configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, on_record=stop)
+        return train_together(
+            configs, paths, device="cpu", datasets=datasets, checkpoint_seconds=0, on_record=stop
+        )
 
     with pytest.raises(InterruptedError):
         go(tmp_path / "again", stop_at=10)
-    for ours, theirs, config in zip(go(tmp_path / "again"), go(tmp_path / "once"), configs, strict=True):
+    for ours, theirs, config in zip(
+        go(tmp_path / "again"), go(tmp_path / "once"), configs, strict=True
+    ):
         one, other = ours.checkpoint(), theirs.checkpoint()
         assert one is not None
         assert other is not None
@@ -162,13 +190,15 @@ def test_a_schedule_resumes_bit_for_bit(digits: Dataset) -> None:
 
 def test_runs_are_told_apart_by_their_rates() -> None:
     assert names_of([BASE, replace(BASE, learning_rate=1e-3, dataset="strokes")]) == [
-        "arms-s on digits, learning_rate 0.002",
-        "arms-s on strokes, learning_rate 0.001",
+        "arms on digits, learning_rate 0.002",
+        "arms on strokes, learning_rate 0.001",
     ]
 
 
 def ensemble(dataset: Dataset) -> Trainer:
-    return ensemble_trainer([replace(config, estimator="exact") for config in CONFIGS], [dataset] * len(CONFIGS), "cpu")
+    return ensemble_trainer(
+        [replace(config, estimator="exact") for config in CONFIGS], [dataset] * len(CONFIGS), "cpu"
+    )
 
 
 def alone(dataset: Dataset) -> Trainer:
@@ -176,7 +206,9 @@ def alone(dataset: Dataset) -> Trainer:
 
 
 @pytest.mark.parametrize("make", [alone, ensemble])
-def test_compiled_steps_move_along_the_schedule(make: Callable[[Dataset], Trainer], one_image: Dataset) -> None:
+def test_compiled_steps_move_along_the_schedule(
+    make: Callable[[Dataset], Trainer], one_image: Dataset
+) -> None:
     plain, compiled = make(one_image), make(one_image)
     graphs = []
 
@@ -194,9 +226,13 @@ def test_compiled_steps_move_along_the_schedule(make: Callable[[Dataset], Traine
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("drive", ["eager", *(pytest.param(drive, marks=needs_gpu) for drive in ("graph", "compiled"))])
+@pytest.mark.parametrize(
+    "drive", ["eager", *(pytest.param(drive, marks=needs_gpu) for drive in ("graph", "compiled"))]
+)
 @pytest.mark.parametrize("runs", [1, 2])
-def test_replayed_steps_move_along_the_schedule(runs: int, drive: Execution, digits: Dataset) -> None:
+def test_replayed_steps_move_along_the_schedule(
+    runs: int, drive: Execution, digits: Dataset
+) -> None:
     """A rate that is cut to almost nothing after two steps: nothing moves from then on, whatever the noise."""
     cut = replace(BASE, schedule="step", decay_every=2, decay_factor=1e-6, replicas=2)
     device = "cpu" if drive == "eager" else "cuda"
@@ -207,7 +243,10 @@ def test_replayed_steps_move_along_the_schedule(runs: int, drive: Execution, dig
     engine.advance(10)
     torch.compiler.reset()
     assert trainer.step_count == trainer.steps_done == 12
-    moved = [(now - then).abs().flatten(1).amax(1) for now, then in zip(trainer.weights, before, strict=True)]
+    moved = [
+        (now - then).abs().flatten(1).amax(1)
+        for now, then in zip(trainer.weights, before, strict=True)
+    ]
     most = torch.stack(moved).amax(0).chunk(runs)
     assert (most[0] < 1e-3 * BASE.learning_rate).all()
     assert (most[-1] > 2 * BASE.learning_rate).all() or runs == 1

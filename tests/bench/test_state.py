@@ -66,7 +66,11 @@ def test_cutting_and_joining(state: dict[str, Tensor]) -> None:
     some = of_replicas(state, [3, 1])
     assert torch.equal(some["model.prior"], state["model.prior"][[3, 1]])
     assert torch.equal(some["counts"], state["counts"])
-    assert model_of(some).keys() == {"prior", "pixel_mean", *(n[6:] for n in state if n.startswith("model."))}
+    assert model_of(some).keys() == {
+        "prior",
+        "pixel_mean",
+        *(n[6:] for n in state if n.startswith("model.")),
+    }
 
 
 def test_runs_that_used_other_noise_continue_on_fresh(state: dict[str, Tensor]) -> None:
@@ -80,11 +84,15 @@ def test_runs_that_used_other_noise_continue_on_fresh(state: dict[str, Tensor]) 
 
     assert torch.equal(joined([state, other], draw)["generator"], fresh)
     assert asked == [3]
-    with pytest.raises(ValueError, match="different kinds of devices: resume each where it was begun"):
+    with pytest.raises(
+        ValueError, match="different kinds of devices: resume each where it was begun"
+    ):
         joined([state, state | {"generator": torch.zeros(16, dtype=torch.uint8)}], no_noise)
 
 
-def test_checkpoints_of_the_first_version_still_load(state: dict[str, Tensor], digits: Dataset) -> None:
+def test_checkpoints_of_the_first_version_still_load(
+    state: dict[str, Tensor], digits: Dataset
+) -> None:
     """They held Adam's count besides, twice."""
     old = state | {f"adam.{part}.count": torch.tensor(3.0) for part in ("encoder", "others")}
     parts = [of_run(old, index, 2) for index in range(2)]
@@ -101,7 +109,9 @@ def test_a_run_alone_is_never_cut(digits: Dataset) -> None:
     encoder = nn.Sequential(nn.Linear(64, 10))
     encoder.register_buffer("calls", torch.tensor(3))
     model = BinaryVAE(encoder, nn.Linear(10, 64), 10, digits.pixel_mean())
-    trainer = Trainer(replace(SMALL, replicas=1, estimator="arms-s", schedule="cosine"), digits, model=model)
+    trainer = Trainer(
+        replace(SMALL, replicas=1, estimator="arms", schedule="cosine"), digits, model=model
+    )
     trainer.step()
     state = trainer.state()
     assert of_run(state, 0, 1).keys() == joined([state], no_noise).keys() == state.keys()
@@ -113,18 +123,28 @@ def test_not_finite_replicas_are_found(state: dict[str, Tensor]) -> None:
     assert finite_replicas(model_of(state), 4) == [True, True, False, True]
 
 
-@pytest.mark.parametrize("name", ["generator", "counts", "model.prior", "adam.others.square.0", "estimator.0"])
+@pytest.mark.parametrize(
+    "name", ["generator", "counts", "model.prior", "adam.others.square.0", "estimator.0"]
+)
 def test_what_is_lacking_is_named(name: str, state: dict[str, Tensor], digits: Dataset) -> None:
     del state[name]
-    with pytest.raises(ValueError, match=f"the checkpoint lacks {name}: it is of another configuration"):
+    with pytest.raises(
+        ValueError, match=f"the checkpoint lacks {name}: it is of another configuration"
+    ):
         Trainer(SMALL, digits).load_state(state)
 
 
-def test_other_shapes_are_refused_before_anything_changes(state: dict[str, Tensor], digits: Dataset) -> None:
+def test_other_shapes_are_refused_before_anything_changes(
+    state: dict[str, Tensor], digits: Dataset
+) -> None:
     trainer = Trainer(SMALL, digits)
     before = {name: tensor.clone() for name, tensor in trainer.state().items()}
-    with pytest.raises(ValueError, match=r"model.prior must be \[4, 1, 10\], as the model's, got \[4, 1, 9\]"):
+    with pytest.raises(
+        ValueError, match=r"model.prior must be \[4, 1, 10\], as the model's, got \[4, 1, 9\]"
+    ):
         trainer.load_state(state | {"model.prior": torch.zeros(4, 1, 9)})
     with pytest.raises(ValueError, match="another kind of device than cpu: resume it there"):
-        check_fits(state | {"generator": torch.zeros(16, dtype=torch.uint8)}, before, trainer.device)
+        check_fits(
+            state | {"generator": torch.zeros(16, dtype=torch.uint8)}, before, trainer.device
+        )
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.state().items())

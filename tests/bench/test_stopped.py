@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from arms.bench import formatting
 from arms.bench.cli import runs as verbs
 from arms.bench.cli import train as train_verbs
-from arms.bench.config import TrainConfig
+from arms.bench.config import TrainConfig, digest_of
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
 from arms.bench.models import BinaryVAE, build_vae
@@ -32,12 +32,22 @@ from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 from arms.estimators import ALL_ESTIMATORS
 
-CONFIG = TrainConfig(num_samples=4, latents=10, batch_size=10, replicas=3, steps=40, report_every=10, evaluate_every=20)
-NAMES = ["loorf", "arms-s"]
+CONFIG = TrainConfig(
+    num_samples=4,
+    latents=10,
+    batch_size=10,
+    replicas=3,
+    steps=40,
+    report_every=10,
+    evaluate_every=20,
+)
+NAMES = ["loorf", "arms"]
 
 
 def fresh(digits: Dataset) -> BinaryVAE:
-    return build_vae(CONFIG.network, CONFIG.latents, digits.pixel_mean(), CONFIG.replicas, CONFIG.seed)
+    return build_vae(
+        CONFIG.network, CONFIG.latents, digits.pixel_mean(), CONFIG.replicas, CONFIG.seed
+    )
 
 
 def poisoned(digits: Dataset, weight: float = math.nan) -> BinaryVAE:
@@ -56,7 +66,8 @@ def strictly(path: Path) -> list[dict[str, object]]:
 
     text = path.read_text()
     return [
-        json.loads(part, parse_constant=refuse) for part in (text.splitlines() if path.suffix == ".jsonl" else [text])
+        json.loads(part, parse_constant=refuse)
+        for part in (text.splitlines() if path.suffix == ".jsonl" else [text])
     ]
 
 
@@ -73,30 +84,41 @@ def clean(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> Run:
 def lost_one(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple[Run, list[str]]:
     told: list[str] = []
     path = tmp_path_factory.mktemp("lost") / "run"
-    run = train(CONFIG, path, device="cpu", dataset=digits, model=poisoned(digits, 3e38), notify=told.append)
+    run = train(
+        CONFIG, path, device="cpu", dataset=digits, model=poisoned(digits, 3e38), notify=told.append
+    )
     return run, told
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_ESTIMATORS if name != "exact"])
 def test_replicas_never_mix(name: str, digits: Dataset) -> None:
     config = replace(CONFIG, estimator=name)
-    sound, sick = Trainer(config, digits, model=fresh(digits)), Trainer(config, digits, model=poisoned(digits))
+    sound, sick = (
+        Trainer(config, digits, model=fresh(digits)),
+        Trainer(config, digits, model=poisoned(digits)),
+    )
     for _ in range(4):
         sound.step()
         sick.step()
     others = [0, 2]
     for key, tensor in sound.state().items():
         shared = tensor.ndim == 0 or key in ("generator", "counts")
-        same = (tensor, sick.state()[key]) if shared else (tensor[others], sick.state()[key][others])
+        same = (
+            (tensor, sick.state()[key]) if shared else (tensor[others], sick.state()[key][others])
+        )
         assert torch.equal(*same), key
     assert sick.recent_elbo().isfinite().tolist() == [True, False, True]
 
 
 def test_the_others_go_on_to_the_same_numbers(clean: Run, lost_one: tuple[Run, list[str]]) -> None:
     run, told = lost_one
-    assert told == ["replica 1 of arms-s stopped at step 10: its ELBO is not finite; the other 2 continue"]
+    assert told == [
+        "replica 1 of arms stopped at step 10: its ELBO is not finite; the other 2 continue"
+    ]
     for ours, theirs in zip(strictly(run.path / "metrics.jsonl"), clean.metrics(), strict=True):
-        assert ours == {name: value if name == "step" else without(value, 1) for name, value in theirs.items()}
+        assert ours == {
+            name: value if name == "step" else without(value, 1) for name, value in theirs.items()
+        }
     (result,) = strictly(run.path / "result.json")
     expected = clean.result()
     assert expected is not None
@@ -113,7 +135,8 @@ def damage(run: Run, replicas: list[int]) -> None:
     state = run.checkpoint()
     assert state is not None
     state["model.prior"][replicas] = math.inf
-    save_file(state, run.path / CHECKPOINTS[0], metadata={"sha256": digest_of_tensors(state)})
+    metadata = {"sha256": digest_of_tensors(state), "run": digest_of(run.identity())}
+    save_file(state, run.path / CHECKPOINTS[0], metadata=metadata)
 
 
 def interrupted(path: Path, digits: Dataset, step: int, told: list[str]) -> None:
@@ -122,15 +145,27 @@ def interrupted(path: Path, digits: Dataset, step: int, told: list[str]) -> None
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        train(CONFIG, path, device="cpu", dataset=digits, checkpoint_seconds=0, on_record=stop, notify=told.append)
+        train(
+            CONFIG,
+            path,
+            device="cpu",
+            dataset=digits,
+            checkpoint_seconds=0,
+            on_record=stop,
+            notify=told.append,
+        )
 
 
-def test_stopped_is_stopped_also_after_going_on(tmp_path: Path, digits: Dataset, clean: Run) -> None:
+def test_stopped_is_stopped_also_after_going_on(
+    tmp_path: Path, digits: Dataset, clean: Run
+) -> None:
     told: list[str] = []
     interrupted(tmp_path, digits, 10, told)
     damage(Run(tmp_path), [2])
     interrupted(tmp_path, digits, 20, told)
-    assert told == ["replica 2 of arms-s stopped at step 20: its ELBO is not finite; the other 2 continue"]
+    assert told == [
+        "replica 2 of arms stopped at step 20: its ELBO is not finite; the other 2 continue"
+    ]
     run = train(CONFIG, tmp_path, device="cpu", dataset=digits, notify=told.append)
     assert len(told) == 1, "known already"
     expected = [record["train_elbo"] for record in clean.metrics()]
@@ -151,7 +186,7 @@ def test_when_none_is_left_the_run_ends(tmp_path: Path, digits: Dataset) -> None
         with pytest.raises(DivergedError, match=r"no replica survives of .*below 1e\+38"):
             train(config, tmp_path, device="cpu", dataset=digits, notify=told.append)
     assert told == [
-        "replicas 0, 1, 2 of arms-s stopped at step 10: their ELBO is not finite; none survives, and the run ends"
+        "replicas 0, 1, 2 of arms stopped at step 10: their ELBO is not finite; none survives, and the run ends"
     ]
     assert Run(tmp_path).result() is None
     assert strictly(tmp_path / "metrics.jsonl")[-1]["train_elbo"] == [None] * 3
@@ -159,7 +194,9 @@ def test_when_none_is_left_the_run_ends(tmp_path: Path, digits: Dataset) -> None
         load_model(Run(tmp_path))
 
 
-def test_a_parameter_is_enough(tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parameter_is_enough(
+    tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spoilt by the very last update, nothing but the parameters shows it."""
     advance = Engine.advance_block
 
@@ -172,7 +209,9 @@ def test_a_parameter_is_enough(tmp_path: Path, digits: Dataset, monkeypatch: pyt
     told: list[str] = []
     config = replace(CONFIG, evaluate_every=0)
     result = train(config, tmp_path, device="cpu", dataset=digits, notify=told.append).result()
-    assert told == ["replica 0 of arms-s stopped at step 40: its parameters are not finite; the other 2 continue"]
+    assert told == [
+        "replica 0 of arms stopped at step 40: its parameters are not finite; the other 2 continue"
+    ]
     assert result is not None
     assert result["stopped"] == {"0": 40}
 
@@ -184,12 +223,12 @@ def test_one_line_a_report_and_cause(tmp_path: Path) -> None:
     elbo = [math.nan, -1.0, math.inf, -1.0, -1.0]
     live.append({"step": 10, "train_elbo": elbo}, [True, True, False, True, False])
     assert told == [
-        "replicas 0, 2 of arms-s stopped at step 10: their ELBO is not finite; the other 2 continue",
-        "replica 4 of arms-s stopped at step 10: its parameters are not finite; the other 2 continue",
+        "replicas 0, 2 of arms stopped at step 10: their ELBO is not finite; the other 2 continue",
+        "replica 4 of arms stopped at step 10: its parameters are not finite; the other 2 continue",
     ]
     live.finish({"bounds": {"test": {"1": [-1.0, math.nan, -1.0, -1.0, -1.0]}}})
     assert told[2:] == [
-        "replica 1 of arms-s stopped at step 40: its final bound is not finite; the other one continues"
+        "replica 1 of arms stopped at step 40: its final bound is not finite; the other one continues"
     ]
 
 
@@ -212,7 +251,9 @@ def ensemble_of(folder: Path, digits: Dataset, told: list[str], stop_at: int = 0
     )
 
 
-def test_a_run_without_replicas_leaves_the_ensemble_and_the_others_continue(tmp_path: Path, digits: Dataset) -> None:
+def test_a_run_without_replicas_leaves_the_ensemble_and_the_others_continue(
+    tmp_path: Path, digits: Dataset
+) -> None:
     told: list[str] = []
     sound = ensemble_of(tmp_path / "sound", digits, told)
     for folder in (tmp_path / "once", tmp_path / "twice"):
@@ -225,18 +266,22 @@ def test_a_run_without_replicas_leaves_the_ensemble_and_the_others_continue(tmp_
         for _ in range(2):
             with pytest.raises(DivergedError, match=r"no replica survives of .*loorf \(step 20\)"):
                 ensemble_of(folder, digits, told)
-        lost, left = Run(folder / "loorf"), Run(folder / "arms-s")
+        lost, left = Run(folder / "loorf"), Run(folder / "arms")
         assert lost.result() is None
         assert [record["step"] for record in lost.metrics()] == [10, 20]
         assert left.metrics() == sound[1].metrics()
         assert left.result() == sound[1].result()
-    assert sum(line.startswith("replicas 0, 1, 2 of loorf stopped at step 20") for line in told) == 2
+    assert (
+        sum(line.startswith("replicas 0, 1, 2 of loorf stopped at step 20") for line in told) == 2
+    )
 
 
 # ---- those who read it
 
 
-def test_reports_take_the_mean_over_those_left(tmp_path: Path, lost_one: tuple[Run, list[str]]) -> None:
+def test_reports_take_the_mean_over_those_left(
+    tmp_path: Path, lost_one: tuple[Run, list[str]]
+) -> None:
     run, _ = lost_one
     result = run.result()
     assert result is not None
@@ -245,33 +290,44 @@ def test_reports_take_the_mean_over_those_left(tmp_path: Path, lost_one: tuple[R
     table = comparison(group, "name")
     assert table is not None
     ((label, cells),) = table.rows
-    assert label == "arms-s, R=2 of 3"
+    assert label == "arms, R=2 of 3"
     numbers = [value for value in result["bounds"]["train"]["1"] if value is not None]
     assert cells[0].stat is not None
     assert cells[0].stat.count == 2
     assert cells[0].stat.mean == pytest.approx(sum(numbers) / 2)
     for plot in plots(group):
         (curve,) = plot.curves
-        assert (curve.label, curve.replicas, curve.steps[-1]) == ("arms-s, R=2 of 3", 2, 40)
+        assert (curve.label, curve.replicas, curve.steps[-1]) == ("arms, R=2 of 3", 2, 40)
     assert summary(found).endswith("3 replicas · data: digits · 1 stopped")
     (problem,) = found.problems
-    assert problem.what == "numbers not finite: stopped replica 1 at step 10; means are over the other 2 of 3"
+    assert (
+        problem.what
+        == "numbers not finite: stopped replica 1 at step 10; means are over the other 2 of 3"
+    )
     build_report([run.path], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "arms-s, R=2 of 3" in page
+    assert "arms, R=2 of 3" in page
     assert "stopped replica 1 at step 10" in page
 
 
 def test_a_run_without_replicas_is_reported_as_diverged(tmp_path: Path, digits: Dataset) -> None:
     with pytest.raises(DivergedError):
-        train(replace(CONFIG, learning_rate=1e38), tmp_path, device="cpu", dataset=digits, notify=lambda line: None)
+        train(
+            replace(CONFIG, learning_rate=1e38),
+            tmp_path,
+            device="cpu",
+            dataset=digits,
+            notify=lambda line: None,
+        )
     found = collect([tmp_path])
     (problem,) = found.problems
     assert problem.what == "diverged at step 10: numbers not finite, and no replica is left"
     assert summary(found) == "1 run · 3 replicas · data: digits · 3 stopped · 1 diverged"
 
 
-def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_say_how_many_are_left(
+    lost_one: tuple[Run, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     run, _ = lost_one
     verbs.evaluate(run.path, samples=(1,), images=20, device="cpu")
     verbs.variance(run.path, repeats=5, estimators=("loorf",), device="cpu")
@@ -287,7 +343,10 @@ def test_verbs_say_how_many_are_left(lost_one: tuple[Run, list[str]], capsys: py
 
 def test_numbers_of_absurd_size_stay_readable() -> None:
     assert formatting.format_mean_std([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
-    assert figures({"train_elbo": [-1e31], "gradient_variance": [1.0]}) == "ELBO -1e+31  var/weight 1.00e+00"
+    assert (
+        figures({"train_elbo": [-1e31], "gradient_variance": [1.0]})
+        == "ELBO -1e+31  var/weight 1.00e+00"
+    )
 
 
 def test_events_leave_out_what_is_no_number(lost_one: tuple[Run, list[str]]) -> None:
@@ -299,7 +358,9 @@ def test_events_leave_out_what_is_no_number(lost_one: tuple[Run, list[str]]) -> 
     assert len(events.Scalars("train_elbo/2")) == 4
 
 
-def test_an_experiment_goes_on_without_the_run_that_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_experiment_goes_on_without_the_run_that_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = [replace(CONFIG, learning_rate=rate, evaluate_every=0) for rate in (1e38, 1e-3)]
     monkeypatch.setattr("arms.bench.sweeps.local.configs", lambda name, scale: wanted)
     told: list[str] = []

@@ -21,7 +21,9 @@ from arms.sklearn import Regressions, SubsetSelector, improve, with_expected_siz
 
 
 @pytest.mark.filterwarnings("ignore")  # the checks warn on purpose
-@pytest.mark.parametrize("selector", [SubsetSelector(max_iter=10), SubsetSelector(1, max_iter=5)], ids=str)
+@pytest.mark.parametrize(
+    "selector", [SubsetSelector(max_iter=10), SubsetSelector(1, max_iter=5)], ids=str
+)
 def test_it_is_a_scikit_learn_estimator(selector: SubsetSelector) -> None:
     check_estimator(selector, on_skip=None)
 
@@ -29,7 +31,9 @@ def test_it_is_a_scikit_learn_estimator(selector: SubsetSelector) -> None:
 def correlated(rows: int = 80, features: int = 12, seed: int = 0) -> tuple[Any, Any]:
     generator = np.random.default_rng(seed)
     X = generator.standard_normal((rows, features)) + 2 * generator.standard_normal((rows, 1))
-    return 3 * X + 1, X[:, [1, 4, 5]] @ [1.0, -1.0, 0.5] + 0.5 * generator.standard_normal(rows) + 10
+    return 3 * X + 1, X[:, [1, 4, 5]] @ [1.0, -1.0, 0.5] + 0.5 * generator.standard_normal(
+        rows
+    ) + 10
 
 
 def unexplained(X: Any, y: Any, subset: Any) -> float:
@@ -50,7 +54,10 @@ def test_every_subset_is_the_regression_that_scikit_learn_makes() -> None:
 
 def test_one_more_feature_is_what_that_regression_says() -> None:
     X, y = correlated(features=6)
-    regressions, masks = of(X, y), torch.tensor([[0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0]], dtype=torch.float64)
+    regressions, masks = (
+        of(X, y),
+        torch.tensor([[0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0]], dtype=torch.float64),
+    )
     found = regressions.with_one_more(masks)
     for mask, row in zip(masks, found, strict=True):
         for j in range(6):
@@ -67,7 +74,10 @@ def test_exchanges_end_where_no_single_one_helps() -> None:
     assert found.sum() == 3
     best = regressions.unexplained(found)
     assert best < regressions.unexplained(start)
-    inside, outside = found.nonzero().squeeze(-1).tolist(), (found == 0).nonzero().squeeze(-1).tolist()
+    inside, outside = (
+        found.nonzero().squeeze(-1).tolist(),
+        (found == 0).nonzero().squeeze(-1).tolist(),
+    )
     for i, j in itertools.product(inside, outside):
         other = found.clone()
         other[i], other[j] = 0, 1
@@ -78,7 +88,9 @@ def test_exchanges_end_where_no_single_one_helps() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_it_finds_the_best_of_all_subsets(seed: int, exchange: bool) -> None:
     X, y = correlated(seed=seed)
-    best = min(itertools.combinations(range(12), 3), key=lambda subset: unexplained(X, y, list(subset)))
+    best = min(
+        itertools.combinations(range(12), 3), key=lambda subset: unexplained(X, y, list(subset))
+    )
     selector = SubsetSelector(3, exchange=exchange, random_state=0).fit(X, y)
     assert tuple(selector.get_support(indices=True)) == best
     assert selector.probabilities_[list(best)].min() > 0.9
@@ -99,9 +111,14 @@ def test_with_an_open_size_it_finds_the_subset_of_the_lowest_criterion(criterion
 
 
 def test_more_features_than_rows() -> None:
-    X, y, coefficients = make_regression(80, 200, n_informative=3, noise=1.0, coef=True, random_state=0)
+    X, y, coefficients = make_regression(
+        80, 200, n_informative=3, noise=1.0, coef=True, random_state=0
+    )
     truth = coefficients.nonzero()[0]
-    for selector in (SubsetSelector(3, random_state=0), SubsetSelector(criterion="ebic", random_state=0)):
+    for selector in (
+        SubsetSelector(3, random_state=0),
+        SubsetSelector(criterion="ebic", random_state=0),
+    ):
         assert selector.fit(X, y).get_support(indices=True).tolist() == truth.tolist()
 
 
@@ -127,7 +144,8 @@ def test_the_same_seed_finds_the_same_and_leaves_global_randomness_alone() -> No
     X, y = load_diabetes(return_X_y=True)
     before = torch.get_rng_state()
     first, again, other = (
-        SubsetSelector(4, max_iter=10, random_state=seed).fit(X, y).probabilities_ for seed in (1, 1, 2)
+        SubsetSelector(4, max_iter=10, random_state=seed).fit(X, y).probabilities_
+        for seed in (1, 1, 2)
     )
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -141,17 +159,24 @@ def test_constant_and_equal_columns_do_no_harm() -> None:
     assert not selector.get_support()[0]
     assert selector.get_support()[1] != selector.get_support()[2]
     assert np.isfinite(selector.coef_).all()
-    assert np.allclose(SubsetSelector(12, random_state=0).fit(X, y).predict(X), LinearRegression().fit(X, y).predict(X))
+    assert np.allclose(
+        SubsetSelector(12, random_state=0).fit(X, y).predict(X),
+        LinearRegression().fit(X, y).predict(X),
+    )
 
 
 def test_it_works_in_a_pipeline_and_its_size_can_be_searched() -> None:
     X, y = correlated()
-    pipeline = make_pipeline(StandardScaler(), SubsetSelector(max_iter=20, random_state=0), LinearRegression())
-    search = GridSearchCV(pipeline, {"subsetselector__n_features_to_select": [1, 3]}, cv=3).fit(X, y)
+    pipeline = make_pipeline(
+        StandardScaler(), SubsetSelector(max_iter=20, random_state=0), LinearRegression()
+    )
+    search = GridSearchCV(pipeline, {"subsetselector__n_features_to_select": [1, 3]}, cv=3).fit(
+        X, y
+    )
     assert search.best_params_ == {"subsetselector__n_features_to_select": 3}
 
 
-@pytest.mark.parametrize("estimator", ["loorf", "arms-d", arms.LOORF(32)], ids=str)
+@pytest.mark.parametrize("estimator", ["loorf", "arms-dirichlet", arms.LOORF(32)], ids=str)
 def test_it_takes_any_estimator_of_black_boxes(estimator: Any) -> None:
     X, y = correlated()
     assert SubsetSelector(3, estimator=estimator, random_state=0).fit(X, y).get_support().sum() == 3
@@ -184,7 +209,9 @@ def test_wrong_options_are_told_what_is_right(options: dict[str, Any], message: 
 def test_probabilities_add_up_to_the_size(size: float) -> None:
     logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 5
     assert torch.allclose(
-        with_expected_size(logits, size).sigmoid().sum(-1), torch.tensor(size, dtype=torch.float64), atol=1e-5
+        with_expected_size(logits, size).sigmoid().sum(-1),
+        torch.tensor(size, dtype=torch.float64),
+        atol=1e-5,
     )
 
 
@@ -208,9 +235,12 @@ def test_units_of_a_feature_do_not_matter(unit: float, size: int | None) -> None
 
 
 @pytest.mark.parametrize(
-    ("unit_of_x", "unit_of_y"), [(1e-14, 1), (1, 1e-300), (1, 1e307), (1e200, 1e200), (1e-308, 1e-308)]
+    ("unit_of_x", "unit_of_y"),
+    [(1e-14, 1), (1, 1e-300), (1, 1e307), (1e200, 1e200), (1e-308, 1e-308)],
 )
-def test_units_of_all_features_and_of_the_target_do_not_matter(unit_of_x: float, unit_of_y: float) -> None:
+def test_units_of_all_features_and_of_the_target_do_not_matter(
+    unit_of_x: float, unit_of_y: float
+) -> None:
     X, y = exact()
     plain = SubsetSelector(2, max_iter=60, random_state=0).fit(X, y)
     selector = SubsetSelector(2, max_iter=60, random_state=0).fit(X * unit_of_x, y * unit_of_y)
@@ -228,7 +258,9 @@ def test_powers_of_two_change_no_digit() -> None:
 
 def test_outputs_in_units_of_their_own() -> None:
     X, y = exact()
-    selector = SubsetSelector(2, max_iter=60, random_state=0).fit(X, np.stack([y * 1e300, y * 1e-300], 1))
+    selector = SubsetSelector(2, max_iter=60, random_state=0).fit(
+        X, np.stack([y * 1e300, y * 1e-300], 1)
+    )
     assert selector.get_support(indices=True).tolist() == [1, 5]
     assert np.allclose(selector.predict(X) / [1e300, 1e-300], y[:, None])
 
@@ -237,7 +269,8 @@ def test_outputs_in_units_of_their_own() -> None:
 def test_coefficients_that_are_no_floats_are_refused(units: tuple[float, float]) -> None:
     X, y = exact()
     with pytest.raises(
-        ValueError, match=r"coefficients must be neither too large nor too small .*: measure X or y in other"
+        ValueError,
+        match=r"coefficients must be neither too large nor too small .*: measure X or y in other",
     ):
         SubsetSelector(2, max_iter=60, random_state=0).fit(X * units[0], y * units[1])
 
@@ -261,16 +294,22 @@ def test_large_offsets_cost_no_more_digits_than_the_data_has_lost() -> None:
     assert np.allclose(selector.coef_[[1, 5]], fit.coef_, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kinds", [(np.float32, np.float32), (np.float64, np.float32), (np.float32, np.int64)])
+@pytest.mark.parametrize(
+    "kinds", [(np.float32, np.float32), (np.float64, np.float32), (np.float32, np.int64)]
+)
 def test_other_kinds_of_numbers(kinds: tuple[Any, Any]) -> None:
     X, y = exact()
-    selector = SubsetSelector(2, max_iter=60, random_state=0).fit(X.astype(kinds[0]), (100 * y).astype(kinds[1]))
+    selector = SubsetSelector(2, max_iter=60, random_state=0).fit(
+        X.astype(kinds[0]), (100 * y).astype(kinds[1])
+    )
     assert selector.get_support(indices=True).tolist() == [1, 5]
 
 
 def test_targets_that_are_no_dense_numbers_are_refused() -> None:
     X, y = exact()
-    with pytest.raises(ValueError, match=r"y must be a dense array, got a sparse one: call y.toarray\(\)"):
+    with pytest.raises(
+        ValueError, match=r"y must be a dense array, got a sparse one: call y.toarray\(\)"
+    ):
         SubsetSelector(2).fit(X, scipy.sparse.csr_matrix(y[:, None]))
     with pytest.raises(ValueError, match="could not convert string to float"):
         SubsetSelector(2).fit(X, np.full(80, "a"))
@@ -280,6 +319,7 @@ def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
     monkeypatch.delitem(sys.modules, "arms.sklearn")
     with pytest.raises(
-        ModuleNotFoundError, match=r"arms.sklearn needs scikit-learn: pip install 'arms-grad\[sklearn\]'"
+        ModuleNotFoundError,
+        match=r"arms.sklearn needs scikit-learn: pip install 'arms-grad\[sklearn\]'",
     ):
         importlib.import_module("arms.sklearn")

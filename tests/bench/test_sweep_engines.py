@@ -65,15 +65,17 @@ def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 def test_lists_are_every_combination(tmp_path: Path) -> None:
-    text = 'steps = 50\nestimator = ["arms-s", "loorf"]\nlayers = [8, 4]\n[[runs]]\nseed = [0, 1]\n[[runs]]\nsteps = 60'
+    text = 'steps = 50\nestimator = ["arms", "loorf"]\nlayers = [8, 4]\n[[runs]]\nseed = [0, 1]\n[[runs]]\nsteps = 60'
     found = read_sweep(written(tmp_path, text))
     assert [(one.steps, one.estimator, one.seed) for one in found] == [
-        *((50, name, seed) for name in ("arms-s", "loorf") for seed in (0, 1)),
-        *((60, name, 0) for name in ("arms-s", "loorf")),
+        *((50, name, seed) for name in ("arms", "loorf") for seed in (0, 1)),
+        *((60, name, 0) for name in ("arms", "loorf")),
     ]
     assert all(one.layers == (8, 4) for one in found)
     found = read_sweep(written(tmp_path, "layers = [[8, 4], [4, 2]]\nreport_every = [10, 20]"))
-    assert [one.layers for one in found] == [(8, 4), (4, 2)], "how often one looks makes no other run"
+    assert [one.layers for one in found] == [(8, 4), (4, 2)], (
+        "how often one looks makes no other run"
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,14 +88,23 @@ def test_lists_are_every_combination(tmp_path: Path) -> None:
         ("runs = 3", "runs must be tables"),
         ('precision = ["high", "highest"]', "precision must be one value"),
         ('dataset = "mine.npz"', "no data set is called 'mine.npz'"),
-        (f"learning_rate = {10**400}", "learning_rate must be positive and finite, got a number of hundreds of digits"),
+        (
+            f"learning_rate = {10**400}",
+            "learning_rate must be positive and finite, got a number of hundreds of digits",
+        ),
         (f"seed = {'[' * 3000}{']' * 3000}", "brackets in brackets"),
     ],
 )
 def test_a_file_that_is_wrong_is_one_line(
-    tmp_path: Path, text: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    text: str,
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["arms", "sweep", str(written(tmp_path, text)), "-o", str(tmp_path / "out")])
+    monkeypatch.setattr(
+        sys, "argv", ["arms", "sweep", str(written(tmp_path, text)), "-o", str(tmp_path / "out")]
+    )
     with pytest.raises(SystemExit) as stop:
         main()
     said = capsys.readouterr().err
@@ -113,12 +124,18 @@ def test_a_file_that_is_wrong_is_one_line(
         (["figure3", "--gpus-per-job", "2"], "--gpus-per-job must be between 0 and 1"),
         (["figure3", "--gpus-per-job", "nan"], "--gpus-per-job must be between 0 and 1"),
         (["figure3", "--address", "here:1"], "is for --engine ray only"),
-        (["figure3", "--checkpoint-seconds", "-1"], "--checkpoint-seconds must be a finite number >= 0, got -1"),
+        (
+            ["figure3", "--checkpoint-seconds", "-1"],
+            "--checkpoint-seconds must be a finite number >= 0, got -1",
+        ),
         (["figure3", "-o", __file__], "--output must be a folder, got the file"),
     ],
 )
 def test_odd_words_are_one_line(
-    words: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["arms", "sweep", *words])
     with pytest.raises(SystemExit) as stop:
@@ -153,7 +170,9 @@ class Told:
         return [(self.now.pop(), Outcome(self.kinds.pop(0)))]
 
 
-def test_lost_work_is_begun_again_but_not_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_work_is_begun_again_but_not_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("arms.bench.sweeps.driver.PAUSE", 0.0)
     wanted = works([SMALL], tmp_path)
     for kinds, ends in (
@@ -180,7 +199,11 @@ def test_running_is_what_runs_not_what_waits_at_the_engine(tmp_path: Path) -> No
     tally.counts["done"] = 1
     lines: list[str] = []
     run_sweep(
-        wanted, Prefetching("done", "failed", "done"), tally, lines.append, lambda t: seen.append((t.running, t.ended))
+        wanted,
+        Prefetching("done", "failed", "done"),
+        tally,
+        lines.append,
+        lambda t: seen.append((t.running, t.ended)),
     )
     assert seen == [(1, 1), (1, 2), (1, 3), (0, 4)]
     assert lines[0].startswith("2/4 done, 1 running, 0 failed, about 0 s left: ")
@@ -194,11 +217,16 @@ def test_the_bar_of_a_sweep_is_on_terminals_only(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("arms.bench.terminal.get_console", lambda console=console: console)
         with SweepBar() as bar:
             bar.show(7, 10, "7/10 done, 2 running, 0 failed, about 12 s left")
-        assert ("7/10 done, 2 running, 0 failed, about 12 s left" in shown.getvalue()) == on_terminal
+        assert (
+            "7/10 done, 2 running, 0 failed, about 12 s left" in shown.getvalue()
+        ) == on_terminal
 
 
 def test_ensembles_are_shared_out_among_gpus(tmp_path: Path) -> None:
-    wanted = [replace(SMALL, estimator=name) for name in ("arms-s", "arms-d", "arms-n", "loorf", "disarm")]
+    wanted = [
+        replace(SMALL, estimator=name)
+        for name in ("arms", "arms-dirichlet", "arms-gaussian", "loorf", "disarm")
+    ]
     together = work_of(plan(wanted, tmp_path, on_gpu=True))
     assert [len(work.configs) for work in together] == [5]
     assert sorted(len(work.configs) for work in share_out(together, 3)) == [1, 2, 2]
@@ -211,7 +239,11 @@ def test_ensembles_are_shared_out_among_gpus(tmp_path: Path) -> None:
 
 def sweep(engine: Engine, folder: Path, steps: int, notify: Callable[[str], None] = print) -> None:
     """Train four runs of that many steps."""
-    wanted = [replace(LONG, estimator=name, seed=seed, steps=steps) for name in ("arms-s", "loorf") for seed in (0, 1)]
+    wanted = [
+        replace(LONG, estimator=name, seed=seed, steps=steps)
+        for name in ("arms", "loorf")
+        for seed in (0, 1)
+    ]
     tally = Tally(len(wanted))
     run_sweep(works(wanted, folder), engine, tally, notify)
     assert tally.counts == {"done": len(wanted)}
@@ -270,7 +302,9 @@ def test_another_run_in_its_folder_is_not_taken_for_it(tmp_path: Path) -> None:
     assert "holds another run (steps is 30 there, 20 was asked for)" in outcome.lines[-1]
 
 
-def test_bounds_over_a_few_images_are_not_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bounds_over_a_few_images_are_not_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = train(SMALL, tmp_path / run_name(SMALL), device="cpu", progress=False, evaluate=3)
     runs(tmp_path)
     assert "over 3 images only" in capsys.readouterr().out
@@ -303,9 +337,13 @@ def test_what_cannot_be_trained_ends_no_sweep(tmp_path: Path) -> None:
 
         run_sweep([blocked, bad, good], engine, tally, note)
     assert tally.counts == {"failed": 2, "done": 1}
-    assert sum("no config.json" in line for line in lines) == 1, "it will not be better the next time"
+    assert sum("no config.json" in line for line in lines) == 1, (
+        "it will not be better the next time"
+    )
     assert sum("FileExistsError: " in line for line in lines) == ATTEMPTS, "a file system may be"
-    assert set(workers) == {0, 1}, "one that failed is replaced, as an error of a GPU stays with its process"
+    assert set(workers) == {0, 1}, (
+        "one that failed is replaced, as an error of a GPU stays with its process"
+    )
 
 
 FILE = "steps = 400\nlatents = 10\nbatch_size = 10\nreport_every = 50\nseed = [0, 1, 2, 3]\n"
@@ -326,7 +364,9 @@ def test_two_sweeps_on_one_folder_and_a_third_after_them(tmp_path: Path) -> None
         said = [one.communicate(timeout=240)[0] for one in both]
     assert [one.returncode for one in both] == [0, 0], said
     runs = list(find_runs(tmp_path))
-    assert {run.path.name for run in runs} == {run_name(one) for one in read_sweep(tmp_path / "sweep.toml")}
+    assert {run.path.name for run in runs} == {
+        run_name(one) for one in read_sweep(tmp_path / "sweep.toml")
+    }
     for run in runs:
         assert run.result() is not None
         assert [record["step"] for record in run.metrics()] == list(range(50, 401, 50))
@@ -339,7 +379,9 @@ def test_two_sweeps_on_one_folder_and_a_third_after_them(tmp_path: Path) -> None
 
 @signals
 def test_a_killed_driver_takes_its_processes_along_and_the_run_is_saved(tmp_path: Path) -> None:
-    written(tmp_path, FILE.replace("400", "20000").replace("50", "500").replace("[0, 1, 2, 3]", "0"))
+    written(
+        tmp_path, FILE.replace("400", "20000").replace("50", "500").replace("[0, 1, 2, 3]", "0")
+    )
     path = tmp_path / "sweep" / run_name(read_sweep(tmp_path / "sweep.toml")[0])
     with started_sweep(tmp_path, "--checkpoint-seconds", "0") as first:
         wait_until(lambda: path.exists() and Run(path).step() > 0, 120)
@@ -352,10 +394,14 @@ def test_a_killed_driver_takes_its_processes_along_and_the_run_is_saved(tmp_path
 
 
 @signals
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "the end of a job"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "the end of a job"]
+)
 def test_a_signal_to_all_processes_has_them_save(number: signal.Signals, tmp_path: Path) -> None:
     """The driver and its processes both get it, and the driver passes it on."""
-    written(tmp_path, FILE.replace("400", "200000").replace("50", "500").replace("[0, 1, 2, 3]", "0"))
+    written(
+        tmp_path, FILE.replace("400", "200000").replace("50", "500").replace("[0, 1, 2, 3]", "0")
+    )
     path = tmp_path / "sweep" / run_name(read_sweep(tmp_path / "sweep.toml")[0])
     with started_sweep(tmp_path, "--checkpoint-seconds", "1e9") as first:
         wait_until(lambda: path.exists() and len(Run(path).metrics()) > 2, 120)
@@ -366,8 +412,12 @@ def test_a_signal_to_all_processes_has_them_save(number: signal.Signals, tmp_pat
 
 
 @signals
-def test_in_the_background_a_sweep_ignores_ctrl_c_and_still_saves_on_sigterm(tmp_path: Path) -> None:
-    written(tmp_path, FILE.replace("400", "200000").replace("50", "500").replace("[0, 1, 2, 3]", "0"))
+def test_in_the_background_a_sweep_ignores_ctrl_c_and_still_saves_on_sigterm(
+    tmp_path: Path,
+) -> None:
+    written(
+        tmp_path, FILE.replace("400", "200000").replace("50", "500").replace("[0, 1, 2, 3]", "0")
+    )
     path = tmp_path / "sweep" / run_name(read_sweep(tmp_path / "sweep.toml")[0])
     with started_sweep(tmp_path, "--checkpoint-seconds", "1e9", before=IN_BACKGROUND) as first:
         wait_until(lambda: path.exists() and len(Run(path).metrics()) > 2, 120)
@@ -399,7 +449,9 @@ def two_nodes(**of_the_second: Any) -> Iterator[tuple[Any, Any]]:
 
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+        )
         try:
             yield cluster, cluster.add_node(num_cpus=1, **of_the_second)
         finally:
@@ -430,7 +482,10 @@ def at_work(*nodes: Any) -> set[int]:
     for process in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):  # it has ended
             parent = int(Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[1])
-            if parent in raylets and b"_carry_out" in Path("/proc", process, "cmdline").read_bytes():
+            if (
+                parent in raylets
+                and b"_carry_out" in Path("/proc", process, "cmdline").read_bytes()
+            ):
                 found.add(int(process))
     return found
 
@@ -478,13 +533,19 @@ def test_a_killed_driver_is_begun_again_and_two_drivers_share_the_work(tmp_path:
         words = ("--engine", "ray", "--address", cluster.address, "--checkpoint-seconds", "0")
         with started_sweep(there, *words) as first:
             wait_until(
-                lambda: first.poll() is not None or ((there / "sweep").exists() and trained_by(there / "sweep")), 240
+                lambda: (
+                    first.poll() is not None
+                    or ((there / "sweep").exists() and trained_by(there / "sweep"))
+                ),
+                240,
             )
             assert first.poll() is None, first.communicate()[0]
             assert at_work(cluster.head_node, node)
             first.kill()
             first.communicate(timeout=60)
-        wait_until(lambda: not at_work(cluster.head_node, node))  # only now is it certain that nothing more is begun
+        wait_until(
+            lambda: not at_work(cluster.head_node, node)
+        )  # only now is it certain that nothing more is begun
         unfinished = [run.path for run in find_runs(there) if run.result() is None]
         sessions = {path: len(list(path.glob("events.*"))) for path in unfinished}
         assert sessions
@@ -496,18 +557,26 @@ def test_a_killed_driver_is_begun_again_and_two_drivers_share_the_work(tmp_path:
         assert "4/4 done, 0 running, 0 failed" in alone.communicate(timeout=240)[0]
     assert table(there) == table(here)
     for run in find_runs(there):
-        assert len(list(run.path.glob("events.*"))) == 1 + sessions.get(run.path, 0), "begun once, or resumed once"
+        assert len(list(run.path.glob("events.*"))) == 1 + sessions.get(run.path, 0), (
+            "begun once, or resumed once"
+        )
 
 
 @pytest.mark.filterwarnings("ignore")
 @needs_cluster
 def test_ensembles_share_a_gpu_of_the_cluster(tmp_path: Path) -> None:
-    wanted = [replace(LONG, estimator=name) for name in ("arms-s", "arms-d", "loorf", "disarm")]
+    wanted = [
+        replace(LONG, estimator=name) for name in ("arms", "arms-dirichlet", "loorf", "disarm")
+    ]
     with two_nodes(num_gpus=1) as (cluster, _):
         import ray
 
-        with RayCluster(SETTINGS, address=cluster.address, cpus_per_job=2, gpus_per_job=0.5) as engine:
-            assert "no node of the Ray cluster has 2 CPUs and 0.5 of a GPU" in str(engine.check_room())
+        with RayCluster(
+            SETTINGS, address=cluster.address, cpus_per_job=2, gpus_per_job=0.5
+        ) as engine:
+            assert "no node of the Ray cluster has 2 CPUs and 0.5 of a GPU" in str(
+                engine.check_room()
+            )
             assert engine.slots() == 1, "so that the cluster is asked to grow"
         cluster.add_node(num_cpus=2, num_gpus=1)
         with RayCluster(SETTINGS, address=cluster.address, gpus_per_job=0.5) as engine:
@@ -553,7 +622,10 @@ def test_cancelled_work_is_saved_also_where_ctrl_c_is_ignored(tmp_path: Path) ->
 def test_a_job_for_a_gpu_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
     told: list[str] = []
     tally = Tally(1)
-    with two_nodes(num_gpus=1) as (cluster, _), RayCluster(SETTINGS, address=cluster.address, gpus_per_job=1) as engine:
+    with (
+        two_nodes(num_gpus=1) as (cluster, _),
+        RayCluster(SETTINGS, address=cluster.address, gpus_per_job=1) as engine,
+    ):
         run_sweep(works([SMALL], tmp_path), engine, tally, told.append)
     assert tally.counts == {"failed": 1}
     assert "cuda" in told[0]
@@ -563,7 +635,9 @@ def test_without_ray_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr(sys, "argv", ["arms", "sweep", str(written(tmp_path, FILE)), "--engine", "ray"])
+    monkeypatch.setattr(
+        sys, "argv", ["arms", "sweep", str(written(tmp_path, FILE)), "--engine", "ray"]
+    )
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2

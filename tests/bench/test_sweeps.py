@@ -51,9 +51,10 @@ def test_every_committed_full_run_is_recognised() -> None:
     assert {task.path for task in done} == {run.path for run in committed}
     assert {task.config.precision for task in done} == {"highest", "high", "medium"}
     line = (
-        "nonlinear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-d arms-n arms-s loorf disarm; "
-        "8 done (medium) fashion-mnist arms-d arms-n loorf disarm, omniglot arms-d arms-n loorf disarm; "
-        "2 missing (highest) fashion-mnist arms-s, omniglot arms-s"
+        "nonlinear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-dirichlet arms-gaussian arms loorf disarm; "
+        "8 done (medium) fashion-mnist arms-dirichlet arms-gaussian loorf disarm, "
+        "omniglot arms-dirichlet arms-gaussian loorf disarm; "
+        "2 missing (highest) fashion-mnist arms, omniglot arms"
     )
     assert jobs[4].line() == line
     assert totals(jobs) == "total: 144 runs in 16 jobs: 58 done, 0 unfinished, 86 missing"
@@ -63,7 +64,10 @@ def test_committed_runs_were_looked_at_as_often_as_the_catalogue_says() -> None:
     config = configs("table1", "paper")[0]
     for run in find_runs(RESULTS):
         found = run.config()
-        assert (found.report_every, found.evaluate_every) == (config.report_every, config.evaluate_every)
+        assert (found.report_every, found.evaluate_every) == (
+            config.report_every,
+            config.evaluate_every,
+        )
         assert found.evaluate_images == config.evaluate_images
 
 
@@ -71,13 +75,25 @@ def test_dry_run_prints_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["arms", "experiments", "run", "table1", "--scale", "paper", "--results", str(RESULTS), "--dry-run"]
+    words = [
+        "arms",
+        "experiments",
+        "run",
+        "table1",
+        "--scale",
+        "paper",
+        "--results",
+        str(RESULTS),
+        "--dry-run",
+    ]
     monkeypatch.setattr(sys, "argv", [*words, "--device", "cuda", "--precision", "medium"])
     main()
     *lines, last = capsys.readouterr().out.splitlines()
     assert len(lines) == 16
-    assert lines[4].startswith("5/16 nonlinear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-d")
-    assert lines[4].endswith("2 missing (medium) fashion-mnist arms-s, omniglot arms-s")
+    assert lines[4].startswith(
+        "5/16 nonlinear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-dirichlet"
+    )
+    assert lines[4].endswith("2 missing (medium) fashion-mnist arms, omniglot arms")
     assert last.endswith("58 done, 0 unfinished, 86 missing")
     monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu"])
     main()
@@ -97,8 +113,16 @@ def test_all_experiments_share_their_runs() -> None:
 
 
 def test_runs_are_found_by_what_they_are_not_by_what_they_are_called(tmp_path: Path) -> None:
-    wanted = [replace(SMALL, estimator=name) for name in ("loorf", "arms-s", "disarm", "arms-d", "arms-n")]
-    train(replace(wanted[0], report_every=5, precision="high"), tmp_path / "out" / "a", device="cpu", notify=print)
+    wanted = [
+        replace(SMALL, estimator=name)
+        for name in ("loorf", "arms", "disarm", "arms-dirichlet", "arms-gaussian")
+    ]
+    train(
+        replace(wanted[0], report_every=5, precision="high"),
+        tmp_path / "out" / "a",
+        device="cpu",
+        notify=print,
+    )
     train(wanted[1], tmp_path / "more" / "deep" / "b", device="cpu")
     interrupt(wanted[2], tmp_path / "out" / "c", 10)
     interrupt(wanted[3], tmp_path / "more" / "d", 10)  # not ours to resume
@@ -106,14 +130,14 @@ def test_runs_are_found_by_what_they_are_not_by_what_they_are_called(tmp_path: P
     (job,) = jobs
     assert states(jobs) == {
         "loorf": "done",
-        "arms-s": "done",
+        "arms": "done",
         "disarm": "unfinished",
-        "arms-d": "missing",
-        "arms-n": "missing",
+        "arms-dirichlet": "missing",
+        "arms-gaussian": "missing",
     }
     assert job.line() == (
-        "linear, n = 4, R = 2: 1 done (high) digits loorf; 1 done (highest) digits arms-s; "
-        "1 unfinished (step 10 of 20, highest) digits disarm; 2 missing (highest) digits arms-d arms-n"
+        "linear, n = 4, R = 2: 1 done (high) digits loorf; 1 done (highest) digits arms; "
+        "1 unfinished (step 10 of 20, highest) digits disarm; 2 missing (highest) digits arms-dirichlet arms-gaussian"
     )
     assert [task.path.name for task in job.rest] == ["c", run_name(wanted[3]), run_name(wanted[4])]
     assert totals(jobs).startswith("total: 5 runs in 1 jobs: 2 done, 1 unfinished, 2 missing")
@@ -134,13 +158,15 @@ def test_a_run_of_a_later_schema_is_another(tmp_path: Path) -> None:
     config = json.loads((run.path / "config.json").read_text())
     assert config["schema"] == identity(SMALL)["schema"]
     (run.path / "config.json").write_text(json.dumps(config | {"schema": 99}))
-    assert states(plan([SMALL], tmp_path)) == {"arms-s": "missing"}
+    assert states(plan([SMALL], tmp_path)) == {"arms": "missing"}
 
 
 # ---- training the rest
 
 
-def test_smoke_runs_end_to_end_and_not_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smoke_runs_end_to_end_and_not_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
     output = tmp_path / "out"
     (page,) = run_experiment("figure3", "smoke", output, device="cpu", notify=told.append)
@@ -163,14 +189,20 @@ def test_smoke_runs_end_to_end_and_not_twice(tmp_path: Path, monkeypatch: pytest
         (output / run_name(config)).rename(tmp_path / f"kept-{index}")
     shutil.rmtree(output)
     told.clear()
-    (page,) = run_experiment("figure3", "smoke", output, results=[tmp_path], device="cpu", notify=told.append)
+    (page,) = run_experiment(
+        "figure3", "smoke", output, results=[tmp_path], device="cpu", notify=told.append
+    )
     assert all("1 done (highest) digits" in line for line in told)
     assert "every run is finished and complete" in page.read_text()
     assert not list(output.rglob("config.json"))
 
 
-def test_on_a_gpu_runs_are_trained_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arms.bench.sweeps.local.choose_device", lambda name: "cuda")  # only the choice
+def test_on_a_gpu_runs_are_trained_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "arms.bench.sweeps.local.choose_device", lambda name: "cuda"
+    )  # only the choice
     wanted = {config.estimator: config for config in configs("figure3", "smoke")}
     interrupt(replace(wanted["loorf"], precision="high"), tmp_path / "begun", 10)
     told: list[str] = []
@@ -180,7 +212,12 @@ def test_on_a_gpu_runs_are_trained_together(tmp_path: Path, monkeypatch: pytest.
     assert all(run.result() for run in runs.values())
     assert runs["loorf"].path.name == "begun", "resumed at its own precision, and so alone"
     assert "together" not in runs["loorf"].provenance()
-    assert runs["disarm"].provenance()["together"] == ["arms-d", "arms-n", "arms-s", "disarm"]
+    assert runs["disarm"].provenance()["together"] == [
+        "arms-dirichlet",
+        "arms-gaussian",
+        "arms",
+        "disarm",
+    ]
     assert "together" not in runs["relax"].provenance()
 
 
@@ -189,9 +226,13 @@ def test_ensembles_of_the_papers_tables() -> None:
     assert sorted(sizes) == [3] * 8 + [15] * 8, "three data sets together; relax with itself alone"
     bounds = group_for_ensembles(configs("table2", "paper"))
     assert sorted(len(together) for together in bounds) == [3] * 8 + [9] * 8
-    assert all(len(together) == 9 or together[0].estimator == "vimco" for together in bounds), "another bound"
+    assert all(len(together) == 9 or together[0].estimator == "vimco" for together in bounds), (
+        "another bound"
+    )
     estimators = [config.estimator for config in bounds[0]]
-    assert estimators == sorted(estimators, key=estimators.index), "those that can draw at once stand together"
+    assert estimators == sorted(estimators, key=estimators.index), (
+        "those that can draw at once stand together"
+    )
     for together in bounds:
         check_same_config(together)  # what is grouped is never refused
     for one, other in pairwise(bounds):

@@ -14,12 +14,18 @@ from arms.bench.training.engine import compiled_update
 from arms.bench.training.torch_private import Moments, foreach_adam_, fused_adam_, lerp_all_
 from arms.bench.training.trainer import Trainer
 
-RATES = {"common": torch.tensor(0.01, dtype=torch.float64), "own": torch.tensor([0.1, 0.01, 0.0], dtype=torch.float64)}
+RATES = {
+    "common": torch.tensor(0.01, dtype=torch.float64),
+    "own": torch.tensor([0.1, 0.01, 0.0], dtype=torch.float64),
+}
 
 
 def adam_steps(rate: Tensor, fuses: bool) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    start, *grads = [[torch.randn(s, generator=generator) for s in ((3, 4, 5), (3, 1, 5), (3,))] for _ in range(11)]
+    start, *grads = [
+        [torch.randn(s, generator=generator) for s in ((3, 4, 5), (3, 1, 5), (3,))]
+        for _ in range(11)
+    ]
     means, squares = ([torch.zeros_like(tensor) for tensor in start] for _ in range(2))
     adam = Moments(start, means, squares, (0.9, 0.999), 1e-7)
     for index, own in enumerate(grads):
@@ -68,12 +74,16 @@ def test_noise_is_taken_out_in_its_order() -> None:
     assert traced is not None
     graph, draws = traced
     assert [tuple(draw().shape) for draw in draws] == [(3,), (2, 3)]
-    assert [str(node.target) for node in graph.graph.nodes if "rand" in str(node.target)] == ["aten.rand.default"]
+    assert [str(node.target) for node in graph.graph.nodes if "rand" in str(node.target)] == [
+        "aten.rand.default"
+    ]
     torch.manual_seed(0)
     assert torch.equal(graph(*(draw() for draw in draws))[0], expected)
 
 
-def test_a_second_derivative_runs_plainly_where_it_cannot_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_derivative_runs_plainly_where_it_cannot_be_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch_private, "make_fx", None)
     config = TrainConfig(estimator="relax", num_samples=4, latents=10, batch_size=5)
     plain, other = (Trainer(config, load("digits")) for _ in range(2))
@@ -85,7 +95,9 @@ def test_a_second_derivative_runs_plainly_where_it_cannot_be_traced(monkeypatch:
 
 
 def test_options_that_a_version_lacks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torch_private.inductor_options() == torch_private.INDUCTOR, "a name has changed: look for the new one"
+    assert torch_private.inductor_options() == torch_private.INDUCTOR, (
+        "a name has changed: look for the new one"
+    )
     monkeypatch.setattr("torch._inductor.list_options", lambda: ["fallback_random"])
     assert torch_private.inductor_options() == {"fallback_random": True}
     monkeypatch.delattr("torch._inductor.list_options")

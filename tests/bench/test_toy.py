@@ -8,17 +8,22 @@ import torch
 
 from arms.bench import toy
 from arms.bench.cli import report as verbs
-from arms.bench.reports.correlations import correlation_curves, smallest_correlation, write_correlations
+from arms.bench.reports.correlations import (
+    correlation_curves,
+    smallest_correlation,
+    write_correlations,
+)
 from arms.bench.reports.toy import write_toy
 from arms.checks import score_limit
-from arms.couplings import COUPLINGS
+from arms.designs import COUPLINGS
 
 
 @pytest.mark.parametrize("n", [2, 10])
 def test_measured_variance_agrees_with_closed_form(n: int) -> None:
-    replicas, inside = 4000, slice(1, -1)  # at the ends np may be whole, where arms-s has no variance at all
+    # At the ends np may be whole, where arms has no variance at all.
+    replicas, inside = 4000, slice(1, -1)
     curves = toy.variance_curves(n, replicas=replicas, generator=torch.Generator().manual_seed(n))
-    assert [curve.estimator for curve in curves if curve.exact is None] == ["arms-n"]
+    assert [curve.estimator for curve in curves if curve.exact is None] == ["arms-gaussian"]
     for curve in curves:
         if curve.exact is not None:
             ratio = curve.measured[inside] / curve.exact[inside]
@@ -28,48 +33,63 @@ def test_measured_variance_agrees_with_closed_form(n: int) -> None:
             assert ratio.mean().item() == pytest.approx(1, abs=tolerance), curve.estimator
 
 
-def test_grid_does_not_flatter_arms_s() -> None:
-    """Where np is whole arms-s is exact; a grid of such points would report no variance at n = 100."""
-    probs, variance = toy.exact_curve("arms-s", 100)
-    _, dense = toy.exact_curve("arms-s", 100, points=20_001)
+def test_grid_does_not_flatter_arms() -> None:
+    """Where np is whole arms is exact; a grid of such points would report no variance at n = 100."""
+    probs, variance = toy.exact_curve("arms", 100)
+    _, dense = toy.exact_curve("arms", 100, points=20_001)
     assert sum(variance) / len(probs) == pytest.approx(sum(dense) / len(dense), rel=0.02)
 
 
 def test_no_closed_form_is_an_error_that_helps() -> None:
     with pytest.raises(ValueError, match="measure it with variance_curves"):
-        toy.exact_curve("arms-n", 4)
+        toy.exact_curve("arms-gaussian", 4)
 
 
 def test_ascents_reach_the_top_and_spread_as_their_variance_says() -> None:
-    paths = toy.ascents(10, [*toy.ESTIMATORS, "exact"], replicas=500, generator=torch.Generator().manual_seed(0))
+    paths = toy.ascents(
+        10, [*toy.ESTIMATORS, "exact"], replicas=500, generator=torch.Generator().manual_seed(0)
+    )
     std = {path.estimator: path.std().mean().item() for path in paths}
-    assert std["arms-s"] < std["arms-d"] < std["loorf"] < std["arm"]
+    assert std["arms"] < std["arms-dirichlet"] < std["loorf"] < std["arm"]
     assert std["exact"] < 1e-12
     for path in paths:
         assert path.logits.shape == (151, 500)
         assert torch.sigmoid(path.logits[-1]).median() > 0.9
-    again = toy.ascents(10, ["arms-s"], steps=3, replicas=5, generator=torch.Generator().manual_seed(1))
-    same = toy.ascents(10, ["arms-s"], steps=3, replicas=5, generator=torch.Generator().manual_seed(1))
+    again = toy.ascents(
+        10, ["arms"], steps=3, replicas=5, generator=torch.Generator().manual_seed(1)
+    )
+    same = toy.ascents(
+        10, ["arms"], steps=3, replicas=5, generator=torch.Generator().manual_seed(1)
+    )
     assert torch.equal(again[0].logits, same[0].logits)
 
 
 def test_toy_files(tmp_path: Path) -> None:
-    curves = [curve for n in (2, 4, 6, 8, 10) for curve in toy.variance_curves(n, points=9, replicas=10)]
+    curves = [
+        curve for n in (2, 4, 6, 8, 10) for curve in toy.variance_curves(n, points=9, replicas=10)
+    ]
     written = write_toy(curves, toy.ascents(4, steps=30, replicas=10), tmp_path / "new")
     assert {path.name for path in written} == {
-        *(f"toy_{what}.{ending}" for what in ("variance", "ascent") for ending in ("svg", "pdf", "png", "csv"))
+        *(
+            f"toy_{what}.{ending}"
+            for what in ("variance", "ascent")
+            for ending in ("svg", "pdf", "png", "csv")
+        )
     }
     rows = list(csv.DictReader((tmp_path / "new" / "toy_variance.csv").read_text().splitlines()))
     assert len(rows) == 5 * 6 * 9
     row = next(row for row in rows if row["estimator"] == "loorf" and row["num_samples"] == "2")
     assert float(row["probability"]) == pytest.approx(0.1)
-    assert float(row["exact_variance"]) == pytest.approx(toy.exact_curve("loorf", 2, points=1)[1][0])
+    assert float(row["exact_variance"]) == pytest.approx(
+        toy.exact_curve("loorf", 2, points=1)[1][0]
+    )
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
 def test_systematic_lies_on_the_bound_and_nothing_below_it(n: int) -> None:
     curves = correlation_curves(n, points=301)
-    assert set(curves.of_coupling) == set(COUPLINGS) - {"stratified"}  # which is the systematic one of bits
+    # For bits, the stratified coupling is the systematic one.
+    assert set(curves.of_coupling) == {"independent", *COUPLINGS} - {"stratified"}
     assert (curves.of_coupling["systematic"] - curves.bound).abs().max() < 1e-12
     for name, values in curves.of_coupling.items():
         assert (values >= curves.bound - 1e-12).all(), name
@@ -80,7 +100,9 @@ def test_systematic_lies_on_the_bound_and_nothing_below_it(n: int) -> None:
 def test_bound_is_a_whole_number_s() -> None:
     # n = 5, p = 0.3: S is 1 or 2 with equal chance, Var S = 1/4 = 5 p(1-p)(1 + 4 rho)
     expected = (0.25 / (5 * 0.21) - 1) / 4
-    assert smallest_correlation(torch.tensor([0.3], dtype=torch.float64), 5).item() == pytest.approx(expected)
+    assert smallest_correlation(
+        torch.tensor([0.3], dtype=torch.float64), 5
+    ).item() == pytest.approx(expected)
 
 
 def test_correlation_files(tmp_path: Path) -> None:
@@ -88,7 +110,9 @@ def test_correlation_files(tmp_path: Path) -> None:
     assert {path.suffix for path in written} == {".svg", ".pdf", ".png", ".csv"}
     rows = list(csv.DictReader((tmp_path / "correlations.csv").read_text().splitlines()))
     assert len(rows) == 19
-    assert all(float(row["systematic"]) == pytest.approx(float(row["smallest_possible"])) for row in rows)
+    assert all(
+        float(row["systematic"]) == pytest.approx(float(row["smallest_possible"])) for row in rows
+    )
 
 
 def test_verbs_write_and_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

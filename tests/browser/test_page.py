@@ -54,7 +54,9 @@ class Browser:
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
         self.driver.get(page if isinstance(page, str) else page.as_uri())
-        self.wait("return [...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.legend'))")
+        self.wait(
+            "return [...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.legend'))"
+        )
 
     def wait(self, script: str) -> None:
         """Wait until a script returns something true."""
@@ -64,11 +66,17 @@ class Browser:
 
     def errors(self) -> list[str]:
         """Return what the console complained about since the last look."""
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        return [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] in ("SEVERE", "WARNING")
+        ]
 
     def requests(self) -> list[str]:
         """Return every address asked for since the last look."""
-        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        messages = [
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        ]
         sent = [message for message in messages if message["method"] == "Network.requestWillBeSent"]
         return [message["params"]["request"]["url"] for message in sent]
 
@@ -78,7 +86,9 @@ class Browser:
             "const e = document.documentElement; return [e.clientWidth, e.scrollHeight]"
         )
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        shot = self.driver.execute_cdp_cmd(
+            "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+        )
         path.write_bytes(base64.b64decode(shot["data"]))
 
 
@@ -106,9 +116,15 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of two real runs, a third that is cut short, and one that has an evil name."""
     folder = tmp_path_factory.mktemp("report")
-    for estimator in ("arms-s", "loorf"):
+    for estimator in ("arms", "loorf"):
         config = TrainConfig(
-            estimator=estimator, steps=60, replicas=2, latents=10, report_every=5, evaluate_every=20, evaluate_images=20
+            estimator=estimator,
+            steps=60,
+            replicas=2,
+            latents=10,
+            report_every=5,
+            evaluate_every=20,
+            evaluate_images=20,
         )
         run = train(config, folder / "runs" / estimator, device="cpu")
         (run.path / "samples.png").write_bytes(PICTURE)
@@ -128,7 +144,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_watchers_see_what_they_watch_for(browser: Browser, tmp_path: Path) -> None:
     """A page that complains and fetches: else the silence of the next test would mean nothing."""
     bad = tmp_path / "bad.html"
-    bad.write_text("<script>console.error('complaint')</script><img src='http://127.0.0.1:9/picture.png'>")
+    bad.write_text(
+        "<script>console.error('complaint')</script><img src='http://127.0.0.1:9/picture.png'>"
+    )
     browser.open(bad)
     assert any("complaint" in message for message in browser.errors())
     assert any(url.startswith("http://127.0.0.1") for url in browser.requests())
@@ -143,11 +161,16 @@ def test_plots_are_drawn_in_silence(browser: Browser, page: Path, pictures: Path
         lines = plot.find_elements("css selector", ".scatterlayer .js-line")
         drawn = [line.get_attribute("d") or "" for line in lines]
         assert sum(len(path) > 50 for path in drawn) >= 2
-        assert {text.text for text in plot.find_elements("css selector", ".legendtext")} == {"arms-s", "loorf"}
+        assert {text.text for text in plot.find_elements("css selector", ".legendtext")} == {
+            "arms",
+            "loorf",
+        }
     loaded = "return [...document.images].every(image => image.complete && image.naturalWidth > 0)"
     assert browser.driver.execute_script(loaded)
     assert browser.errors() == []
-    assert [url for url in browser.requests() if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert [
+        url for url in browser.requests() if not url.startswith(("file:", "data:", "blob:"))
+    ] == []
     browser.screenshot(pictures / "report-light.png")
 
 
@@ -159,10 +182,14 @@ def test_named_report_is_drawn_in_silence(browser: Browser, pictures: Path) -> N
     browser.errors(), browser.requests()
     browser.open(Path(named).resolve())
     for plot in browser.driver.find_elements("css selector", ".plot"):
-        drawn = [line.get_attribute("d") or "" for line in plot.find_elements("css selector", ".js-line")]
+        drawn = [
+            line.get_attribute("d") or "" for line in plot.find_elements("css selector", ".js-line")
+        ]
         assert sum(len(path) > 50 for path in drawn) >= 2
     assert browser.errors() == []
-    assert [url for url in browser.requests() if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert [
+        url for url in browser.requests() if not url.startswith(("file:", "data:", "blob:"))
+    ] == []
     browser.screenshot(pictures / "named-report.png")
 
 
@@ -175,9 +202,11 @@ def test_hovering_shows_values(browser: Browser, page: Path, pictures: Path) -> 
     browser.wait("return document.querySelector('.hoverlayer .legend') !== null")
     shown = browser.driver.find_element("css selector", ".hoverlayer").text
     assert "step" in shown
-    assert "arms-s" in shown
+    assert "arms" in shown
     assert "±" in shown
-    browser.driver.save_screenshot(str(pictures / "report-hover.png"))  # a shot of the whole page ends the hover
+    browser.driver.save_screenshot(
+        str(pictures / "report-hover.png")
+    )  # a shot of the whole page ends the hover
 
 
 def test_legend_hides_a_curve(browser: Browser, page: Path) -> None:
@@ -196,7 +225,9 @@ def test_dragging_zooms_and_a_double_click_goes_back(browser: Browser, page: Pat
     span = "(axis => axis[1] - axis[0])(document.querySelector('.plot').layout.xaxis.range)"
     before = browser.driver.execute_script(f"return {span}")
     plot = browser.driver.find_element("css selector", ".plot .nsewdrag")
-    chain = ActionChains(browser.driver).move_to_element_with_offset(plot, -60, -30).click_and_hold()
+    chain = (
+        ActionChains(browser.driver).move_to_element_with_offset(plot, -60, -30).click_and_hold()
+    )
     chain.move_by_offset(90, 60).release().perform()
     browser.wait(f"return {span} < 0.9 * {before}")
     ActionChains(browser.driver).double_click(plot).perform()
@@ -255,7 +286,14 @@ def site() -> Iterator[str]:
         server.shutdown()
 
 
-SITE_PAGES = ("index", "choosing", "estimators/expectation/midpoint", "reproduced", "categorical", "api/functions")
+SITE_PAGES = (
+    "index",
+    "choosing",
+    "estimators/expectation/midpoint",
+    "reproduced",
+    "categorical",
+    "api/functions",
+)
 
 
 @pytest.mark.parametrize("name", SITE_PAGES)
@@ -265,7 +303,9 @@ def test_pages_of_the_site_fit_and_load_nothing_from_elsewhere(
     browser.errors(), browser.requests()
     for width, scheme in ((1280, "light"), (1280, "dark"), (390, "light")):
         browser.open(f"{site}/{name}.html", width, scheme)
-        wide, visible = browser.driver.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+        wide, visible = browser.driver.execute_script(
+            "return [document.documentElement.scrollWidth, innerWidth]"
+        )
         assert wide <= visible
         browser.screenshot(pictures / f"site-{name.replace('/', '-')}-{width}-{scheme}.png")
     assert browser.errors() == []
@@ -281,7 +321,9 @@ def test_the_site_can_be_searched(browser: Browser, site: str) -> None:
 
 
 def test_formulas_of_the_site_have_their_font(browser: Browser, site: str) -> None:
-    browser.open(f"{site}/estimators/expectation/arms-s.html")
+    browser.open(f"{site}/estimators/expectation/arms.html")
     browser.wait("return document.fonts.check('16px \"STIX Two Math\"')")
-    tall = browser.driver.execute_script("return document.querySelector('math mfrac').getBoundingClientRect().height")
+    tall = browser.driver.execute_script(
+        "return document.querySelector('math mfrac').getBoundingClientRect().height"
+    )
     assert tall > 25

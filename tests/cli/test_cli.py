@@ -25,40 +25,41 @@ from arms.bench.runs.packs import write_pack
 from arms.bench.runs.pipeline import train
 from arms.bench.sweeps.jobs import plan
 from arms.bench.training.state import step_of
+from arms.designs import Independent
 
 OWN_MODULE = """
 import torch, arms
+from arms.designs import CategoryCoupling, Systematic
 
-class Fine(arms.LOORF):
-    pass
+class Fine(arms.LeaveOneOut):
+    def __init__(self, num_samples):
+        super().__init__(arms.LOORF(num_samples).design)
 
-class Broken(arms.LOORF):
-    def combine(self, draw, values, slopes=None):
+class Broken(Fine):
+    def combine(self, draw, values, derivatives=None):
         return super().combine(draw, values) * 1.1
 
-class OwnCoupling(arms.Systematic):
+class OwnCoupling(Systematic):
     pass
 
-class NeedyCoupling(arms.Systematic):
+class NeedyCoupling(Systematic):
     def __init__(self, strength):
         pass
 
-class NeedyEstimator(arms.LOORF):
+class NeedyEstimator(Fine):
     def __init__(self, num_samples, strength):
         pass
 
-class CategoricalCoupling(arms.Coupling):
-    latents = (arms.OneHot,)
+class OwnCategories(CategoryCoupling):
+    def sample_categories(self, logits, n, generator=None):
+        return Systematic().sample_categories(logits, n, generator)
 
-    def sample(self, latent, n, generator=None):
-        return arms.Systematic().sample(latent, n, generator)
-
-    def undo(self, latent, n, r):
-        return arms.Systematic().undo(latent, n, r)
+    def undo_categories(self, logits, n, grad):
+        return Systematic().undo_categories(logits, n, grad)
 
 latent = arms.OneHot(torch.tensor([[0.3, -0.4, 0.1]], dtype=torch.float64))
 rows = arms.OneHot(torch.zeros(5, 1, 3))
-many = arms.Bernoulli(torch.zeros(11))
+many = arms.Bits(torch.zeros(11))
 instance = arms.LOORF(4)
 number = 7
 """
@@ -71,22 +72,28 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
-    fine = completed([*ARMS, "check", "own:Fine", "--draws", "2000", "--num-samples", "2", "9"], cwd=folder)
+    fine = completed(
+        [*ARMS, "check", "own:Fine", "--draws", "2000", "--num-samples", "2", "9"], cwd=folder
+    )
     assert fine.returncode == 0, fine.stderr
     assert "unbiased, n = 9" in fine.stdout
     assert "n = 8" not in fine.stdout
-    assert "Not checked: other numbers of samples; finite logits beyond" in " ".join(fine.stdout.split())
+    assert "Not checked: other numbers of samples; finite logits beyond" in " ".join(
+        fine.stdout.split()
+    )
     code, out, _ = say("check", "own:Broken", "--draws", "20000", "--num-samples", "8")
     assert code == 1
     assert "FAIL" in out
     code, out, error = say("check", "own:OwnCoupling", "--draws", "5000")
     assert code == 0, error
     assert "exchangeability" in out
-    code, out, error = say("check", "own:CategoricalCoupling", "--draws", "5000", "--num-samples", "3")
+    code, out, error = say("check", "own:OwnCategories", "--draws", "5000", "--num-samples", "3")
     assert code == 0, error
     assert "marginals of categories, n = 3" in out
     assert "n = 2" not in out
-    code, out, error = say("check", "own:Fine", "--latent", "own:latent", "--draws", "2000", "--num-samples", "3")
+    code, out, error = say(
+        "check", "own:Fine", "--latent", "own:latent", "--draws", "2000", "--num-samples", "3"
+    )
     assert code == 0, error
     assert "single rows, n = 3" in out
 
@@ -101,15 +108,30 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
             ["check", "own:number"],
             "must be a coupling or a function, got int: give a coupling, or a function",
         ),
-        (["check", "own:instance"], "'own:instance' is one estimator, but several budgets are checked: give its class"),
-        (["check", "own:NeedyCoupling"], "argument: 'strength'; give a coupling object instead of its class"),
-        (["check", "own:NeedyEstimator"], "'own:NeedyEstimator' cannot be called with num_samples alone"),
+        (
+            ["check", "own:instance"],
+            "'own:instance' is one estimator, but several budgets are checked: give its class",
+        ),
+        (
+            ["check", "own:NeedyCoupling"],
+            "argument: 'strength'; give a coupling object instead of its class",
+        ),
+        (
+            ["check", "own:NeedyEstimator"],
+            "'own:NeedyEstimator' cannot be called with num_samples alone",
+        ),
         (["check", "math:sqrt"], "'math:sqrt' must return an estimator, got float"),
         (["check", "loorf", "--num-samples", "0"], "--num-samples must be an integer >= 1, got 0"),
         (["check", "disarm", "--num-samples", "3"], "num_samples of DisARM must be even"),
-        (["check", "loorf", "--latent", "own:number"], "'own:number' must be a latent or a function that makes one"),
+        (
+            ["check", "loorf", "--latent", "own:number"],
+            "'own:number' must be a latent or a function that makes one",
+        ),
         (["check", "loorf", "--latent", "own:rows"], "'own:rows' must have no batch axes, got [5]"),
-        (["check", "loorf", "--latent", "own:many"], "'own:many' must have at most 1024 joint states, got 2048"),
+        (
+            ["check", "loorf", "--latent", "own:many"],
+            "'own:many' must have at most 1024 joint states, got 2048",
+        ),
         (["check", "own:OwnCoupling", "--latent", "own:latent"], "--latent is for estimators"),
         (["toy", "--num-samples", "3"], "num_samples of ARM must be even"),
     ],
@@ -130,18 +152,29 @@ def test_unknown_flag_is_no_traceback(say: Say) -> None:
 
 def test_listing_and_toy(say: Say) -> None:
     _, listed, _ = say("estimators")
-    unbiased, biased = listed.split("biased: baselines")
-    assert "arms-s" in unbiased
+    unbiased, biased = listed.split("biased, for comparison")
+    assert "arms" in unbiased
     assert "reinmax" not in unbiased
     assert "reinmax" in biased
-    assert "1[z" in biased  # brackets are no markup
     code, out, error = say("toy", "--num-samples", "4", "--replicas", "50")
     assert code == 0, error
-    assert "arms-n" in out
+    assert "arms-gaussian" in out
 
 
 def test_a_runs_life(tmp_path: Path, say: Say) -> None:
-    train = ["train", "--steps", "30", "--report-every", "10", "--latents", "10", "--replicas", "2", "--name", "mine"]
+    train = [
+        "train",
+        "--steps",
+        "30",
+        "--report-every",
+        "10",
+        "--latents",
+        "10",
+        "--replicas",
+        "2",
+        "--name",
+        "mine",
+    ]
     first = completed([*ARMS, *train], cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "test bound K = 100" in first.stdout
@@ -152,35 +185,53 @@ def test_a_runs_life(tmp_path: Path, say: Say) -> None:
     code, out, error = say("evaluate", "runs/mine", "--samples", "1", "7", "--images", "50")
     assert code == 0, error
     assert "│ 7" in out
-    code, out, error = say("variance", "runs/mine", "--repeats", "20", "--estimators", "loorf", "arms-s")
+    code, out, error = say(
+        "variance", "runs/mine", "--repeats", "20", "--estimators", "loorf", "arms"
+    )
     assert code == 0, error
-    assert "arms-s" in out
+    assert "arms" in out
     assert "left out" not in out
     code, _, error = say("sample", "runs/mine", "--count", "4")
     assert code == 0, error
     assert (tmp_path / "runs/mine/samples.png").read_bytes().startswith(b"\x89PNG")
 
 
-class Marked(arms.LOORF):
+class Marked(arms.LeaveOneOut):
     unbiased: ClassVar[bool] = False
 
 
 def test_variance_counts_the_work(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(arms.ESTIMATORS, "marked", Marked)
+    monkeypatch.setitem(arms.ESTIMATORS, "marked", lambda n: Marked(Independent(n)))
 
     def said(*words: str) -> list[str]:
         code, out, error = say(*words)
         assert code == 0, error
         return out.splitlines()
 
-    said("train", "--steps", "10", "--report-every", "10", "--latents", "8", "--num-samples", "4", "--name", "mine")
+    said(
+        "train",
+        "--steps",
+        "10",
+        "--report-every",
+        "10",
+        "--latents",
+        "8",
+        "--num-samples",
+        "4",
+        "--name",
+        "mine",
+    )
     compare = ("variance", "runs/mine", "--repeats", "3", "--batch-size", "4")
     lines = said(*compare)
     assert max(map(len, lines)) <= 100
     cells = {line.split()[0]: line.split()[1:4] for line in lines}
-    assert cells["arms-s"] == ["4", "4", "0"]
-    assert "left out: rebar, relax, rodeo (parameters of their own: compare trained objects)" in lines
-    assert list(cells).index("marked") > list(cells).index("reinforce")  # biased ones last, whatever their variance
+    assert cells["arms"] == ["4", "4", "0"]
+    assert (
+        "left out: rebar, relax, rodeo (parameters of their own: compare trained objects)" in lines
+    )
+    assert list(cells).index("marked") > list(cells).index(
+        "reinforce"
+    )  # biased ones last, whatever their variance
     assert cells["marked"] == ["(biased)", "4", "4"]
     named = said(*compare, "--estimators", "rebar", "relax", "disarm", "--evaluations", "9")
     assert max(map(len, named)) <= 100
@@ -188,17 +239,22 @@ def test_variance_counts_the_work(say: Say, monkeypatch: pytest.MonkeyPatch) -> 
     assert cells["rebar"][:4] == cells["relax"][:4] == ["(untrained)", "6", "9", "6"]
     assert cells["disarm"][:3] == ["8", "8", "0"]
     assert not any(line.startswith("left out") for line in named)
-    assert next(line.split() for line in said(*compare, "--num-samples", "6") if "loorf " in line)[1] == "6"
+    assert (
+        next(line.split() for line in said(*compare, "--num-samples", "6") if "loorf " in line)[1]
+        == "6"
+    )
 
 
 def test_several_estimators_at_once(say: Say) -> None:
     small = ["train", "--steps", "20", "--report-every", "10", "--latents", "10", "--name", "both"]
-    code, said, error = say(*small, "--together", "loorf", "arms-s")
+    code, said, error = say(*small, "--together", "loorf", "arms")
     assert code == 0, error
-    assert all(f"runs/both-{name}: test bound K = 1" in said for name in ("loorf", "arms-s"))
+    assert all(f"runs/both-{name}: test bound K = 1" in said for name in ("loorf", "arms"))
     code, _, lost = say(*small, "--learning-rate", "1e38")
     assert code == 2
-    assert lost.startswith("arms: no replica survives of runs/both (step 10): their numbers are not finite")
+    assert lost.startswith(
+        "arms: no replica survives of runs/both (step 10): their numbers are not finite"
+    )
     assert len(lost.strip().splitlines()) == 1
 
 
@@ -219,11 +275,10 @@ def trained_by(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[TrainConfig
 def test_the_papers_preset_makes_the_runs_of_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     for table in ("table1", "table2"):
         for wanted in configs(table, "paper")[:10]:
-            words = (*("--network", wanted.network), *("--num-samples", str(wanted.num_samples)))
-            (one,) = trained_by(
-                monkeypatch,
-                *("--preset", "paper", "--dataset", wanted.dataset, "--estimator", wanted.estimator, *words),
-            )
+            words = ["--preset", "paper", "--dataset", wanted.dataset]
+            words += ["--network", wanted.network, "--num-samples", str(wanted.num_samples)]
+            words += ["--estimator", wanted.estimator, *([] if wanted.folded else ["--no-folded"])]
+            (one,) = trained_by(monkeypatch, *words)
             assert run_name(one) == run_name(wanted)
 
 
@@ -251,11 +306,15 @@ def test_addresses_are_no_paths(words: tuple[str, ...], say: Say) -> None:
     Path("runs").mkdir()
     code, _, error = say(*words)
     assert (code, error.count("\n")) == (2, 1)
-    assert re.search(r"a path must be on this machine, got the address '(s3://bucket|zip:|memory:)", error)
+    assert re.search(
+        r"a path must be on this machine, got the address '(s3://bucket|zip:|memory:)", error
+    )
     assert [path.name for path in Path().iterdir()] == ["runs"]
 
 
-@pytest.mark.parametrize("use", [Run, partial(train, TrainConfig()), partial(write_pack, runs=[]), partial(plan, [])])
+@pytest.mark.parametrize(
+    "use", [Run, partial(train, TrainConfig()), partial(write_pack, runs=[]), partial(plan, [])]
+)
 def test_addresses_are_no_paths_in_python(use: Callable[[str], object], say: Say) -> None:
     with pytest.raises(ValueError, match=r"got the address 's3://bucket/runs\.json'"):
         use("s3://bucket/runs.json")
@@ -269,7 +328,19 @@ def test_copies_are_no_longer_made(say: Say) -> None:
 
 
 def test_finished_before_is_said_of_what_stays_as_it_is(say: Say) -> None:
-    words = ("train", "--steps", "20", "--report-every", "10", "--latents", "4", "--num-samples", "2", "--name", "one")
+    words = (
+        "train",
+        "--steps",
+        "20",
+        "--report-every",
+        "10",
+        "--latents",
+        "4",
+        "--num-samples",
+        "2",
+        "--name",
+        "one",
+    )
 
     def result_of(*more: str) -> tuple[bool, str]:
         code, said, error = say(*words, *more)
@@ -306,14 +377,18 @@ main()
 def test_a_new_network_is_one_line() -> None:
     done = completed([sys.executable, "-c", NEW_NETWORK, "--help"])
     assert done.returncode == 0, done.stderr
-    assert "wide, n = 4, R = 1: 1 missing (highest) omniglot arms-s\n" in done.stdout
+    assert "wide, n = 4, R = 1: 1 missing (highest) omniglot arms\n" in done.stdout
     assert "--network {linear,nonlinear,wide}" in done.stdout
 
 
 def test_a_plan_is_for_a_device_that_could_be(say: Say) -> None:
     words = ("experiments", "run", "table1", "--scale", "paper", "--dry-run", "--device")
     assert say(*words, "cuda:3")[0] == 0
-    assert say(*words, "banana") == (2, "", "arms: no device 'banana' here: choose auto, cpu, cuda or cuda:N\n")
+    assert say(*words, "banana") == (
+        2,
+        "",
+        "arms: no device 'banana' here: choose auto, cpu, cuda or cuda:N\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -336,7 +411,7 @@ def test_a_preset_gives_way_to_every_typed_flag(
     [
         ([], ("midpoint", 4, 100_000, "cosine", 6e-3)),
         (["--network", "nonlinear"], ("midpoint", 4, 100_000, "cosine", 3e-3)),
-        (["--estimator", "arms-s", "--learning-rate", "1e-4"], ("arms-s", 4, 100_000, "cosine", 1e-4)),
+        (["--estimator", "arms", "--learning-rate", "1e-4"], ("arms", 4, 100_000, "cosine", 1e-4)),
         (["--schedule", "constant", "--steps", "10"], ("midpoint", 4, 10, "constant", 6e-3)),
     ],
 )
@@ -365,18 +440,27 @@ def test_data_verbs(say: Say) -> None:
         (["train", "--estimator", "arm", "--num-samples", "3"], "must be even"),
         (["train", "--dataset", "cifar"], "no data set is called 'cifar'"),
         (["train", "--device", "tpu"], "no device 'tpu' here"),
-        (["train", "--checkpoint-seconds", "nan"], "checkpoint_seconds must be a finite number >= 0, got nan"),
-        (["train", "--checkpoint-seconds", "-5"], "checkpoint_seconds must be a finite number >= 0, got -5"),
+        (
+            ["train", "--checkpoint-seconds", "nan"],
+            "checkpoint_seconds must be a finite number >= 0, got nan",
+        ),
+        (
+            ["train", "--checkpoint-seconds", "-5"],
+            "checkpoint_seconds must be a finite number >= 0, got -5",
+        ),
         (["evaluate", "nowhere"], "nowhere is not there: it has no config.json"),
         (["data", "get", "cifar"], "no data set is called 'cifar'"),
         (["report", "nowhere"], "there is no nowhere"),
         (["report", "."], "there is no run in .: train one first"),
-        (["train", "--estimator", "exact"], "exact trains at most 16 latents"),
+        (["train", "--estimator", "exact"], "exact trains with at most 65536 states"),
         (
             ["train", "--together", "loorf", "disarm", "--estimator", "arm"],
             "give --estimator arm or --together loorf disarm",
         ),
-        (["train", "--together", "loorf", "disarm", "--estimator", "arms-s"], "give --estimator arms-s or --together"),
+        (
+            ["train", "--together", "loorf", "disarm", "--estimator", "arms"],
+            "give --estimator arms or --together",
+        ),
         (
             ["train", "--name", "../mine"],
             "--name must be the name of one folder, got '../mine': give its place",
@@ -410,8 +494,14 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
         (["sample", "run", "--count", "0"], "--count must be an integer >= 1, got 0"),
         (["check", "loorf", "--draws", "-5"], "--draws must be an integer >= 1000, got -5"),
         (["check", "systematic", "--draws", "1"], "--draws must be an integer >= 1000, got 1"),
-        (["check", "loorf", "--failure-rate", "2"], "--failure-rate must lie between 0 and 1, got 2.0"),
-        (["train", "--runs", "file", "--name", "mine"], "cannot use file/mine: Not a directory: choose another place"),
+        (
+            ["check", "loorf", "--failure-rate", "2"],
+            "--failure-rate must lie between 0 and 1, got 2.0",
+        ),
+        (
+            ["train", "--runs", "file", "--name", "mine"],
+            "cannot use file/mine: Not a directory: choose another place",
+        ),
         (["report", "run", "-o", "file/page.html"], "cannot use file/page_files: Not a directory"),
         (["correlations", "-o", "file"], "cannot use file: File exists"),
         (
@@ -419,12 +509,18 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
             "Unrecognized options: --estimatr, loorf: perhaps --estimator; see arms train",
         ),
         (["train", "--steps", "ten"], "--steps must be INT, got 'ten'; see arms train --help"),
-        (["train", "--learning-rate", "x"], "--learning-rate must be FLOAT, got 'x'; see arms train --help"),
+        (
+            ["train", "--learning-rate", "x"],
+            "--learning-rate must be FLOAT, got 'x'; see arms train --help",
+        ),
         (
             ["evaluate", "run", "--samples", "1", "b"],
             "--samples must be [INT [INT ...]], got '1', 'b'; see",
         ),
-        (["train", "--network", "cubic"], "no network is called 'cubic': choose one of linear, nonlinear, or give"),
+        (
+            ["train", "--network", "cubic"],
+            "no network is called 'cubic': choose one of linear, nonlinear, or give",
+        ),
         (["trian"], "Unrecognized options: trian: choose one of train, runs, evaluate, "),
         (["evaluate"], "Missing from arms evaluate: PATH Run directory."),
         (["data", "get"], "Missing from arms data get: STR Data set."),
@@ -440,7 +536,9 @@ def test_borders_are_one_line(say: Say, words: list[str], message: str) -> None:
     assert out == ""
 
 
-def test_a_new_verb_of_two_words_needs_no_more_than_its_entry(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_verb_of_two_words_needs_no_more_than_its_entry(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def add(a: int, b: int = 1) -> None:
         """Print a sum."""
         sys.stdout.write(f"{a + b}\n")
@@ -455,7 +553,9 @@ def test_a_new_verb_of_two_words_needs_no_more_than_its_entry(capsys: pytest.Cap
         parse(verbs, ["sum"])
 
 
-def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fill(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -470,7 +570,9 @@ def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
     metrics = tmp_path / "runs/long/metrics.jsonl"
     deadline = time.time() + 60
-    with started([*ARMS, "train", "--name", "long", "--report-every", "10"], cwd=tmp_path) as process:
+    with started(
+        [*ARMS, "train", "--name", "long", "--report-every", "10"], cwd=tmp_path
+    ) as process:
         while not (metrics.exists() and metrics.stat().st_size) and time.time() < deadline:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
@@ -481,7 +583,10 @@ def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
     step = step_of(state)
     assert errors == f"arms: stopped; saved at step {step}: the same command resumes from there\n"
     evaluated = completed([*ARMS, "evaluate", "runs/long", "--images", "20"], cwd=tmp_path)
-    assert f"runs/long is unfinished: its newest checkpoint is from step {step:,} of 10,000" in evaluated.stdout
+    assert (
+        f"runs/long is unfinished: its newest checkpoint is from step {step:,} of 10,000"
+        in evaluated.stdout
+    )
 
 
 def test_interrupting_claims_nothing_that_is_not_so(
@@ -519,5 +624,8 @@ def test_help_says_what_holds(say: Say) -> None:
     assert "they must differ and ask the same of the model" in said
     assert "written after a record of metrics only" in said
     assert "--steps INT Optimisation steps. (default: 10000)" in said
-    assert "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms-s)" in said
+    assert (
+        "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms)"
+        in said
+    )
     assert "--decoder-samples {all,extra} Where decoder and prior take" in said

@@ -17,7 +17,7 @@ from marks import signals
 from processes import ARMS, IN_BACKGROUND, completed, started
 from safetensors.torch import save_file
 
-from arms.bench.config import TrainConfig
+from arms.bench.config import TrainConfig, digest_of
 from arms.bench.data import Dataset
 from arms.bench.runs import checkpoints
 from arms.bench.runs.directory import Run
@@ -27,41 +27,54 @@ CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2)
 FLAGS = ["--steps", "20", "--report-every", "10", "--latents", "4", "--num-samples", "2"]
 BROKEN = """
 import arms
+from arms.designs import Independent, Systematic
 
-class Raises(arms.LOORF):
-    def combine(self, draw, values, slopes=None):
+class Own(arms.LeaveOneOut):
+    def __init__(self, num_samples):
+        super().__init__(arms.LOORF(num_samples).design)
+
+class Raises(Own):
+    def combine(self, draw, values, derivatives=None):
         raise RuntimeError("too\\nbad")
 
-class Nothing(arms.LOORF):
-    def combine(self, draw, values, slopes=None):
+class Nothing(Own):
+    def combine(self, draw, values, derivatives=None):
         return None
 
-class Short(arms.LOORF):
-    def combine(self, draw, values, slopes=None):
+class Short(Own):
+    def combine(self, draw, values, derivatives=None):
         return values[0]
 
-class Drawless(arms.LOORF):
+class NoDraw(Independent):
     def draw(self, latent, generator=None):
         return None
 
-class RaisingCoupling(arms.Systematic):
-    def sample(self, latent, n, generator=None):
+class Drawless(arms.LeaveOneOut):
+    def __init__(self, num_samples):
+        super().__init__(NoDraw(num_samples))
+
+class RaisingCoupling(Systematic):
+    def sample_bits(self, logits, n, generator=None):
         raise RuntimeError("too bad")
 
-class NoCoupling(arms.Systematic):
-    def sample(self, latent, n, generator=None):
+class NoCoupling(Systematic):
+    def sample_bits(self, logits, n, generator=None):
         return None
 
-class Unmakeable(arms.LOORF):
-    def __post_init__(self):
+class Unmakeable(Own):
+    def __init__(self, num_samples):
         raise RuntimeError("not today")
 
-class Pairwise(arms.Systematic):
+class Pairwise(Systematic):
     even_samples = True
 
-    def sample(self, latent, n, generator=None):
+    def sample_bits(self, logits, n, generator=None):
         assert n % 2 == 0
-        return super().sample(latent, n, generator)
+        return super().sample_bits(logits, n, generator)
+
+    def sample_categories(self, logits, n, generator=None):
+        assert n % 2 == 0
+        return super().sample_categories(logits, n, generator)
 """
 
 
@@ -86,7 +99,7 @@ def is_one_line(said: tuple[int, str, str], message: str) -> None:
         ("Raises", "raised RuntimeError: too"),
         ("Nothing", "combine method of Nothing must return a tensor, got NoneType"),
         ("Short", "the estimate must have the shape of the logits"),
-        ("Drawless", "draw method of Drawless must return a Draw, got NoneType"),
+        ("Drawless", "the design NoDraw must return a Draw, got NoneType"),
         ("RaisingCoupling", "raised RuntimeError: too bad"),
         ("NoCoupling", "raised AttributeError"),
     ],
@@ -114,7 +127,10 @@ def test_a_module_that_cannot_be_imported_is_no_pass(module: str, message: str, 
 
 def test_a_class_that_cannot_be_made(say: Say) -> None:
     Path("broken_makes.py").write_text(BROKEN)
-    is_one_line(say("check", "broken_makes:Unmakeable"), "cannot be called with num_samples alone: not today")
+    is_one_line(
+        say("check", "broken_makes:Unmakeable"),
+        "cannot be called with num_samples alone: not today",
+    )
 
 
 def test_a_coupling_may_draw_even_numbers_only(say: Say) -> None:
@@ -128,18 +144,27 @@ def test_a_coupling_may_draw_even_numbers_only(say: Say) -> None:
 
     import arms
 
-    with pytest.raises(ValueError, match=r"num_samples of Pairwise\(\) must be even.* got 3: try 4"):
+    with pytest.raises(
+        ValueError, match=r"num_samples of Pairwise\(\) must be even.* got 3: try 4"
+    ):
         arms.ARMS(3, even_coupling.Pairwise())
-    assert arms.ARMS(4, even_coupling.Pairwise()).num_samples == 4
+    assert arms.ARMS(4, even_coupling.Pairwise()).design.num_samples == 4
 
 
 # ---- run directories that can be parsed
 
 
-VERBS = (["train", *FLAGS, "--name", "run"], ["evaluate", "runs/run"], ["sample", "runs/run"], ["variance", "runs/run"])
+VERBS = (
+    ["train", *FLAGS, "--name", "run"],
+    ["evaluate", "runs/run"],
+    ["sample", "runs/run"],
+    ["variance", "runs/run"],
+)
 
 
-@pytest.mark.parametrize("line", ['{"step": 100, "train_elbo": 3}', "null", "[" * 100_000, '{"step": true}'])
+@pytest.mark.parametrize(
+    "line", ['{"step": 100, "train_elbo": 3}', "null", "[" * 100_000, '{"step": true}']
+)
 def test_odd_lines_of_metrics_are_skipped(line: str, run: Run, say: Say) -> None:
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write(f"{line}\n")
@@ -148,12 +173,24 @@ def test_odd_lines_of_metrics_are_skipped(line: str, run: Run, say: Say) -> None
     assert say("report", "runs", "--no-files")[0] == 0
 
 
-@pytest.mark.parametrize("result", ["{}", '{"bounds": null}', '{"bounds": {}}', '{"bounds": {"test": 3}}'])
+@pytest.mark.parametrize(
+    "result", ["{}", '{"bounds": null}', '{"bounds": {}}', '{"bounds": {"test": 3}}']
+)
 def test_a_result_that_is_none_of_ours(result: str, run: Run, say: Say) -> None:
     (run.path / "result.json").write_text(result)
-    is_one_line(say(*VERBS[0]), r"runs/run/result.json must hold \{'bounds'.*: remove it, and train the run again")
-    (run.path / "result.json").write_text('{"bounds": {"test": {"1": [-1.0]}}}')  # no note, and only one K
+    is_one_line(
+        say(*VERBS[0]),
+        r"runs/run/result.json must hold \{'bounds'.*: remove it, and train the run again",
+    )
+    (run.path / "result.json").write_text(
+        '{"bounds": {"test": {"1": [-1.0]}}}'
+    )  # no note, and only one K
     assert "test bound K = 1: -1.00" in say(*VERBS[0])[1]
+
+
+def metadata_of(run: Run, state: dict[str, torch.Tensor]) -> dict[str, str]:
+    """What the run itself would write beside a checkpoint."""
+    return {"sha256": checkpoints.digest_of_tensors(state), "run": digest_of(run.identity())}
 
 
 @pytest.mark.parametrize("counts", [None, torch.zeros(0, dtype=torch.int64)])
@@ -165,7 +202,7 @@ def test_a_checkpoint_without_its_step(counts: torch.Tensor | None, run: Run, sa
     (run.path / "result.json").unlink()
     newest, previous = (run.path / name for name in checkpoints.CHECKPOINTS)
     previous.unlink(missing_ok=True)
-    save_file(odd, newest, metadata={"sha256": checkpoints.digest_of_tensors(odd)})
+    save_file(odd, newest, metadata=metadata_of(run, odd))
     message = "runs/run/checkpoint.safetensors does not say of which step it is"
     for verb in VERBS:
         is_one_line(say(*verb), message)
@@ -178,7 +215,8 @@ def test_a_checkpoint_without_its_noise(run: Run, say: Say) -> None:
     state.pop("generator")
     (run.path / "result.json").unlink()
     (run.path / checkpoints.CHECKPOINTS[1]).unlink(missing_ok=True)
-    save_file(state, run.path / checkpoints.CHECKPOINTS[0], metadata={"sha256": checkpoints.digest_of_tensors(state)})
+    newest = run.path / checkpoints.CHECKPOINTS[0]
+    save_file(state, newest, metadata=metadata_of(run, state))
     is_one_line(say(*VERBS[0]), "the checkpoint lacks generator")
 
 
@@ -192,9 +230,15 @@ def test_a_checkpoint_that_is_a_folder(run: Run, say: Say) -> None:
     ("text", "message"),
     [
         ("[" * 100_000, "runs/run/config.json cannot be read: maximum recursion depth"),
-        ('{"dataset": ["digits"]}', r"runs/run/config.json is not a configuration: dataset must be a string"),
+        (
+            '{"schema": 4, "dataset": ["digits"]}',
+            r"runs/run/config.json is not a configuration: dataset must be a string",
+        ),
         ('{"steps": ' + "9" * 5000 + "}", "runs/run/config.json cannot be read: Exceeds the limit"),
-        ('{"learning_rate": "fast"}', "runs/run/config.json is not a configuration: learning_rate must be"),
+        (
+            '{"schema": 4, "learning_rate": "fast"}',
+            "runs/run/config.json is not a configuration: learning_rate must be",
+        ),
     ],
 )
 def test_a_configuration_that_is_none(text: str, message: str, run: Run, say: Say) -> None:
@@ -222,19 +266,34 @@ ABSURD = "4000000000000000000"
     ("words", "message"),
     [
         *(
-            (["train", *FLAGS, flag, ABSURD], f"does not fit into the memory of cpu: lower .*{ABSURD}")
+            (
+                ["train", *FLAGS, flag, ABSURD],
+                f"does not fit into the memory of cpu: lower .*{ABSURD}",
+            )
             for flag in ("--replicas", "--batch-size", "--num-samples", "--latents")
         ),
         (["train", *FLAGS[:4], "--layers", ABSURD, "3"], "does not fit into the memory of cpu"),
-        (["train", *FLAGS, "--latents", f"20x{ABSURD}"], "latents times categories must be an integer"),
-        (["train", *FLAGS, "--seed", "1" * 400], "seed must be .*, got a number of hundreds of digits"),
-        (["evaluate", "runs/run", "--samples", ABSURD], "does not fit into memory: ask for fewer samples"),
+        (
+            ["train", *FLAGS, "--latents", f"20x{ABSURD}"],
+            "latents times categories must be an integer",
+        ),
+        (
+            ["train", *FLAGS, "--seed", "1" * 400],
+            "seed must be .*, got a number of hundreds of digits",
+        ),
+        (
+            ["evaluate", "runs/run", "--samples", ABSURD],
+            "does not fit into memory: ask for fewer samples",
+        ),
         (["variance", "runs/run", "--num-samples", ABSURD], "does not fit into memory"),
         (["variance", "runs/run", "--evaluations", ABSURD], "does not fit into memory"),
         (["toy", "--num-samples", ABSURD], "does not fit into memory"),
         (["toy", "--num-samples", "2", "--replicas", ABSURD], "does not fit into memory"),
         (["toy", "--num-samples", "2", "--seed", "1" * 30], "--seed must be an integer >= 0"),
-        (["check", "loorf", "--draws", ABSURD], r"--draws must be at most 1,000,000,000, got 4.0e\+18"),
+        (
+            ["check", "loorf", "--draws", ABSURD],
+            r"--draws must be at most 1,000,000,000, got 4.0e\+18",
+        ),
     ],
 )
 def test_absurd_numbers(words: list[str], message: str, run: Run, say: Say) -> None:
@@ -252,7 +311,10 @@ def test_absurd_numbers(words: list[str], message: str, run: Run, say: Say) -> N
     ],
 )
 def test_an_unknown_home_folder(words: list[str], run: Run, say: Say) -> None:
-    is_one_line(say(*words), "the home folder of a path must be known, got '~nouser/x.npz': write the whole path")
+    is_one_line(
+        say(*words),
+        "the home folder of a path must be known, got '~nouser/x.npz': write the whole path",
+    )
 
 
 # ---- reports
@@ -261,8 +323,16 @@ def test_an_unknown_home_folder(words: list[str], run: Run, say: Say) -> None:
 def test_numbers_beyond_drawing_do_not_end_the_page(run: Run, say: Say) -> None:
     other = Run.create(Path("runs/huge"), replace(CONFIG, seed=1, replicas=2))
     for step in (10, 20):
-        other.append({"step": step, "train_elbo": [-1e200, -2e300], "gradient_variance": [1e307, 1.0]})
-    other.finish({"steps": 20, "note": "", "bounds": {"test": {"1": [-1e200, -1.7e308], "100": [-1.0, -2.0]}}})
+        other.append(
+            {"step": step, "train_elbo": [-1e200, -2e300], "gradient_variance": [1e307, 1.0]}
+        )
+    other.finish(
+        {
+            "steps": 20,
+            "note": "",
+            "bounds": {"test": {"1": [-1e200, -1.7e308], "100": [-1.0, -2.0]}},
+        }
+    )
     code, said, error = say("report", "runs", "-o", "page.html")
     assert (code, error) == (0, "")
     assert "2 runs" in said
@@ -275,8 +345,14 @@ def test_numbers_beyond_drawing_do_not_end_the_page(run: Run, say: Say) -> None:
 def test_paths_that_are_no_text(run: Run, say: Say) -> None:
     odd = os.fsdecode(b"runs/\xff")
     run.path.rename(odd)
-    for verb in (["evaluate", odd], ["sample", odd], ["train", *FLAGS, "--name", os.fsdecode(b"\xff")]):
-        is_one_line(say(*verb), "the path runs/\ufffd must be UTF-8, got other bytes in it: rename it")
+    for verb in (
+        ["evaluate", odd],
+        ["sample", odd],
+        ["train", *FLAGS, "--name", os.fsdecode(b"\xff")],
+    ):
+        is_one_line(
+            say(*verb), "the path runs/\ufffd must be UTF-8, got other bytes in it: rename it"
+        )
     code, said, _ = say("report", "runs", "--no-files")
     assert code == 0
     assert "must be UTF-8" in said
@@ -292,7 +368,10 @@ def test_a_full_disk_names_the_file(run: Run, say: Say, monkeypatch: pytest.Monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    is_one_line(say("train", *FLAGS, "--name", "new"), r"cannot use runs/new/config.json.new: No space left on device")
+    is_one_line(
+        say("train", *FLAGS, "--name", "new"),
+        r"cannot use runs/new/config.json.new: No space left on device",
+    )
 
 
 LONG = ["train", "--steps", "10000000", "--report-every", "10", "--latents", "4", "--name", "long"]
@@ -315,21 +394,29 @@ def test_signals_end_a_training_in_one_line(number: signal.Signals, tmp_path: Pa
         process.send_signal(number)
         _, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert re.fullmatch(r"arms: stopped; saved at step \d+: the same command resumes from there\n", error)
+    assert re.fullmatch(
+        r"arms: stopped; saved at step \d+: the same command resumes from there\n", error
+    )
     assert run.step() == int(error.split()[5].rstrip(":"))
 
 
 @signals
-def test_in_the_background_a_training_ignores_ctrl_c_and_still_saves_on_sigterm(tmp_path: Path) -> None:
+def test_in_the_background_a_training_ignores_ctrl_c_and_still_saves_on_sigterm(
+    tmp_path: Path,
+) -> None:
     run = Run(tmp_path / "runs/long")
-    with started([*IN_BACKGROUND, *ARMS, *LONG, "--checkpoint-seconds", "0"], cwd=tmp_path) as process:
+    with started(
+        [*IN_BACKGROUND, *ARMS, *LONG, "--checkpoint-seconds", "0"], cwd=tmp_path
+    ) as process:
         wait_for_step(run, 1)
         process.send_signal(signal.SIGINT)
         wait_for_step(run, run.step() + 1000)
         process.terminate()
         _, error = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert error == f"arms: stopped; saved at step {run.step()}: the same command resumes from there\n"
+    assert (
+        error == f"arms: stopped; saved at step {run.step()}: the same command resumes from there\n"
+    )
 
 
 INTERRUPTED = """
@@ -365,13 +452,28 @@ def test_version_help_and_guesses(say: Say) -> None:
     assert "data list" in helped
     assert "data:list" not in helped
     helped = say("train", "--help")[1]
-    assert not any(line.rstrip().endswith("instead of `--estimator`; they must") for line in helped.splitlines())
+    assert not any(
+        line.rstrip().endswith("instead of `--estimator`; they must")
+        for line in helped.splitlines()
+    )
     assert "{None}" not in helped
-    is_one_line(say("train", "--estimator", "armss"), "no estimator is called 'armss': perhaps arms-s or arm; choose")
+    is_one_line(
+        say("train", "--estimator", "armss"),
+        "no estimator is called 'armss': perhaps arms or arms-ms; choose",
+    )
     is_one_line(say("check", "systematik"), "perhaps systematic; choose one of")
-    is_one_line(say("train", "--model", "nowhere"), "'nowhere' must be module:name, such as my_module:make_model")
-    is_one_line(say("train", "--model", "math:pi"), "must be a function from a data set to a model, got float")
-    is_one_line(say("train", "--model", "math:sqrt", "--network", "linear"), "give --model math:sqrt or --network, not")
+    is_one_line(
+        say("train", "--model", "nowhere"),
+        "'nowhere' must be module:name, such as my_module:make_model",
+    )
+    is_one_line(
+        say("train", "--model", "math:pi"),
+        "must be a function from a data set to a model, got float",
+    )
+    is_one_line(
+        say("train", "--model", "math:sqrt", "--network", "linear"),
+        "give --model math:sqrt or --network, not",
+    )
 
 
 def test_rloo_is_loorf(run: Run, say: Say) -> None:
@@ -384,7 +486,10 @@ def test_rloo_is_loorf(run: Run, say: Say) -> None:
 def test_a_file_without_a_checksum_is_readable(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path("folder/mnist.npz")
     monkeypatch.setattr("arms.bench.data.fetch", lambda name, data_dir: (path,))
-    assert say("data", "get", "dynamic-mnist")[1] == "readable, without a checksum to compare: folder/mnist.npz\n"
+    assert (
+        say("data", "get", "dynamic-mnist")[1]
+        == "readable, without a checksum to compare: folder/mnist.npz\n"
+    )
     cached = Path("cache/train-images-idx3-ubyte.gz")
     monkeypatch.setattr("arms.bench.data.fetch", lambda name, data_dir: (cached,))
     assert say("data", "get", "dynamic-mnist")[1].startswith("intact: cache/train-images")

@@ -17,14 +17,32 @@ from arms.bench.runs.directory import Run
 from arms.bench.runs.pipeline import train
 
 CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2, replicas=2)
-TRAIN = ["train", "--steps", "20", "--report-every", "10", "--latents", "4", "--num-samples", "2", "--replicas", "2"]
+TRAIN = [
+    "train",
+    "--steps",
+    "20",
+    "--report-every",
+    "10",
+    "--latents",
+    "4",
+    "--num-samples",
+    "2",
+    "--replicas",
+    "2",
+]
 TRAIN += ["--name", "run", "--evaluate", "20"]
 
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory, all_digits: Dataset) -> Run:
     """The run that those of `TRAIN` must equal."""
-    return train(CONFIG, tmp_path_factory.mktemp("usual") / "run", device="cpu", dataset=all_digits, evaluate=20)
+    return train(
+        CONFIG,
+        tmp_path_factory.mktemp("usual") / "run",
+        device="cpu",
+        dataset=all_digits,
+        evaluate=20,
+    )
 
 
 # ---- closed streams
@@ -39,7 +57,9 @@ def test_a_training_finishes_without_a_terminal(closed: str, tmp_path: Path, usu
 
 
 def test_a_sweep_finishes_without_a_terminal(tmp_path: Path) -> None:
-    (tmp_path / "sweep.toml").write_text("steps = 20\nlatents = 4\nreport_every = 10\nseed = [0, 1]\n")
+    (tmp_path / "sweep.toml").write_text(
+        "steps = 20\nlatents = 4\nreport_every = 10\nseed = [0, 1]\n"
+    )
     words = ["sweep", "sweep.toml", "--gpus-per-job", "0"]
     done = completed(["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *ARMS, *words], cwd=tmp_path)
     assert done.returncode == 0
@@ -48,9 +68,17 @@ def test_a_sweep_finishes_without_a_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "stderr",
-    ["2>&-", pytest.param("2>/dev/full", marks=pytest.mark.skipif(sys.platform != "linux", reason="a Linux device"))],
+    [
+        "2>&-",
+        pytest.param(
+            "2>/dev/full",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="a Linux device"),
+        ),
+    ],
 )
-def test_a_mistake_has_its_exit_code_even_where_it_cannot_be_printed(stderr: str, tmp_path: Path) -> None:
+def test_a_mistake_has_its_exit_code_even_where_it_cannot_be_printed(
+    stderr: str, tmp_path: Path
+) -> None:
     done = completed(["sh", "-c", f'exec "$@" {stderr}', "sh", *ARMS, "trian"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
 
@@ -76,7 +104,11 @@ for words in (["estimators"], sys.argv[1:], ["runs"]):
         ({"COLUMNS": "0"}, r"-\d+\.\d\d ±\d"),
         ({"PYTHONOPTIMIZE": "1", "FORCE_COLOR": "1"}, r"-\d+\.\d\d ±\d"),
     ],
-    ids=lambda value: " ".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else "",
+    ids=lambda value: (
+        " ".join(f"{name}={text}" for name, text in value.items())
+        if isinstance(value, dict)
+        else ""
+    ),
 )
 def test_every_environment_shows_the_numbers(
     environment: dict[str, str], mean: str, tmp_path: Path, usual: Run
@@ -95,7 +127,9 @@ def test_every_environment_shows_the_numbers(
 # ---- hostile names
 
 HOSTILE = "digits\x1b]0;owned\x07\x1b[2J\x1b[8m\x9b2J\u202e\r\b[bold]:car:\nother: finished"
-IN_PATHS = HOSTILE.encode("ascii", "ignore").decode()  # not every locale has others in names of files
+IN_PATHS = HOSTILE.encode(
+    "ascii", "ignore"
+).decode()  # not every locale has others in names of files
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
 
@@ -136,7 +170,9 @@ def test_no_terminal_obeys_a_name(words: list[str], say: Say) -> None:
     run = make_run(Path("runs") / IN_PATHS, CONFIG, note=HOSTILE)
     say("pack", "runs", "-o", "pack.json")
     rename_in_file(run.path / "config.json", "dataset", HOSTILE)
-    Path("pack.json").write_text(Path("pack.json").read_text().replace('"digits"', json.dumps(HOSTILE)))
+    Path("pack.json").write_text(
+        Path("pack.json").read_text().replace('"digits"', json.dumps(HOSTILE))
+    )
     Path("hostile.toml").write_text(f"dataset = {json.dumps(HOSTILE)}\nsteps = 20\n")
     _, out, error = say(*words)
     assert out + error

@@ -32,7 +32,16 @@ def perceptron(dataset):
     return BinaryVAE(nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 8)), nn.Linear(8, 64), 8,
                      dataset.pixel_mean())
 """
-FLAGS = ["--report-every", "50", "--replicas", "2", "--learning-rate", "1e-3", "--checkpoint-seconds", "0"]
+FLAGS = [
+    "--report-every",
+    "50",
+    "--replicas",
+    "2",
+    "--learning-rate",
+    "1e-3",
+    "--checkpoint-seconds",
+    "0",
+]
 TRAIN = ["train", "--dataset", "mine.npz", "--model", "nets:conv", *FLAGS]
 
 
@@ -41,7 +50,10 @@ def say(say: Say, all_digits: Dataset) -> Callable[..., str]:
     """Run a command in a folder with a module of networks and a file of images; return what it said."""
     Path("nets.py").write_text(NETS)
     np.savez(
-        "mine.npz", train=all_digits.train[:200].view(-1, 8, 8), test=all_digits.test[:40].view(-1, 8, 8), levels=16
+        "mine.npz",
+        train=all_digits.train[:200].view(-1, 8, 8),
+        test=all_digits.test[:40].view(-1, 8, 8),
+        levels=16,
     )
 
     def call(*words: str) -> str:
@@ -90,11 +102,22 @@ def test_by_command(say: Callable[..., str]) -> None:
     perceptron = next(path for path in Path("runs").iterdir() if path != conv)
     own = ["--model", "nets:conv"]
     assert "test bound" in say("evaluate", str(conv), *own, "--samples", "1", "7")
-    assert "arms-s" in say("variance", str(conv), *own, "--estimators", "loorf", "arms-s", "--repeats", "5")
+    assert "arms" in say(
+        "variance", str(conv), *own, "--estimators", "loorf", "arms", "--repeats", "5"
+    )
     say("sample", str(conv), *own)
-    say("sample", str(perceptron), "--model", "nets:perceptron", "-o", str(perceptron / "samples.png"))
+    say(
+        "sample",
+        str(perceptron),
+        "--model",
+        "nets:perceptron",
+        "-o",
+        str(perceptron / "samples.png"),
+    )
     listed = say("runs")
-    assert re.search(r"mine@\w{8}, perceptron, arms-s n=4, R=2, latents 8, learning_rate 0.001, seed 0", listed)
+    assert re.search(
+        r"mine@\w{8}, perceptron, arms n=4, R=2, latents 8, learning_rate 0.001, seed 0", listed
+    )
     assert listed.count("finished: 250 steps; test bound K=1 -") == 2
     said = say("report", "runs", "-o", "report.html", "--no-files")
     assert "2 runs" in said
@@ -109,7 +132,9 @@ def test_by_command(say: Callable[..., str]) -> None:
 def test_a_cosine_begins_anew_and_says_so(say: Callable[..., str]) -> None:
     cosine = [*TRAIN, "--schedule", "cosine", "--evaluate", "5"]
     say(*cosine, "--steps", "50")
-    assert "ends at step 50 of its cosine schedule: 100 steps begin anew" in say(*cosine, "--steps", "100")
+    assert "ends at step 50 of its cosine schedule: 100 steps begin anew" in say(
+        *cosine, "--steps", "100"
+    )
     assert len(list(Path("runs").iterdir())) == 2
 
 
@@ -126,7 +151,14 @@ def test_by_python(say: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> 
 
     whole = train(config(150), "runs/whole", dataset="mine.npz", model=nets.conv)
     with pytest.raises(InterruptedError):
-        train(config(100), "runs/conv", dataset="mine.npz", model=nets.conv, on_record=stop, checkpoint_seconds=0)
+        train(
+            config(100),
+            "runs/conv",
+            dataset="mine.npz",
+            model=nets.conv,
+            on_record=stop,
+            checkpoint_seconds=0,
+        )
     run = train(config(100), "runs/conv", dataset="mine.npz", model=nets.conv)
     run = train(config(150), "runs/conv", dataset="mine.npz", model=nets.conv, notify=print)
     assert run.result() == whole.result()
@@ -137,8 +169,8 @@ def test_by_python(say: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> 
     assert result is not None
     assert evaluate(model, dataset, "test", [1], seed=0)[1] == result["bounds"]["test"]["1"]
     x = torch.ones(2, 3, 64)
-    table = gradient_variances(model, x, ["loorf", "arms-s"], 4, torch.Generator(), repeats=5)
-    assert "<td>arms-s</td>" in table._repr_html_()
+    table = gradient_variances(model, x, ["loorf", "arms"], 4, torch.Generator(), repeats=5)
+    assert "<td>arms</td>" in table._repr_html_()
     write_samples("runs/conv/samples.png", model, dataset, 3, torch.Generator())
     train(config(150), "runs/perceptron", dataset="mine.npz", model=nets.perceptron)
     found = build_report(["runs/conv", "runs/perceptron"], "report.html")

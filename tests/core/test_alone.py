@@ -1,4 +1,4 @@
-"""The library alone: in an environment that holds torch, numpy and what those two need, and nothing else."""
+"""The library alone, in an environment with torch, numpy and what those two need."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ GUIDE = ROOT / "docs" / "extending.md"
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a fresh environment, into which only the files of those distributions are linked."""
+    """The interpreter of a fresh environment that links only the files of those distributions."""
     home = tmp_path_factory.mktemp("alone")
     site = make_bare_environment(home)
     (site / "arms.pth").write_text(str(ROOT / "src"))
@@ -22,7 +22,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(python: Path, code: str) -> str:
-    done = subprocess.run([str(python), "-I", "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [str(python), "-I", "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -40,30 +42,31 @@ logits = torch.zeros(5, 3, requires_grad=True)
 f = lambda b: (b * torch.arange(3.0)).sum(-1).square()
 for name in arms.estimators.ALL_ESTIMATORS:
     chosen = arms.as_estimator(name, 4)
-    if chosen.target.direct:
-        log_weight = lambda b: f(b) - arms.Bernoulli(logits).log_prob(b)
-        arms.multi_sample_bound(log_weight, logits, chosen).sum().backward()
-    else:
-        arms.expectation(f, logits, chosen).sum().backward()
-drawn = arms.draw(logits, "arms-s", 4)
+    of_target = arms.importance_bound if chosen.target.subtracts_log_q else arms.expectation
+    of_target(f, logits, chosen).sum().backward()
+drawn = arms.draw(logits, "arms", 4)
 arms.attach(drawn, drawn.samples.numpy().sum(-1)).sum().backward()
 print(arms.variance(f, logits, repeats=3))
 assert not any(name.startswith("arms.bench") for name in sys.modules)
 """
-    assert "arms-s" in run(python, code)
+    assert "arms" in run(python, code)
 
 
-def test_the_guides_estimator_needs_nothing_else(python: Path) -> None:
-    """The skeleton of the guide, as written: it runs, learns, and passes the check."""
-    (skeleton,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
-    code = f"""{skeleton}
-import sys, arms
+@pytest.mark.parametrize("name", ["SplitBaseline", "Scaled"])
+def test_a_users_estimator_needs_nothing_else(python: Path, name: str) -> None:
+    """The file of the guide, and an estimator with a parameter, run, learn and pass the check."""
+    written = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)[0]
+    learnable = (Path(__file__).parents[1] / "learnable.py").read_text()
+    code = f"""{written if name == "SplitBaseline" else learnable}
+import sys, torch, arms
 torch.set_num_threads(1)
-report = arms.checks.check_estimator(Scaled, draws=5000, num_samples=[2, 8])
+report = arms.checks.estimator_findings({name}, draws=5000, num_samples=[2, 8])
 assert report.passed, str(report)
-estimator = Scaled(4)
-arms.variance_loss(estimator(lambda b: b.sum(-1) + 1, torch.zeros(50, 3))).backward()
-assert estimator.factor.grad != 0
+estimator = {name}(4)
+loss = arms.variance_loss(estimator(lambda b: b.sum(-1) + 1, torch.zeros(50, 3)))
+for parameter in estimator.parameters():
+    loss.backward()
+    assert parameter.grad != 0
 assert not any(name.startswith("arms.bench") for name in sys.modules)
 print(report.verdict)
 """

@@ -1,44 +1,68 @@
-"""Latents: laws, scores, states, and what a user may hand in for one."""
+"""Latents: distributions, scores, states, and what users may pass for one."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
+from instances import JOINT_LATENTS
+from ranks import Ranks
 from torch import Tensor
 from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import Categorical, Distribution, OneHotCategorical
 from torch.distributions import Independent as IndependentDistribution
 
 import arms
-from arms import Bernoulli, Latent, OneHot, as_latent
+from arms import Bits, Indices, Latent, OneHot, as_latent
 from arms.checks import score_limit
+from arms.estimate import takes
 from arms.estimators import ALL_ESTIMATORS
+from arms.latents import Enumerable, HasMean
 
-LATENTS: list[Latent] = [
-    Bernoulli(torch.tensor([0.7, -1.3, 3.0], dtype=torch.float64)),
+LATENTS: list[Enumerable] = [
+    Bits(torch.tensor([0.7, -1.3, 3.0], dtype=torch.float64)),
     OneHot(torch.tensor([[0.0, 0.5, -0.5], [4.0, -1.0, 0.0]], dtype=torch.float64)),
+    *(latent for latent in JOINT_LATENTS if isinstance(latent, Enumerable)),
+    Ranks(torch.tensor([0.7, -1.3, 3.0], dtype=torch.float64)),
 ]
 
 
 @pytest.mark.parametrize("latent", LATENTS, ids=lambda one: type(one).__name__)
-def test_states_are_all_there_is(latent: Latent) -> None:
+def test_states_are_all_there_is(latent: Enumerable) -> None:
     states = latent.states()
     probs = latent.log_prob(states).exp()
     assert len(states) == latent.count_states() == len({str(state) for state in states.tolist()})
     assert abs(probs.sum() - 1) < 1e-14
-    torch.testing.assert_close((latent.with_event_axes(probs) * states).sum(0), latent.mean(), rtol=0, atol=1e-14)
+    if latent.has(HasMean):
+        assert isinstance(latent, HasMean)
+        mean = (latent.with_event_axes(probs) * states).sum(0)
+        torch.testing.assert_close(mean, latent.mean(), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("latent", LATENTS, ids=lambda one: type(one).__name__)
-def test_score_is_the_gradient_of_log_prob(latent: Latent) -> None:
-    for state in latent.states():
-        own = type(latent)(latent.logits.clone().requires_grad_())
+def test_score_is_the_gradient_of_log_prob(latent: Enumerable) -> None:
+    states = latent.states()
+    for state in states[latent.log_prob(states) > -torch.inf]:
+        own = latent.with_logits(latent.logits.clone().requires_grad_())
         (grad,) = torch.autograd.grad(own.log_prob(state.unsqueeze(0)).sum(), own.logits)
-        torch.testing.assert_close(latent.score(state.unsqueeze(0)).squeeze(0), grad, rtol=0, atol=1e-14)
+        score = latent.score(state.unsqueeze(0)).squeeze(0)
+        torch.testing.assert_close(score, grad, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("latent", LATENTS, ids=lambda one: type(one).__name__)
-def test_samples_have_the_law_of_the_states(latent: Latent) -> None:
+def test_covariance_is_that_of_the_states(latent: Enumerable) -> None:
+    if not latent.has(HasMean):
+        return
+    assert isinstance(latent, HasMean)
+    states = latent.states()
+    vector = torch.linspace(-1, 2, latent.logits.numel()).to(latent.logits).view_as(latent.logits)
+    off = states - latent.mean()
+    weights = latent.log_prob(states).exp() * latent.sum_event(off * vector)
+    expected = (latent.with_event_axes(weights) * off).sum(0)
+    torch.testing.assert_close(latent.covariance_matvec(vector), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("latent", LATENTS, ids=lambda one: type(one).__name__)
+def test_samples_have_the_distribution_of_the_states(latent: Enumerable) -> None:
     draws = 50_000
     samples = latent.sample(draws, torch.Generator().manual_seed(0))
     assert samples.shape == (draws, *latent.logits.shape)
@@ -74,23 +98,27 @@ LOGITS = torch.linspace(-1, 1, 6).view(2, 3)
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
-        (lambda x: x, Bernoulli),
-        (Bernoulli, Bernoulli),
+        (lambda x: x, Bits),
+        (Bits, Bits),
         (OneHot, OneHot),
-        (lambda x: TorchBernoulli(logits=x), Bernoulli),
-        (lambda x: IndependentDistribution(TorchBernoulli(logits=x), 1), Bernoulli),
+        (lambda x: TorchBernoulli(logits=x), Bits),
+        (lambda x: IndependentDistribution(TorchBernoulli(logits=x), 1), Bits),
         (lambda x: OneHotCategorical(logits=x), OneHot),
         (lambda x: IndependentDistribution(OneHotCategorical(logits=x), 1), OneHot),
         (lambda x: OneHotCategorical(probs=x.softmax(-1)), OneHot),
+        (Indices, Indices),
+        (lambda x: Categorical(logits=x), Indices),
     ],
 )
-def test_what_a_user_may_hand_in(given: Callable[[Tensor], Tensor | Latent | Distribution], kind: type[Latent]) -> None:
+def test_what_users_may_pass(
+    given: Callable[[Tensor], Tensor | Latent | Distribution], kind: type[HasMean]
+) -> None:
     latent = as_latent(given(LOGITS))
     assert type(latent) is kind
     torch.testing.assert_close(latent.mean(), kind(LOGITS).mean())
-    logits = LOGITS.clone().requires_grad_()
+    logits, batch = LOGITS.clone().requires_grad_(), 2 - kind.event_dims
     arms.expectation(
-        lambda b: b.sum(tuple(range(-kind.event_dims, 0))) ** 2, given(logits), "loorf", 4
+        lambda b: b.double().flatten(1 + batch).sum(-1) ** 2, given(logits), "loorf", 4
     ).sum().backward()
     assert logits.grad is not None
 
@@ -114,10 +142,13 @@ def test_what_is_no_latent(given: Callable[[], Latent | Distribution], words: st
 
 @pytest.mark.parametrize("name", ALL_ESTIMATORS)
 def test_categories_are_taken_or_refused(name: str) -> None:
-    estimator = arms.as_estimator(name, 4)
-    if issubclass(OneHot, estimator.latents):
-        assert estimator(lambda b: b.sum((-1, -2)), OneHot(LOGITS)).grad.shape == LOGITS.shape
+    estimator, latent = arms.as_estimator(name, 4), OneHot(LOGITS)
+    if takes(estimator, latent):
+        assert estimator(lambda b: b.sum((-1, -2)), latent).grad.shape == LOGITS.shape
         return
-    for refused in (estimator, arms.ExtraSample(estimator) if estimator.target.size == 1 else estimator):
-        with pytest.raises(ValueError, match=r"takes Bernoulli latents, got OneHot: use an estimator that takes both"):
-            refused(lambda b: b.sum((-1, -2)), OneHot(LOGITS))
+    wrapped = [arms.ExtraSample(estimator)] if estimator.target.size == 1 else []
+    for refused in (estimator, *wrapped):
+        with pytest.raises(
+            ValueError, match=r"OneHot (does not have|latents): use an estimator that takes any"
+        ):
+            refused(lambda b: b.sum((-1, -2)), latent)

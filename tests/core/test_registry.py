@@ -1,33 +1,33 @@
-"""One file and one line make an estimator known; nothing public goes without words; budgets are what they say."""
+"""One file and one entry make an estimator known; every public name is documented; budgets hold."""
 
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 
 import pytest
 import torch
-from instances import INSTANCES, Instance, couplings, parts
+from instances import INSTANCES, JOINT_LATENTS, Instance, parts
 from torch import Tensor
 
 import arms
 import arms.checks
 import arms.estimators
-from arms.estimators import ALL_ESTIMATORS
+from arms.checks.bias import takes_kind
+from arms.designs import COUPLINGS, Coupling, Design
+from arms.estimators import ALIASES, ALL_ESTIMATORS, ENTRIES, resolve
+from arms.estimators.registry import PAPER_FORMS
 from arms.targets import Target
 
-NO_ALGORITHM = {
-    "attachment",
-    "base",
-    "biased",
-    "chained",
-    "controls",
-    "coupled",
-    "multi_sample",
-    "pipeline",
-    "wrappers",
-}
-FILES = [module.name for module in pkgutil.iter_modules(arms.estimators.__path__) if module.name not in NO_ALGORITHM]
+NO_ALGORITHM = {"biased.path", "bound.slots"}
+FILES = [
+    f"{folder}.{module.name}"
+    for folder in ("score", "derivative", "bound", "biased")
+    for module in pkgutil.iter_modules([f"{arms.estimators.__path__[0]}/{folder}"])
+    if f"{folder}.{module.name}" not in NO_ALGORITHM
+]
+WRAPPERS = {arms.ExtraSample, arms.Stacked, arms.OnBound, arms.WithTaylor}
 
 
 def test_every_file_contributes_an_entry() -> None:
@@ -37,9 +37,12 @@ def test_every_file_contributes_an_entry() -> None:
 
 def test_the_label_decides_in_which_mapping_an_entry_stands() -> None:
     assert not set(arms.ESTIMATORS) & set(arms.BIASED_ESTIMATORS)
+    assert set(ENTRIES) == set(ALL_ESTIMATORS)
     assert all(factory(4).unbiased for factory in arms.ESTIMATORS.values())
     assert not any(factory(4).unbiased for factory in arms.BIASED_ESTIMATORS.values())
-    assert all(arms.as_estimator(name, 4) == factory(4) for name, factory in arms.BIASED_ESTIMATORS.items())
+    assert all(
+        arms.as_estimator(name, 4) == factory(4) for name, factory in arms.BIASED_ESTIMATORS.items()
+    )
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -49,64 +52,118 @@ def test_every_file_states_its_formula_its_reason_and_its_reference(file: str) -
     made = [
         kind
         for kind in vars(module).values()
-        if inspect.isclass(kind) and issubclass(kind, arms.Estimator) and kind.__module__ == module.__name__
+        if inspect.isclass(kind)
+        and issubclass(kind, arms.Estimator)
+        and kind.__module__ == module.__name__
     ]
     assert made
     assert words.count("$$") >= 2, "the module docstring must hold the formula"
     assert "Reference:" in words
     for kind in made:
-        assert ("nbiased because" if kind.unbiased else "Biased because") in words
+        reason = "nbiased because" if kind.unbiased is not False else "Biased because"
+        assert reason in " ".join(words.split())
         assert ">>>" in (kind.__doc__ or "")
 
 
-@pytest.mark.parametrize("name", ALL_ESTIMATORS)
-def test_every_entry_has_a_line_for_tables(name: str) -> None:
-    estimator = ALL_ESTIMATORS[name](4)
-    assert estimator.formula
-    assert estimator.reference
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_entry_has_a_reference_and_a_tier(name: str) -> None:
+    entry = ENTRIES[name]
+    assert entry.reference
+    assert entry.tier in ("recommended", "published", "experimental")
 
 
-# --- The list of instances is complete --------------------------------------------------------------------------------
+def test_few_entries_are_recommended() -> None:
+    assert sum(entry.tier == "recommended" for entry in ENTRIES.values()) <= 12
 
 
-def kinds_of(name: str) -> set[type[arms.Latent]]:
-    return {kind for kind in (arms.Bernoulli, arms.OneHot) if issubclass(kind, arms.as_estimator(name, 4).latents)}
+def test_every_earlier_name_still_makes_an_estimator() -> None:
+    names = [*ENTRIES, *ALIASES, *PAPER_FORMS]
+    assert len(names) == len(set(names))
+    for alias, name in ALIASES.items():
+        assert resolve(alias) == (name, {})
+        # Learnable parameters are compared by identity, so estimators are compared by their words.
+        assert repr(arms.as_estimator(alias, 4)) == repr(arms.as_estimator(name, 4))
+    for alias, name in PAPER_FORMS.items():
+        assert arms.as_estimator(alias, 4) == arms.as_estimator(name, 4, folded=False)
+    earlier = """arms-s arms-d arms-n arms-strat arts disarm-tree disarm-sb unord repaired rloo
+    arms-s-taylor arms-ms-s arms-ms-d arms-ms-n midpoint-ms-tried concrete disarm-ms-paper
+    loorf-ms-paper arms-ms-d-paper arms-ms-n-paper arms-ms-s-paper"""
+    assert set(earlier.split()) == {*ALIASES, *PAPER_FORMS}
+
+
+# --- The list of instances is complete ------------------------------------------------------------
+
+
+def couplings(design: Design) -> Iterator[Coupling]:
+    """Yield the couplings in a design and in those it is made of."""
+    for field in fields(design):
+        value = getattr(design, field.name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, Coupling):
+                yield one
+            elif isinstance(one, Design):
+                yield from couplings(one)
 
 
 def signature(estimator: arms.Estimator) -> tuple[object, ...]:
-    return (type(estimator), *(type(coupling) for coupling in couplings(estimator)))
+    """What tells entries apart: the rule, the rules inside, the designs and the couplings."""
+    every = (estimator, *parts(estimator))
+    designs = [type(one.design) for one in every]
+    return (*map(type, every), *designs, *map(type, couplings(estimator.design)))
 
 
 @pytest.mark.parametrize("name", ALL_ESTIMATORS)
 def test_generic_tests_run_on_every_entry_and_every_latent_it_takes(name: str) -> None:
-    wanted = signature(arms.as_estimator(name, 4))
-    tried = {one.kind for one in INSTANCES if signature(one.estimator) == wanted}
-    assert tried == kinds_of(name)
+    estimator = arms.as_estimator(name, 4)
+    tried = {one.kind for one in INSTANCES if signature(one.estimator) == signature(estimator)}
+    assert tried == {kind for kind in (arms.Bits, arms.OneHot) if takes_kind(estimator, kind)}
 
 
 def test_generic_tests_run_on_every_coupling_latent_target_and_wrapper() -> None:
-    every = {type(coupling) for one in INSTANCES for coupling in couplings(one.estimator)}
-    assert every == {type(factory()) for factory in arms.COUPLINGS.values()}
-    assert {one.kind for one in INSTANCES} == subclasses(arms.Latent)
+    every = {type(coupling) for one in INSTANCES for coupling in couplings(one.estimator.design)}
+    assert every == {type(factory()) for factory in COUPLINGS.values()}
+    # Indices are one-hot samples that only the objective receives in another form.
+    tried = {arms.Indices, *(one.kind for one in INSTANCES), *map(type, JOINT_LATENTS)}
+    assert tried == {kind for kind in subclasses(arms.Latent) if not inspect.isabstract(kind)}
     assert {type(one.estimator.target) for one in INSTANCES} == subclasses(Target)
-    assert {arms.ExtraSample, arms.Stacked} <= {type(one.estimator) for one in INSTANCES}
-    assert all(issubclass(one.kind, one.estimator.latents) for one in INSTANCES)
+    assert {type(one.estimator) for one in INSTANCES} >= WRAPPERS
+    assert all(takes_kind(one.estimator, one.kind) for one in INSTANCES)
+
+
+def test_generic_tests_run_on_every_design() -> None:
+    """A design that is only a part of another is tried as that part."""
+
+    def inside(design: Design) -> Iterator[type]:
+        yield type(design)
+        for field in fields(design):
+            value = getattr(design, field.name)
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Design):
+                    yield from inside(one)
+
+    tried = {kind for one in INSTANCES for kind in inside(one.estimator.design)}
+    assert tried == {kind for kind in subclasses(Design) if not inspect.isabstract(kind)}
 
 
 def subclasses(contract: type) -> set[type]:
     kinds: list[type] = type.__subclasses__(contract)
-    return {kind for kind in kinds if kind.__module__.startswith("arms.")}
+    found = set(kinds).union(*map(subclasses, kinds))
+    return {kind for kind in found if kind.__module__.startswith("arms.")}
 
 
 def test_every_public_estimator_has_an_entry_or_is_a_wrapper() -> None:
-    public: set[type] = {thing for name in arms.__all__ if inspect.isclass(thing := getattr(arms, name))}
-    estimators = {kind for kind in public if issubclass(kind, arms.Estimator) and not inspect.isabstract(kind)}
+    public: set[type] = {
+        thing for name in arms.__all__ if inspect.isclass(thing := getattr(arms, name))
+    }
+    estimators = {
+        kind for kind in public if issubclass(kind, arms.Estimator) and not inspect.isabstract(kind)
+    }
     made = {type(factory(4)) for factory in ALL_ESTIMATORS.values()}
-    assert estimators == made | {arms.ExtraSample, arms.Stacked}
-    assert {type(part) for one in INSTANCES for part in parts(one.estimator)} == made
+    assert estimators == made | WRAPPERS
+    assert {type(part) for one in INSTANCES for part in parts(one.estimator)} == made - WRAPPERS
 
 
-# --- Budgets ----------------------------------------------------------------------------------------------------------
+# --- Budgets --------------------------------------------------------------------------------------
 
 
 class Counted(torch.autograd.Function):
@@ -132,39 +189,48 @@ def test_budget_counts_evaluations_and_derivatives(instance: Instance) -> None:
         counted = Counted.apply(  # type: ignore[no-untyped-call]
             b, lambda grad: asked.append(int((grad != 0).flatten(1).any(1).sum()))
         )
-        values: Tensor = (counted * torch.arange(1.0, 4)).sum((-1, -2) if instance.kind is arms.OneHot else -1)
+        values: Tensor = (counted * torch.arange(1.0, 4)).sum(
+            (-1, -2) if instance.kind is arms.OneHot else -1
+        )
         return values
 
     estimator = instance.fitted(3)
-    logits = torch.zeros(3, *((3,) if instance.kind is arms.Bernoulli else (2, 3)))
-    estimator(objective, instance.kind(logits), validate=False)  # whoever validates differentiates once more
-    states = 2**3 if instance.kind is arms.Bernoulli else 3**2
+    logits = torch.zeros(3, *((3,) if instance.kind is arms.Bits else (2, 3)))
+    # Validation would differentiate once more.
+    estimator(objective, instance.kind(logits), validate=False)
+    states = 2**3 if instance.kind is arms.Bits else 3**2
     extra = int(isinstance(estimator, arms.ExtraSample))
-    assert seen == [states + extra if estimator.evaluations is None else estimator.evaluations]
-    assert sum(asked) == estimator.derivatives
+    needs = estimator.design.needs
+    assert seen == [states + extra if needs.evaluations is None else needs.evaluations]
+    assert sum(asked) == needs.derivatives
     assert len(asked) <= 1
 
 
 @pytest.mark.parametrize("name", ALL_ESTIMATORS)
 def test_evaluations_of_the_registry(name: str) -> None:
     estimator = arms.as_estimator(name, 8)
-    counts = (estimator.evaluations, estimator.derivatives, estimator.slopes)
     special = {
-        "exact": (None, 0, "none"),
-        "rebar": (12, 8, "twice"),
-        "relax": (12, 8, "twice"),
-        "midpoint": (10, 10, "all"),
-        "midpoint-single": (12, 4, "extra"),
-        "arms-s-taylor": (9, 1, "extra"),
-        "midpoint-ms": (12, 4, "extra"),
-        "midpoint-ms-tried": (10, 2, "extra"),
+        "exact": (None, 0, False),
+        "rebar": (12, 8, True),
+        "relax": (12, 8, True),
+        "midpoint": (10, 10, False),
+        "midpoint-single": (12, 4, False),
+        "arms-taylor": (9, 1, False),
+        "midpoint-ms": (12, 4, False),
+        "midpoint-ms-shared": (10, 2, False),
     }
-    usual = (8, 8, "all") if name in {*arms.BIASED_ESTIMATORS, "double-cv", "rodeo", "repaired"} else (8, 0, "none")
-    assert counts == special.get(name, usual)
-    assert estimator.target.direct == (name == "vimco" or "-ms" in name)
+    usual = (
+        (8, 8, False)
+        if name in {*arms.BIASED_ESTIMATORS, "double-cv", "rodeo", "cross-paired"}
+        else (8, 0, False)
+    )
+    needs = estimator.design.needs
+    found = (needs.evaluations, needs.derivatives, needs.second_order)
+    assert found == special.get(name, usual)
+    assert estimator.target.subtracts_log_q == (name == "vimco" or "-ms" in name)
 
 
-# --- Words ------------------------------------------------------------------------------------------------------------
+# --- Words ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("module", [arms, arms.checks])

@@ -1,35 +1,52 @@
-"""The committed float64 vectors: what they say is what the code gives, from the file's own numbers alone."""
+"""The committed float64 vectors: the code gives their results from the files' numbers alone."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from vectors.make import FOLDER, Case, instances
+from vectors.make import FOLDER, SETTINGS, Case, build, latent_of
 
-import arms
-from arms import COUPLINGS, Bernoulli, BinaryCoupling, Draw, Latent, OneHot, Relaxation
-from arms.couplings import CorrelatedPair
+from arms import Estimator, Latent
+from arms.designs import (
+    COUPLINGS,
+    AfterSamples,
+    AntitheticNoise,
+    BitCoupling,
+    CorrelatedPair,
+    Design,
+    Draw,
+    Perturbed,
+    RelaxedPairs,
+    RowDesign,
+    WithMean,
+)
+from arms.designs.relaxed import latent_points
 from arms.estimators import ALL_ESTIMATORS
-from arms.estimators.rebar import latent_points
-
-KINDS: dict[str, type[Latent]] = {"Bernoulli": Bernoulli, "OneHot": OneHot}
-BY_CLASS = {type(factory()).__name__: factory() for factory in COUPLINGS.values()}
+from arms.latents import Enumerable
 
 
-def cases(*groups: str) -> list[Case]:
-    return [case for group in groups for case in json.loads((FOLDER / f"{group}.json").read_text())]
+def read(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-ESTIMATORS = cases("expectation", "bound", "relaxed", "biased")
+ESTIMATORS = [
+    pytest.param(
+        name, case, id=f"{name}, {case['num_samples']}, {case['options']}, {case['latent']}"
+    )
+    for group in SETTINGS
+    for name, cases in read(group).items()
+    for case in cases
+]
 
 
 def tensor(numbers: Any) -> Tensor:
-    def read(value: Any) -> Any:
-        return [read(one) for one in value] if isinstance(value, list) else float(value)
+    def value_of(one: Any) -> Any:
+        return [value_of(entry) for entry in one] if isinstance(one, list) else float(one)
 
-    return torch.tensor(read(numbers), dtype=torch.float64)
+    return torch.tensor(value_of(numbers), dtype=torch.float64)
 
 
 def close(found: Tensor, numbers: Any) -> None:
@@ -37,76 +54,107 @@ def close(found: Tensor, numbers: Any) -> None:
 
 
 class Recorded(nn.Module):
-    """The function whose values and slopes at certain points are those of the file."""
+    """The function whose values and derivatives at certain points are those of the file."""
 
-    def __init__(self, at: Tensor, values: Tensor, slopes: Tensor) -> None:
+    def __init__(self, at: Tensor, values: Tensor, derivatives: Tensor) -> None:
         super().__init__()
-        self.at, self.values, self.slopes = at, values, slopes
+        self.at, self.values, self.derivatives = at, values, derivatives
 
     def forward(self, z: Tensor) -> Tensor:
-        return self.values + (self.slopes * (z - self.at)).sum(-1)
+        return self.values + (self.derivatives * (z - self.at)).sum(-1)
 
 
 class Replayed(nn.Module):
-    """What the file says, one call after the other."""
+    """The outputs in the file, one call after the other."""
 
-    def __init__(self, found: Tensor) -> None:
+    def __init__(self, outputs: Tensor) -> None:
         super().__init__()
-        self.rest = iter(found)
+        self.rest = iter(outputs)
 
     def forward(self, change: Tensor, value: Tensor) -> Tensor:
-        said: Tensor = next(self.rest)
-        return said
+        output: Tensor = next(self.rest)
+        return output
 
 
-def estimator_of(case: Case) -> arms.Estimator:
-    settings = dict(case["settings"])
-    if "coupling" in settings:
-        settings["coupling"] = BY_CLASS[settings["coupling"]]
-    if settings.get("relaxation"):
-        settings["relaxation"] = Relaxation(**settings["relaxation"]).double()
-    if case["control"] and "found" in case["control"]:
-        settings["control"] = Replayed(tensor(case["control"]["found"]))
-    elif case["control"]:
-        recorded = (tensor(case["control"][key]) for key in ("values", "slopes"))
-        settings["control"] = Recorded(tensor(case["memory"][0]), *recorded)
-    estimator = getattr(arms, case["estimator"])(**settings)
-    assert isinstance(estimator, arms.Estimator)
-    return estimator
+def estimator_of(name: str, case: Case) -> Estimator:
+    control = case["control"]
+    if control is None:
+        return build(name, case)
+    if "outputs" in control:
+        return build(name, case, control=Replayed(tensor(control["outputs"])))
+    recorded = (tensor(control[key]) for key in ("values", "derivatives"))
+    return build(name, case, control=Recorded(tensor(case["noise"][0]), *recorded))
 
 
-@pytest.mark.parametrize("case", ESTIMATORS, ids=lambda case: case["name"])
-def test_estimator(case: Case) -> None:
-    estimator = estimator_of(case)
-    memory = tuple(map(tensor, case["memory"]))
-    draw = Draw(estimator, KINDS[case["latent"]](tensor(case["logits"])), tensor(case["points"]), case["extra"], memory)
-    values, slopes = tensor(case["values"]), None if case["slopes"] is None else tensor(case["slopes"])
-    close(estimator.combine(draw, values, slopes).detach(), case["gradient"])
-    close(estimator.value(draw, values), case["value"])
+def draw_of(design: Design, latent: Latent, points: Tensor, noise: Any) -> Draw:
+    """Return the draw with these points; nothing else is random."""
+    match design:
+        case WithMean():
+            inner = draw_of(design.inner, latent, points[:-1], noise)
+            return replace(inner, points=points, extra=1, memory=inner)
+        case AfterSamples():
+            inner = draw_of(design.inner, latent, points[design.first :], noise)
+            return Draw(latent, points, inner.extra, memory=inner)
+        case AntitheticNoise():
+            return design.assemble(latent, tensor(noise))
+        case Perturbed():
+            return Draw(latent, points, memory=tensor(noise))
+        case RelaxedPairs():
+            extra = len(points) - design.num_samples
+            return Draw(latent, points, extra, memory=tuple(map(tensor, noise)))
+        case _:
+            assert isinstance(design, RowDesign)
+            assert noise is None
+            lists_all = design.needs.evaluations is None
+            return design.assemble(latent, points if lists_all else points[: design.num_samples])
 
 
-@pytest.mark.parametrize("case", cases("couplings"), ids=lambda case: f"{case['coupling']}, {case['n']}")
+@pytest.mark.parametrize(("name", "case"), ESTIMATORS)
+def test_estimator(name: str, case: Case) -> None:
+    estimator, points = estimator_of(name, case), tensor(case["points"])
+    latent = latent_of(case["latent"], tensor(case["logits"]))
+    draw = draw_of(estimator.design, latent, points, case["noise"])
+    assert torch.equal(draw.points, points)
+    values = tensor(case["values"])
+    derivatives = None if case["derivatives"] is None else tensor(case["derivatives"])
+    close(estimator.combine(draw, values, derivatives).detach(), case["gradient"])
+    of_samples = values[: len(values) - draw.extra]
+    close(estimator.target.value(of_samples, draw.weights), case["value"])
+
+
+@pytest.mark.parametrize(
+    "case", read("couplings"), ids=lambda case: f"{case['coupling']}, {case['n']}"
+)
 def test_coupling(case: Case) -> None:
-    paired = case["coupling"] == "pair"
-    coupling: BinaryCoupling = CorrelatedPair(case["correlation"]) if paired else COUPLINGS[case["coupling"]]()
+    coupling = (
+        CorrelatedPair(case["correlation"])
+        if case["coupling"] == "pair"
+        else COUPLINGS[case["coupling"]]()
+    )
+    assert isinstance(coupling, BitCoupling)
     logits = tensor(case["logits"])
     close(coupling.debias(logits, case["n"]), case["debias"])
-    law = coupling.count_law(logits, case["n"])
-    assert (law is None) == (case["count_law"] is None)
-    if law is not None:
-        close(law, case["count_law"])
+    counts = coupling.count_distribution(logits, case["n"])
+    assert (counts is None) == (case["count_distribution"] is None)
+    if counts is not None:
+        close(counts, case["count_distribution"])
 
 
-@pytest.mark.parametrize("case", cases("latents"), ids=lambda case: f"{case['latent']}, {case['logits']}")
+@pytest.mark.parametrize(
+    "case", read("latents"), ids=lambda case: f"{case['latent']}, {case['logits']}"
+)
 def test_latent(case: Case) -> None:
-    latent, samples = KINDS[case["latent"]](tensor(case["logits"])), tensor(case["samples"])
+    latent, samples = latent_of(case["latent"], tensor(case["logits"])), tensor(case["samples"])
+    assert isinstance(latent, Enumerable)
     assert torch.equal(latent.states(), samples)
     close(latent.mean(), case["mean"])
     close(latent.score(samples), case["score"])
     close(latent.log_prob(samples), case["log_prob"])
 
 
-@pytest.mark.parametrize("case", cases("paths"), ids=lambda case: f"{case['logits']}, {case['samples'][0]}")
+@pytest.mark.parametrize(
+    "case", read("paths"), ids=lambda case: f"{case['logits']}, {case['samples'][0]}"
+)
 def test_path(case: Case) -> None:
     points, path = latent_points(*(tensor(case[key]) for key in ("logits", "samples", "noise")))
     close(points, case["points"])
@@ -114,10 +162,11 @@ def test_path(case: Case) -> None:
 
 
 def test_vectors_cover_every_estimator_and_coupling() -> None:
-    assert [case["name"] for case in ESTIMATORS] != []
-    assert {case["name"] for case in ESTIMATORS} == {str(instance) for instance in instances()}
-    made = {type(factory(4)).__name__ for factory in ALL_ESTIMATORS.values()}
-    assert {case["estimator"] for case in ESTIMATORS} == made
-    assert {case["coupling"] for case in cases("couplings")} == {*COUPLINGS, "pair"}
-    assert {case["latent"] for case in ESTIMATORS} == set(KINDS)
-    assert sum(file.stat().st_size for file in FOLDER.glob("*.json")) < 300_000
+    assert {name for own in SETTINGS.values() for name in own} == set(ALL_ESTIMATORS)
+    for group, settings in SETTINGS.items():
+        for name, cases in read(group).items():
+            found = [{key: case[key] for key in ("num_samples", "options")} for case in cases]
+            assert all(setting in found for setting in settings[name])
+            assert all(one in settings[name] for one in found)
+    assert {case["coupling"] for case in read("couplings")} == {*COUPLINGS, "pair"}
+    assert sum(file.stat().st_size for file in FOLDER.glob("*.json")) < 265_000

@@ -44,7 +44,9 @@ class Tags(HTMLParser):
 
 def test_broken_runs_are_listed_and_skipped(tmp_path: Path) -> None:
     make_run(tmp_path / "fine", TrainConfig(replicas=2))
-    make_run(tmp_path / "unfinished", TrainConfig(seed=1, replicas=2, steps=50), records=3, finish=False)
+    make_run(
+        tmp_path / "unfinished", TrainConfig(seed=1, replicas=2, steps=50), records=3, finish=False
+    )
     make_run(tmp_path / "half-line", TrainConfig(seed=2, replicas=2))
     with (tmp_path / "half-line" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 6, "train_elbo": [1.0')
@@ -60,7 +62,16 @@ def test_broken_runs_are_listed_and_skipped(tmp_path: Path) -> None:
     found = build_report([tmp_path, tmp_path / "missing"], tmp_path / "out" / "report.html")
     said = {Path(problem.where).name: problem.what for problem in found.problems}
     assert said.keys() == {
-        *("unfinished", "half-line", "bad-result", "wrong-count", "bad-config", "no-config", "odd-config", "missing")
+        *(
+            "unfinished",
+            "half-line",
+            "bad-result",
+            "wrong-count",
+            "bad-config",
+            "no-config",
+            "odd-config",
+            "missing",
+        )
     }
     assert "3 of 50 steps" in said["unfinished"]
     assert "1 of 6 lines" in said["half-line"]
@@ -124,7 +135,7 @@ def test_embedded_json_cannot_end_its_script() -> None:
 
 
 def test_names_of_curves_are_escaped_for_plotly_too() -> None:
-    curve = Curve(f"arms-s ({EVIL})", "arms-s", 2, [1, 2], [-2.0, -1.0], [0.1, 0.1])
+    curve = Curve(f"arms ({EVIL})", "arms", 2, [1, 2], [-2.0, -1.0], [0.1, 0.1])
     text = json.dumps(figure_data(Plot(TRAIN_ELBO, [curve])))
     assert "<" not in text
     assert "&lt;script&gt;" in text
@@ -144,14 +155,19 @@ def test_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     pictures = [attributes["src"] for tag, attributes in parsed.tags if tag == "img"]
     assert len(pictures) == 1
     assert str(pictures[0]).startswith("data:image/png;base64,")
-    assert [problem.what for problem in found.problems] == ["samples.png is not a PNG file; omitted"]
+    assert [problem.what for problem in found.problems] == [
+        "samples.png is not a PNG file; omitted"
+    ]
     text = " ".join(parsed.shown)
     assert "2 runs · 3 replicas · data: digits" in text
     assert "a note on the data" in text
 
 
 def test_files_beside_the_page_are_linked_and_there(tmp_path: Path) -> None:
-    make_run(tmp_path / "runs" / "a", TrainConfig("dynamic-mnist", replicas=2, estimator="arms-d"))
+    make_run(
+        tmp_path / "runs" / "a",
+        TrainConfig("dynamic-mnist", replicas=2, estimator="arms-dirichlet"),
+    )
     make_run(tmp_path / "runs" / "b", TrainConfig("dynamic-mnist", replicas=2, estimator="loorf"))
     build_report([tmp_path / "runs"], tmp_path / "page.html")
     links = [a["href"] for tag, a in Tags((tmp_path / "page.html").read_text()).tags if tag == "a"]
@@ -163,7 +179,9 @@ def test_files_beside_the_page_are_linked_and_there(tmp_path: Path) -> None:
 
 def test_verb_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "runs" / "a", TrainConfig(replicas=2))
-    verbs.report((tmp_path / "runs", tmp_path / "[bold]none"), output=tmp_path / "page.html", files=False)
+    verbs.report(
+        (tmp_path / "runs", tmp_path / "[bold]none"), output=tmp_path / "page.html", files=False
+    )
     said = " ".join(capsys.readouterr().out.split())
     assert "1 run · 2 replicas · data: digits" in said
     assert "[bold]none" in said
@@ -176,9 +194,13 @@ def test_budgets_are_drawn_together_only_where_nothing_else_differs(tmp_path: Pa
     for n, steps in ((4, 10), (6, 10), (6, 20)):
         make_run(tmp_path / "runs" / f"{n}-{steps}", TrainConfig(num_samples=n, steps=steps))
     build_report([tmp_path / "runs"], tmp_path / "page.html")
-    names = {file.name for file in (tmp_path / "page_files").iterdir() if file.name.startswith("budgets")}
+    names = {
+        file.name for file in (tmp_path / "page_files").iterdir() if file.name.startswith("budgets")
+    }
     assert names == {"budgets-1-digits-linear-10-all.pdf", "budgets-1-digits-linear-10-all.svg"}
-    links = [str(a["href"]) for tag, a in Tags((tmp_path / "page.html").read_text()).tags if tag == "a"]
+    links = [
+        str(a["href"]) for tag, a in Tags((tmp_path / "page.html").read_text()).tags if tag == "a"
+    ]
     assert {f"page_files/{name}" for name in names} <= set(links)
     assert [link for link in links if link.startswith("#")] == ["#c1", "#c2", "#c3"]
 
@@ -197,5 +219,9 @@ def test_written_tables() -> None:
     assert r"\toprule" in tex
     (row,) = list(csv.DictReader(csv_text(table).splitlines()))
     assert float(row["train K=1 mean"]) == -1.25
-    assert (row["train K=1 std"], row["train K=1 replicas"], row["train K=1 best"]) == ("0.5", "3", "1")
+    assert (row["train K=1 std"], row["train K=1 replicas"], row["train K=1 best"]) == (
+        "0.5",
+        "3",
+        "1",
+    )
     assert row["a_b mean"] == ""

@@ -13,8 +13,17 @@ from arms.bench.reports.curves import MAX_POINTS, plots
 from arms.bench.reports.groups import Group, group_runs
 from arms.bench.reports.paper import printed, released_count
 from arms.bench.reports.style import DASHES, MARKERS, STYLES, style_of
-from arms.bench.reports.tables import Cell, Stat, Table, beside_paper, comparison, mark_best, overview, summarise
-from arms.estimators import ALL_ESTIMATORS
+from arms.bench.reports.tables import (
+    Cell,
+    Stat,
+    Table,
+    beside_paper,
+    comparison,
+    mark_best,
+    overview,
+    summarise,
+)
+from arms.estimators.registry import ALL_ESTIMATORS, PAPER_FORMS
 
 
 def groups_of(*paths: Path) -> list[Group]:
@@ -43,8 +52,14 @@ def test_best_is_the_highest_and_what_lies_within_the_standard_error() -> None:
 
 
 def test_more_replicas_make_the_mark_stricter() -> None:
-    assert [cell.best for cell in mark_best([Stat(-10.0, 1.0, 4), Stat(-10.7, 1.0, 4)])] == [True, True]
-    assert [cell.best for cell in mark_best([Stat(-10.0, 1.0, 40), Stat(-10.7, 1.0, 40)])] == [True, False]
+    assert [cell.best for cell in mark_best([Stat(-10.0, 1.0, 4), Stat(-10.7, 1.0, 4)])] == [
+        True,
+        True,
+    ]
+    assert [cell.best for cell in mark_best([Stat(-10.0, 1.0, 40), Stat(-10.7, 1.0, 40)])] == [
+        True,
+        False,
+    ]
 
 
 def test_what_is_never_best() -> None:
@@ -68,9 +83,13 @@ def test_a_biased_estimator_is_never_best_and_no_other_is_held_against_it(tmp_pa
     far_above, low, lower = Stat(-1.0, 0.1, 4), Stat(-10.0, 0.1, 4), Stat(-12.0, 0.1, 4)
     cells = mark_best([far_above, low, lower], [True, False, False])
     assert [cell.best for cell in cells] == [False, True, False]
-    assert [cell.best for cell in mark_best([low, low, lower], [True, False, False])] == [False, True, False]
+    assert [cell.best for cell in mark_best([low, low, lower], [True, False, False])] == [
+        False,
+        True,
+        False,
+    ]
     assert not any(cell.best for cell in mark_best([far_above, low], [True, False]))
-    for estimator, level in (("reinmax", -10.0), ("loorf", -100.0), ("arms-s", -90.0)):
+    for estimator, level in (("reinmax", -10.0), ("loorf", -100.0), ("arms", -90.0)):
         for n in (4, 6):
             config = TrainConfig(estimator=estimator, num_samples=n, replicas=2)
             make_run(tmp_path / "runs" / f"{estimator}{n}", config, bounds_of(config, level))
@@ -79,15 +98,26 @@ def test_a_biased_estimator_is_never_best_and_no_other_is_held_against_it(tmp_pa
         assert table is not None
         n = group.setting.num_samples
         worked = f"reinmax (biased), R=2, {n} evaluations, {n} derivatives"
-        assert [label for label, _ in table.rows] == ["loorf, R=2", "arms-s, R=2", worked]
-        assert [{cell.best for cell in cells} for _, cells in table.rows] == [{False}, {True}, {False}]
-        assert {curve.label for plot in plots(group) for curve in plot.curves} >= {"reinmax (biased)"}
+        assert [label for label, _ in table.rows] == ["loorf, R=2", "arms, R=2", worked]
+        assert [{cell.best for cell in cells} for _, cells in table.rows] == [
+            {False},
+            {True},
+            {False},
+        ]
+        assert {curve.label for plot in plots(group) for curve in plot.curves} >= {
+            "reinmax (biased)"
+        }
     table = overview(groups_of(tmp_path), "overview")
     assert table is not None
-    assert list(table.columns) == ["loorf", "arms-s", "reinmax (biased)"]
+    assert list(table.columns) == ["loorf", "arms", "reinmax (biased)"]
     assert [[cell.best for cell in cells] for _, cells in table.rows] == [[False, True, False]] * 2
     build_report([tmp_path / "runs"], tmp_path / "report.html")
-    for file in (tmp_path / "report.html", *tmp_path.rglob("*.md"), *tmp_path.rglob("*.tex"), *tmp_path.rglob("*.csv")):
+    for file in (
+        tmp_path / "report.html",
+        *tmp_path.rglob("*.md"),
+        *tmp_path.rglob("*.tex"),
+        *tmp_path.rglob("*.csv"),
+    ):
         assert "reinmax (biased)" in file.read_text(), file
 
 
@@ -105,10 +135,16 @@ def test_a_biased_row_keeps_its_mark_beside_other_differences(tmp_path: Path) ->
 
 
 def test_columns_never_mix_k(tmp_path: Path) -> None:
-    for estimator in ("arms-s", "disarm", "loorf"):
+    for estimator in ("arms", "disarm", "loorf"):
         make_run(tmp_path / estimator, TrainConfig(estimator=estimator, num_samples=4, replicas=2))
     table = table_of(tmp_path)
-    assert list(table.columns) == ["train K=1", "train K=4 (=n)", "test K=1", "test K=4 (=n)", "test K=100"]
+    assert list(table.columns) == [
+        "train K=1",
+        "train K=4 (=n)",
+        "test K=1",
+        "test K=4 (=n)",
+        "test K=100",
+    ]
     expected = {
         "train K=1": -98.9,
         "train K=4 (=n)": -95.9,
@@ -118,7 +154,7 @@ def test_columns_never_mix_k(tmp_path: Path) -> None:
     }
     for heading, mean in expected.items():
         cells = column(table, heading)
-        assert set(cells) == {"loorf, R=2", "disarm, R=2", "arms-s, R=2"}
+        assert set(cells) == {"loorf, R=2", "disarm, R=2", "arms, R=2"}
         for cell in cells.values():
             assert cell.stat is not None
             assert cell.stat.mean == pytest.approx(mean), heading
@@ -127,10 +163,10 @@ def test_columns_never_mix_k(tmp_path: Path) -> None:
 def test_a_missing_k_is_left_empty_not_replaced(tmp_path: Path) -> None:
     make_run(tmp_path / "a", TrainConfig(estimator="loorf", replicas=2))
     partial = {"train": {1: [-90.0, -91.0]}, "test": {1: [-92.0, -93.0], 2: [-80.0, -81.0]}}
-    make_run(tmp_path / "b", TrainConfig(estimator="arms-s", replicas=2), partial)
+    make_run(tmp_path / "b", TrainConfig(estimator="arms", replicas=2), partial)
     table = table_of(tmp_path)
-    assert column(table, "train K=4 (=n)")["arms-s, R=2"].stat is None
-    assert column(table, "train K=1")["arms-s, R=2"].stat is not None
+    assert column(table, "train K=4 (=n)")["arms, R=2"].stat is None
+    assert column(table, "train K=1")["arms, R=2"].stat is not None
     assert not any("K=2" in heading for heading in table.columns)
 
 
@@ -155,7 +191,7 @@ def test_only_comparable_runs_share_a_table(tmp_path: Path) -> None:
 
 def test_overview_says_only_what_differs(tmp_path: Path) -> None:
     for n in (4, 6):
-        for estimator, level in (("loorf", -100.0), ("arms-s", -90.0)):
+        for estimator, level in (("loorf", -100.0), ("arms", -90.0)):
             config = TrainConfig(estimator=estimator, num_samples=n, replicas=2)
             make_run(tmp_path / f"{estimator}{n}", config, bounds_of(config, level))
     table = overview(groups_of(tmp_path), "overview")
@@ -170,7 +206,7 @@ def test_seeds_are_pooled_and_other_differences_are_rows(tmp_path: Path) -> None
     make_run(tmp_path / "b", TrainConfig(seed=1, replicas=3))
     make_run(tmp_path / "c", TrainConfig(seed=0, replicas=2, learning_rate=1e-3))
     labels = {label for label, _ in table_of(tmp_path).rows}
-    assert labels == {"arms-s (learning_rate 0.0001), R=5", "arms-s (learning_rate 0.001), R=2"}
+    assert labels == {"arms (learning_rate 0.0001), R=5", "arms (learning_rate 0.001), R=2"}
 
 
 def test_a_copy_of_a_run_is_not_more_evidence(tmp_path: Path) -> None:
@@ -185,15 +221,21 @@ def test_a_copy_of_a_run_is_not_more_evidence(tmp_path: Path) -> None:
 def test_a_seed_is_pooled_once(tmp_path: Path) -> None:
     make_run(tmp_path / "a-small", TrainConfig(replicas=2))
     make_run(tmp_path / "b-large", TrainConfig(replicas=3))
-    make_run(tmp_path / "c-reports", TrainConfig(replicas=3, report_every=50, evaluate_every=100, evaluate_images=10))
+    make_run(
+        tmp_path / "c-reports",
+        TrainConfig(replicas=3, report_every=50, evaluate_every=100, evaluate_images=10),
+    )
     make_run(tmp_path / "d-other-seed", TrainConfig(replicas=2, seed=1))
     make_run(tmp_path / "e-other-rate", TrainConfig(replicas=2, learning_rate=1e-3))
     found = collect([tmp_path])
     assert [run.path.name for run in found.runs] == ["b-large", "d-other-seed", "e-other-rate"]
     what = f"the same seed and training as {tmp_path / 'b-large'}; skipped"
-    assert [(Path(one.where).name, one.what) for one in found.problems] == [("a-small", what), ("c-reports", what)]
+    assert [(Path(one.where).name, one.what) for one in found.problems] == [
+        ("a-small", what),
+        ("c-reports", what),
+    ]
     labels = {label for label, _ in table_of(tmp_path).rows}
-    assert labels == {"arms-s (learning_rate 0.0001), R=5", "arms-s (learning_rate 0.001), R=2"}
+    assert labels == {"arms (learning_rate 0.0001), R=5", "arms (learning_rate 0.001), R=2"}
 
 
 def test_a_finished_run_is_not_left_out_for_an_unfinished_one(tmp_path: Path) -> None:
@@ -208,17 +250,19 @@ def test_a_finished_run_is_not_left_out_for_an_unfinished_one(tmp_path: Path) ->
 
 
 def test_printed_numbers_stand_beside_ours(tmp_path: Path) -> None:
-    for estimator in ("arms-d", "disarm", "arms-s"):
+    for estimator in ("arms-dirichlet", "disarm", "arms"):
         config = TrainConfig("dynamic-mnist", "linear", estimator, 4, replicas=2, steps=1_000_000)
         make_run(tmp_path / estimator, config)
     (group,) = groups_of(tmp_path)
     by_n, by_half = beside_paper(group, "name")
     assert "K = n = 4" in by_n.title
     ours, paper = column(by_n, "train K=4, ours"), column(by_n, "train, paper's table 1")
-    assert str(ours["arms-d, R=2"]) == "\u221295.90 ± 0.71"
-    assert str(paper["arms-d, R=2"]) == "\u2212112.13 ± 0.10"
-    assert paper["arms-s, R=2"].stat is None
-    assert str(column(by_n, "test, paper's table 3")["arms-d, R=2"]) == "\u2212111.57 ± 0.13"
+    assert str(ours["arms-dirichlet, R=2"]) == "\u221295.90 ± 0.71"
+    assert str(paper["arms-dirichlet, R=2"]) == "\u2212112.13 ± 0.10"
+    assert paper["arms, R=2"].stat is None
+    assert (
+        str(column(by_n, "test, paper's table 3")["arms-dirichlet, R=2"]) == "\u2212111.57 ± 0.13"
+    )
     assert [label for label, _ in by_half.rows] == ["disarm, R=2"]
     assert str(column(by_half, "train K=2, ours")["disarm, R=2"]) == "\u221297.90 ± 0.71"
     assert str(column(by_half, "train, paper's table 1")["disarm, R=2"]) == "\u2212113.26 ± 0.05"
@@ -233,13 +277,18 @@ def test_paper_numbers_are_all_there(tmp_path: Path) -> None:
     said = " ".join(table.caveats)
     assert "repeats table 1's DisARM column" in said
     assert "steps 10000 (paper: 1000000)" in said
-    multi = printed(group.setting, "arms-ms-d-paper", "train")
+    multi = printed(group.setting, "arms-ms-dirichlet (unfolded)", "train")
     assert multi is not None
     assert (multi.table, multi.mean) == (2, -118.40)
-    assert printed(group.setting, "arms-s", "train") is None
-    assert printed(group.setting, "disarm-ms-paper", "train") is not None
-    assert printed(group.setting, "disarm-ms", "train") is None  # the paper did not fold its direct term in
-    assert [released_count(name, 10) for name in ("loorf", "vimco", "relax", "arms-ms-d-paper")] == [10, 10, 5, 10]
+    assert printed(group.setting, "arms", "train") is None
+    assert printed(group.setting, "disarm-ms (unfolded)", "train") is not None
+    assert (
+        printed(group.setting, "disarm-ms", "train") is None
+    )  # the paper did not fold its direct term in
+    assert [
+        released_count(name, 10)
+        for name in ("loorf", "vimco", "relax", "arms-ms-dirichlet (unfolded)")
+    ] == [10, 10, 5, 10]
 
 
 def test_no_paper_table_where_nothing_is_printed(tmp_path: Path) -> None:
@@ -267,7 +316,9 @@ def test_curves_pool_replicas_and_stay_thin(tmp_path: Path) -> None:
 
 
 def test_a_diverged_curve_is_cut_not_fatal(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "runs" / "a", TrainConfig(), bounds_of(TrainConfig(), level=math.nan), records=2)
+    run = make_run(
+        tmp_path / "runs" / "a", TrainConfig(), bounds_of(TrainConfig(), level=math.nan), records=2
+    )
     run.append({"step": 3, "train_elbo": [math.nan], "gradient_variance": [math.inf]})
     (group,) = groups_of(tmp_path)
     assert plots(group)[0].curves[0].steps == [1, 2]
@@ -276,10 +327,11 @@ def test_a_diverged_curve_is_cut_not_fatal(tmp_path: Path) -> None:
 
 
 def test_every_estimator_has_looks_of_its_own() -> None:
-    assert set(STYLES) <= set(ALL_ESTIMATORS)
+    unfolded = {TrainConfig(estimator=name).label for name in PAPER_FORMS}
+    assert set(STYLES) <= set(ALL_ESTIMATORS) | unfolded
     assert len(set(STYLES.values())) == len(STYLES)
-    others = [style_of(name) for name in ("st", "concrete", "mine")]
-    assert others == [style_of(name) for name in ("st", "concrete", "mine")]
+    others = [style_of(name) for name in ("st", "gumbel-softmax", "mine")]
+    assert others == [style_of(name) for name in ("st", "gumbel-softmax", "mine")]
     assert len({*others}) == 3
     assert not {*others} & {*STYLES.values()}
     for style in [*STYLES.values(), *others]:
@@ -288,7 +340,7 @@ def test_every_estimator_has_looks_of_its_own() -> None:
 
 
 def test_rows_follow_the_registry(tmp_path: Path) -> None:
-    for estimator in ("vimco", "arms-s", "loorf"):
+    for estimator in ("vimco", "arms", "loorf"):
         make_run(tmp_path / estimator, TrainConfig(estimator=estimator))
     (group,) = groups_of(tmp_path)
-    assert [row.estimator for row in group.rows] == ["loorf", "arms-s", "vimco"]
+    assert [row.estimator for row in group.rows] == ["loorf", "arms", "vimco"]

@@ -1,1 +1,1 @@
-"""Numbers that another implementation can be held against, and what writes them."""
+"""Numbers to compare other implementations with, and the script that writes them."""

@@ -1,158 +1,238 @@
-"""Write the float64 test vectors: `cd tests && python -m vectors.make`. Another implementation can be held to them.
+"""Write the float64 test vectors: `cd tests && python -m vectors.make`.
 
-All arrays are nested lists in C order, numbers with all their digits; "inf", "-inf" are strings.
+Other implementations can be compared with them. Arrays are nested lists in C order with all their
+digits; "inf" and "-inf" are strings.
 
-expectation.json, bound.json, relaxed.json, biased.json hold one estimator's `combine` per line:
-  name        the estimator, its settings and its latent; `estimator` is the class, `settings` its fields
-  latent      Bernoulli (logits [batch, d], bits) or OneHot (logits [batch, d, K], softmax, one-hot samples)
-  points      [m, batch, ...]: the samples, then `extra` points that are no samples (relaxed ones: sigmoid(z / tau))
-  values      [m, batch]: the objective there; for a bound, log-weights
-  slopes      [k, batch, d]: its derivative at the last k points (all of them, or those that are no samples), or null
-  memory      what the draw remembers: for ARM the uniforms u [n/2, batch, d]; for REBAR and RELAX z and z~ given the
-              bits [n, batch, d] (z first, then z~), and the slope of z~ in the logits [n/2, batch, d]; for Concrete and
-              GumbelStraightThrough z, logits plus logistic noise [n, batch, d]
-  control     for RELAX the free function r at z and z~: its values [n, batch] and slopes [n, batch, d]; for RODEO what
-              its network says of sample i beside sample i + s, for s = 1 to n - 1: `found` [n - 1, n, batch, 1 + d, 2],
-              at the sample and after the flip of each bit, (h_0, h_1); else null
-  gradient    [batch, ...]: what `combine` must return (of a bound, what autograd does not add through log q)
-  value       [batch]: the target as seen by the samples
-paths.json: bits, logistic noise [2, m, d] (for z, for z~) and logits; z and z~ as `points`, d z~ / d logit as `path`.
-couplings.json: `debias` 1/(1 - rho) at `logits` for n samples, and `count_law` P(b_1 + ... + b_n = s), [n + 1, logits],
-  where it has a closed form, else null.
-latents.json: `mean`, and `score` and `log_prob` of `samples`.
+expectation.json, bound.json, relaxed.json and biased.json map the name of an estimator to a list of
+cases. A case has
+  num_samples  n, and `options`, the further arguments of `arms.as_estimator`
+  latent       Bits (logits [batch, d]) or OneHot (logits [batch, d, K], softmax)
+  points       [m, batch, ...]: the samples, then the points that are not samples
+  values       [m, batch]: the objective at the points; for a bound, log-weights
+  derivatives  [k, batch, ...]: its derivative at the last k points, or null
+  noise        what the points were made from, or null. arm: uniform numbers u [n/2, batch, d].
+               gumbel-softmax and st-gumbel: logits plus noise [n, batch, ...]. rebar and relax: z,
+               then z~ given the bits, [n, batch, d], and the derivative of z~ with respect to the
+               logits [n/2, batch, d].
+  control      relax: the free function r at z and z~, its `values` [n, batch] and `derivatives`
+               [n, batch, d]. rodeo: the network's output for sample i next to sample i + s, for
+               s = 1 to n - 1: `outputs` [n - 1, n, batch, 1 + d, 2], at the sample and after each
+               bit is flipped. Otherwise null.
+  gradient     [batch, ...]: what the estimator returns
+  value        [batch]: the target as estimated from the samples
+paths.json: bits, logistic noise [2, m, d] (for z, for z~) and logits; z and z~ as `points`, and
+  d z~ / d logit as `path`.
+couplings.json: `debias` 1/(1 - rho) at `logits` for n samples, and `count_distribution`
+  P(b_1 + ... + b_n = s), [n + 1, logits], or null if it has no closed form.
+latents.json: `mean`, and `score` and `log_prob` of `samples`, which are all states.
 """
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from instances import INSTANCES, Instance, Wave, Wild, parts
-from torch import Tensor, nn
+from instances import Wave, Wild
+from torch import Tensor
 
-from arms import COUPLINGS, REBAR, RELAX, RODEO, Bernoulli, BinaryCoupling, Draw, Estimator, Latent, OneHot, Relaxation
+from arms import RELAX, RODEO, Bits, Estimator, Latent, OneHot, Relaxation, Subset, as_estimator
 from arms.checks import random_table, table_objective
-from arms.couplings import CorrelatedPair
-from arms.estimators.pipeline import Options, evaluate
-from arms.estimators.rebar import latent_points
+from arms.designs import COUPLINGS, BitCoupling, CorrelatedPair, Draw, as_coupling
+from arms.designs.relaxed import latent_points
+from arms.estimate import Options, draw_points, evaluate, takes
+from arms.latents import Enumerable, HasMean
 
 FOLDER = Path(__file__).parent
 BITS = ((0.4, -1.3), (4.0, -6.0), (30.0, -200.0))
 CATEGORIES = (((0.0, 0.5, -0.5), (1.0, 0.0, -1.0)), ((4.0, -1.0, 0.0), (-30.0, 0.3, 2.0)))
-COUPLED = (0.0, 1e-4, -0.1, 0.5, -1.7, 3.3, -5.0, 10.0, -17.0, 40.0, -60.0, 200.0, torch.inf, -torch.inf)
+SUBSETS = ((0.4, -1.3, 2.0, 0.1), (30.0, -200.0, 0.0, -30.0), (torch.inf, 0.3, -torch.inf, 1.0))
+FAR = (0.0, 1e-4, -0.1, 0.5, -1.7, 3.3, -5.0, 10.0, -17.0, 40.0, -60.0, 200.0)
 Case = dict[str, Any]
+
+
+def with_counts(*counts: int, **options: Any) -> list[Case]:
+    return [{"num_samples": n, "options": options} for n in counts]
+
+
+SOFT = {"temperature": 0.7, "scale": -0.6}
+SETTINGS: dict[str, dict[str, list[Case]]] = {
+    "expectation": {
+        "reinforce": with_counts(1, 3),
+        "loorf": with_counts(2, 3),
+        "arm": with_counts(2, 4),
+        "disarm": [
+            *with_counts(2, 4),
+            *with_counts(2, correlation=-0.3),
+            *with_counts(4, correlation=0.4),
+        ],
+        "disarm-stick": with_counts(2, 4),
+        "arms": with_counts(2, 3, 4),
+        "arms-dirichlet": with_counts(2, 3, 4),
+        "arms-gaussian": with_counts(2, 3, 4),
+        "arms-stratified": with_counts(2, 3, 4),
+        "unordered-set": with_counts(2, 3),
+        "exact": with_counts(1),
+        "midpoint": [
+            *with_counts(2, 4, 6, 8),
+            *with_counts(2, 4, 8, coupling="systematic"),
+            *with_counts(2, 4, coupling="dirichlet"),
+            *with_counts(2, 4, coupling="gaussian"),
+        ],
+        "midpoint-single": [
+            *with_counts(2, 4),
+            *with_counts(4, coupling="systematic"),
+            *with_counts(4, coupling="dirichlet"),
+            *with_counts(4, coupling="gaussian"),
+            *with_counts(4, own_bits=False),
+        ],
+        "cross-paired": [*with_counts(4, 6), *with_counts(4, 6, coupling="systematic")],
+        "arms-taylor": with_counts(2, 3),
+        "double-cv": [*with_counts(2, 3), *with_counts(4, coefficient=-0.7)],
+        "rodeo": with_counts(2, 3),
+    },
+    "bound": {
+        "reinforce-ms": with_counts(1, 2, 3),
+        "vimco": [*with_counts(1, 2, 3), *with_counts(2, 3, baseline="arithmetic")],
+        "disarm-ms": [*with_counts(2, 4, 6), *with_counts(2, 4, 6, folded=False)],
+        **{
+            name: [*with_counts(4, 6), *with_counts(4, 6, folded=False)]
+            for name in ("loorf-ms", "arms-ms", "arms-ms-dirichlet", "arms-ms-gaussian")
+        },
+        "midpoint-ms": [*with_counts(2, 4, 6), *with_counts(4, 5, shared=1)],
+        "midpoint-ms-shared": with_counts(3, 6, 8),
+    },
+    "relaxed": {
+        "rebar": [*with_counts(2, 4), *with_counts(2, 4, relaxation=SOFT)],
+        "relax": [*with_counts(2, 4, relaxation=SOFT), *with_counts(2, 4, relaxation=None)],
+    },
+    "biased": {
+        "st": with_counts(1, 3),
+        "st-sigmoid": with_counts(1, 3),
+        "gumbel-softmax": [*with_counts(1), *with_counts(3, temperature=1.0)],
+        "st-gumbel": [*with_counts(1), *with_counts(3, temperature=1.0)],
+        "gapped-st": [*with_counts(1), *with_counts(3, temperature=0.5, gap=0.3)],
+        "reinmax": [*with_counts(1), *with_counts(3, temperature=1.5)],
+    },
+}
 
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def instances() -> Iterator[Instance]:
-    """Every estimator that is no wrapper; those with parameters anew, in float64."""
-    for one in INSTANCES:
-        if parts(one.estimator) == [one.estimator] and not list(one.estimator.parameters()):
-            yield one
-    for n in (2, 4):
-        soft = Relaxation(temperature=0.7, scale=-0.6).double()
-        yield Instance(REBAR(n, Relaxation().double()), name=f"REBAR, n = {n}")
-        yield Instance(REBAR(n, soft), name=f"REBAR, n = {n}, temperature 0.7, scale -0.6")
-        yield Instance(RELAX(n, soft, Wave()), name=f"RELAX, n = {n}, temperature 0.7, scale -0.6")
-        yield Instance(RELAX(n, None, Wave()), name=f"RELAX, n = {n}, no relaxation")
-    for n in (2, 3):
-        yield Instance(RODEO(n, Wild()), name=f"RODEO, n = {n}")
+def build(name: str, setting: Case, **modules: Any) -> Estimator:
+    """Return the estimator of a case; couplings and relaxations are plain data in `options`."""
+    options = setting["options"] | modules
+    if "coupling" in options:
+        options["coupling"] = as_coupling(options["coupling"])
+    if options.get("relaxation"):
+        options["relaxation"] = Relaxation(**options["relaxation"]).double()
+    elif name == "rebar":
+        options["relaxation"] = Relaxation().double()
+    return as_estimator(name, setting["num_samples"], **options)
 
 
-def estimator_case(instance: Instance) -> Case:
-    """One draw of an estimator, what the objective says of it, and the gradient."""
-    rows = BITS if instance.kind is Bernoulli else CATEGORIES
-    latent: Latent = instance.kind(torch.tensor(rows, dtype=torch.float64))
-    estimator, one = instance.estimator, instance.kind(latent.logits[0])
+def estimator_cases(name: str, settings: list[Case]) -> Iterator[Case]:
+    """One draw of an estimator for every setting and latent, and its gradient."""
+    for kind, rows in ((Bits, BITS), (OneHot, CATEGORIES)):
+        latent = kind(torch.tensor(rows, dtype=torch.float64))
+        for setting in settings:
+            modules = {"relax": Wave, "rodeo": Wild}.get(name)
+            estimator = build(name, setting, **({} if modules is None else {"control": modules()}))
+            if takes(estimator, latent):
+                yield setting | estimator_case(estimator, latent)
+
+
+def estimator_case(estimator: Estimator, latent: Latent) -> Case:
+    one = latent.with_logits(latent.logits[0])
+    assert isinstance(one, Enumerable)
     objective = table_objective(random_table(one.count_states(), seeded(1)), one)
     with torch.no_grad():
-        draw = estimator.draw(latent, seeded(2))
-        values, slopes, _ = evaluate(objective, draw, Options())
-        values = values.detach()
-        control = control_of(estimator, draw, values, slopes)
-        gradient = estimator.combine(draw, values, slopes)
-        value = estimator.value(draw, values)
+        draw = draw_points(estimator, latent, seeded(2))
+        found = evaluate(estimator, objective, draw, Options(log_weights=True))
+        values, derivatives = found.values.detach(), found.derivatives
+        control = control_of(estimator, draw, values, derivatives)
+        gradient = estimator.combine(draw, values, derivatives)
+        value = estimator.target.value(values[: len(values) - draw.extra], draw.weights)
     return {
-        "name": str(instance),
-        "estimator": type(estimator).__name__,
-        "settings": settings(estimator),
-        "latent": instance.kind.__name__,
+        "latent": type(latent).__name__,
         "logits": plain(latent.logits),
         "points": plain(draw.points),
-        "extra": draw.extra,
         "values": plain(values),
-        "slopes": None if slopes is None else plain(slopes),
-        "memory": [plain(kept) for kept in draw.memory],
+        "derivatives": None if derivatives is None else plain(derivatives),
+        "noise": noise_of(draw),
         "control": control,
         "gradient": plain(gradient),
         "value": plain(value),
     }
 
 
-def control_of(estimator: Estimator, draw: Draw, values: Tensor, slopes: Tensor | None) -> Case | None:
-    """RELAX's free function and its slope at z and z~; all that RODEO's network says."""
+def noise_of(draw: Draw) -> Any:
+    """Return the noise behind the points, unless the points tell all."""
+    if isinstance(draw.memory, tuple):
+        return [plain(one) for one in draw.memory]
+    made_of_noise = isinstance(draw.memory, Tensor) and draw.weights is None
+    return plain(draw.memory) if made_of_noise else None
+
+
+def control_of(
+    estimator: Estimator, draw: Draw, values: Tensor, derivatives: Tensor | None
+) -> Case | None:
+    """Return the free function of RELAX at z and z~, or all that RODEO's network returns."""
     match estimator:
-        case RELAX():
+        case RELAX(control=control) if control is not None:
             with torch.enable_grad():
                 z = draw.memory[0].clone().requires_grad_()
-                free = estimator.control(z)
-                (slope,) = torch.autograd.grad(free.sum(), z)
-            return {"values": plain(free.detach()), "slopes": plain(slope)}
+                free = control(z)
+                (derivative,) = torch.autograd.grad(free.sum(), z)
+            return {"values": plain(free.detach()), "derivatives": plain(derivative)}
         case RODEO():
-            said: list[Tensor] = []
-            with estimator.control.register_forward_hook(lambda *call: said.append(call[-1])):
-                estimator.combine(draw, values, slopes)
-            return {"found": plain(torch.stack(said))}
+            outputs: list[Tensor] = []
+            with estimator.control.register_forward_hook(lambda *call: outputs.append(call[-1])):
+                estimator.combine(draw, values, derivatives)
+            return {"outputs": plain(torch.stack(outputs))}
     return None
-
-
-def settings(estimator: Estimator) -> Case:
-    """The fields of an estimator as plain data: couplings by class, a relaxation by its two numbers."""
-    found: Case = {}
-    for field in dataclasses.fields(estimator):
-        value = getattr(estimator, field.name)
-        if isinstance(value, Relaxation):
-            found[field.name] = {"temperature": value.temperature.item(), "scale": value.scale.item()}
-        elif not isinstance(value, nn.Module):
-            found[field.name] = type(value).__name__ if isinstance(value, BinaryCoupling) else value
-    return found
 
 
 def coupling_cases() -> Iterator[Case]:
     """Every coupling at ordinary and at extreme logits."""
-    logits = torch.tensor(COUPLED, dtype=torch.float64)
-    for name, factory in COUPLINGS.items():
+    for name, make in COUPLINGS.items():
         for n in (2, 3, 4, 10):
-            yield coupling_case(name, factory(), n, logits)
+            yield coupling_case(name, make(), n)
     for correlation in (-1.0, -0.3, 0.4):
-        yield coupling_case("pair", CorrelatedPair(correlation), 2, logits) | {"correlation": correlation}
+        case = coupling_case("pair", CorrelatedPair(correlation), 2)
+        yield case | {"correlation": correlation}
 
 
-def coupling_case(name: str, coupling: BinaryCoupling, n: int, logits: Tensor) -> Case:
-    law = coupling.count_law(logits, n)
+def coupling_case(name: str, coupling: object, n: int) -> Case:
+    assert isinstance(coupling, BitCoupling)
+    logits = torch.tensor([*FAR, torch.inf, -torch.inf], dtype=torch.float64)
+    counts = coupling.count_distribution(logits, n)
     return {
         "coupling": name,
         "n": n,
         "logits": plain(logits),
         "debias": plain(coupling.debias(logits, n)),
-        "count_law": None if law is None else plain(law),
+        "count_distribution": None if counts is None else plain(counts),
     }
 
 
 def latent_cases() -> Iterator[Case]:
-    """What a latent says of every one of its states."""
-    for kind, rows in ((Bernoulli, BITS), (OneHot, CATEGORIES)):
+    """Every state of a few latents."""
+    logits = {
+        "Bits": [torch.tensor(row, dtype=torch.float64) for row in BITS],
+        "OneHot": [torch.tensor(rows, dtype=torch.float64) for rows in CATEGORIES],
+        "Subset": [torch.tensor(row, dtype=torch.float64) for row in SUBSETS],
+    }
+    for kind, rows in logits.items():
         for row in rows:
-            latent = kind(torch.tensor(row, dtype=torch.float64))
+            latent = latent_of(kind, row)
+            assert isinstance(latent, Enumerable)
             states = latent.states()
             yield {
-                "latent": kind.__name__,
-                "logits": plain(latent.logits),
+                "latent": kind,
+                "logits": plain(row),
                 "samples": plain(states),
                 "mean": plain(latent.mean()),
                 "score": plain(latent.score(states)),
@@ -160,12 +240,22 @@ def latent_cases() -> Iterator[Case]:
             }
 
 
+def latent_of(kind: str, logits: Tensor) -> HasMean:
+    """Return a latent by the name of its class; subsets have two items."""
+    if kind == "Subset":
+        return Subset(logits, k=2)
+    return Bits(logits) if kind == "Bits" else OneHot(logits)
+
+
 def path_cases() -> Iterator[Case]:
-    """Where the relaxed estimators put z and z~, given the bits."""
-    noise = torch.tensor([[-torch.inf, -30.0, -1.0, 0.3], [15.0, -0.2, 2.5, 36.0]], dtype=torch.float64).unsqueeze(-1)
+    """Where the relaxed estimators place z and z~, given the bits."""
+    noise = torch.tensor(
+        [[-torch.inf, -30.0, -1.0, 0.3], [15.0, -0.2, 2.5, 36.0]], dtype=torch.float64
+    ).unsqueeze(-1)
     for bit in (0.0, 1.0):
         for logit in (0.0, -1.3, 2.0, 40.0, -200.0, torch.inf):
-            phi, samples = torch.tensor([logit], dtype=torch.float64), torch.full((4, 1), bit, dtype=torch.float64)
+            phi = torch.tensor([logit], dtype=torch.float64)
+            samples = torch.full((4, 1), bit, dtype=torch.float64)
             points, path = latent_points(phi, samples, noise)
             yield {
                 "logits": plain(phi),
@@ -177,31 +267,35 @@ def path_cases() -> Iterator[Case]:
 
 
 def plain(tensor: Tensor) -> Any:
-    """Nested lists, infinities as strings, since JSON has none."""
+    """Return nested lists: whole numbers without a point, infinities as strings."""
 
     def safe(value: Any) -> Any:
         if isinstance(value, list):
             return [safe(one) for one in value]
-        return value if abs(value) < torch.inf else str(value)
+        if abs(value) == torch.inf:
+            return str(value)
+        return int(value) if value == int(value) else value
 
     return safe(tensor.double().tolist())
 
 
-def groups() -> dict[str, list[Case]]:
-    """All vectors by file."""
-    found: dict[str, list[Case]] = {"expectation": [], "bound": [], "relaxed": [], "biased": []}
-    for instance in instances():
-        group = "relaxed" if isinstance(instance.estimator, REBAR) else "expectation"
-        group = group if instance.estimator.unbiased else "biased"
-        found["bound" if instance.estimator.target.direct else group].append(estimator_case(instance))
-    return found | {
-        "couplings": list(coupling_cases()),
-        "latents": list(latent_cases()),
-        "paths": list(path_cases()),
-    }
+def write(name: str, cases: "list[Case] | dict[str, list[Case]]") -> None:
+    """Write a file with one case per line."""
+
+    def lines(of_one: list[Case]) -> str:
+        return ",\n".join(json.dumps(case, allow_nan=False) for case in of_one)
+
+    if isinstance(cases, dict):
+        entries = ",\n".join(f'"{key}": [\n{lines(of_one)}\n]' for key, of_one in cases.items())
+        text = f"{{\n{entries}\n}}\n"
+    else:
+        text = f"[\n{lines(cases)}\n]\n"
+    (FOLDER / f"{name}.json").write_text(text)
 
 
 if __name__ == "__main__":
-    for group, cases in groups().items():
-        lines = ",\n".join(json.dumps(case, allow_nan=False) for case in cases)
-        (FOLDER / f"{group}.json").write_text(f"[\n{lines}\n]\n")
+    for group, settings in SETTINGS.items():
+        write(group, {name: list(estimator_cases(name, own)) for name, own in settings.items()})
+    write("couplings", list(coupling_cases()))
+    write("latents", list(latent_cases()))
+    write("paths", list(path_cases()))

@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from arms.bench.config import TrainConfig
     from arms.bench.data import Dataset, as_dataset, load
     from arms.bench.evaluation import evaluate
-    from arms.bench.models import BinaryVAE, CategoricalPixels, GaussianPixels, Pixels, PlainNetwork, build_vae
+    from arms.bench.models import (
+        BinaryVAE,
+        CategoricalPixels,
+        GaussianPixels,
+        Pixels,
+        PlainNetwork,
+        build_vae,
+    )
     from arms.bench.reports import build_report
     from arms.bench.runs.directory import Run
     from arms.bench.runs.loading import load_model

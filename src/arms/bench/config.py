@@ -9,17 +9,17 @@ from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from arms.arguments import as_count, as_positive, unknown_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
-from arms.estimators import ALIASES, Estimator, Exact, Unordered, as_estimator
-from arms.estimators.chained import why_no_root
-from arms.estimators.exact import MOST_LATENTS
+from arms.checks.bias import takes_kind
+from arms.designs import AllStates, WithoutReplacement
+from arms.estimators import Estimator, as_estimator, resolve
 from arms.latents import OneHot
+from arms.latents.base import MOST_STATES
+from arms.layers import reason_not_first_layer
 
 __all__ = [
     "FAST_RATES",
     "OBSERVATION",
     "PRESETS",
-    "RENAMED",
-    "RENAMED_SCHEMA",
     "SCHEMA",
     "DecoderSamples",
     "LayerSamples",
@@ -34,7 +34,6 @@ __all__ = [
     "latents_in_words",
     "paper_preset",
     "run_name",
-    "schema_of",
 ]
 
 DecoderSamples: TypeAlias = Literal["all", "extra"]
@@ -42,14 +41,9 @@ LayerSamples: TypeAlias = Literal["chains", "separate"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
-SCHEMA = 2
-"""Version of the identity. Raise it when the same fields begin to mean another experiment; leave the defaults of
-`TrainConfig` as they are, since identities are relative to them."""
-RENAMED = {name: f"{name}-paper" for name in ("disarm-ms", "loorf-ms", "arms-ms-d", "arms-ms-n", "arms-ms-s")}
-"""Estimators whose name has come to mean another one, and what the earlier one is called now: under schema 2 the names
-meant the papers' forms, and runs that say so are read, resumed and reported as what they are."""
-RENAMED_SCHEMA = 3
-"""Of runs that have one of these names in its new meaning; all others keep the identity that they always had."""
+SCHEMA = 4
+"""Version of the identity. Raise it when the same fields begin to mean another experiment. Leave the defaults of
+`TrainConfig` as they are, because identities are relative to them."""
 OBSERVATION = ("report_every", "evaluate_every", "evaluate_images")
 """Fields that say how often a run is looked at: they decide no number that it comes to."""
 
@@ -65,7 +59,7 @@ class TrainConfig:
     """Data set by name (see `arms data list`)."""
     network: str = "linear"
     """One affine layer each way, or two hidden layers of 200 in between; the name of a model of your own."""
-    estimator: str = "arms-s"
+    estimator: str = "arms"
     """Gradient estimator by name (see `arms estimators`)."""
     num_samples: int = 4
     """Evaluations of the decoder per image and step."""
@@ -104,6 +98,9 @@ class TrainConfig:
     """Matrix products on a GPU, in PyTorch's words: float32; high takes TF32; medium also bfloat16, in gradients."""
     categories: int = 2
     """Among which each latent variable chooses; 2 makes them bits."""
+    folded: bool = True
+    """Whether an estimator of the importance-weighted bound includes the direct term in each slot's function; without,
+    it is the form of the papers."""
     structure: str = ""
     """Fingerprint of a model of your own; a built-in network has none."""
     report_every: int = 100
@@ -114,10 +111,20 @@ class TrainConfig:
     """Test images of such a look; at the end it is all of them."""
 
     def __post_init__(self) -> None:
-        counts = ("replicas", "steps", "batch_size", "latents", "report_every", "evaluate_images", "num_samples")
+        counts = (
+            "replicas",
+            "steps",
+            "batch_size",
+            "latents",
+            "report_every",
+            "evaluate_images",
+            "num_samples",
+        )
         from_zero = ("seed", "evaluate_every", "warmup_steps", "decay_every")
         for name, least in (*((name, 1) for name in counts), *((name, 0) for name in from_zero)):
-            object.__setattr__(self, name, as_count(getattr(self, name), least, name))  # NumPy's numbers become plain
+            object.__setattr__(
+                self, name, as_count(getattr(self, name), least, name)
+            )  # NumPy's numbers become plain
         if self.evaluate_every % self.report_every:
             raise ValueError(
                 f"evaluate_every must be a multiple of report_every ({self.report_every}), got {self.evaluate_every}"
@@ -125,35 +132,57 @@ class TrainConfig:
         self._check_names()
         for name, kind in get_type_hints(TrainConfig).items():
             if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}"
+                )
         for name in ("learning_rate", "prior_learning_rate", "decay_factor"):
             object.__setattr__(self, name, as_positive(getattr(self, name), name))
         self._check_schedule()
         object.__setattr__(self, "categories", as_count(self.categories, 2, "categories"))
         as_count(self.latents * self.categories, 1, "latents times categories")
         self._check_layers()
-        chosen = as_estimator(self.estimator, self.num_samples)
-        if chosen.target.direct:  # one run, whatever was said of what it does not do
+        chosen = self.make_estimator(self.num_samples)
+        if chosen.target.subtracts_log_q:  # the bound always trains its decoder on its own samples
             object.__setattr__(self, "decoder_samples", "all")
         self._check_latents(chosen)
+
+    def make_estimator(self, num_samples: int | None = None) -> Estimator:
+        """Return the estimator of this configuration, with the samples of one draw unless another number is given."""
+        count = self.samples_of_a_draw if num_samples is None else num_samples
+        if self.folded:
+            return as_estimator(self.estimator, count)
+        try:
+            return as_estimator(self.estimator, count, folded=False)
+        except TypeError:
+            raise ValueError(
+                f"folded=False is for estimators of the importance-weighted bound, got {self.estimator}: leave it out"
+            ) from None
+
+    @property
+    def label(self) -> str:
+        """What reports call the estimator."""
+        return self.estimator if self.folded else f"{self.estimator} (unfolded)"
 
     def _check_latents(self, chosen: Estimator) -> None:
         # Beyond the largest that matters it is not the exact number, which takes long where latents are many.
         states = self.categories ** min(self.latents, 64)
-        if isinstance(chosen, Exact) and states > 2**MOST_LATENTS:
+        if isinstance(chosen.design, AllStates) and states > MOST_STATES:
             raise ValueError(
-                f"exact trains at most {MOST_LATENTS} latents ({2**MOST_LATENTS} states), got "
-                f"{latents_in_words(self)}: choose another estimator"
+                f"exact trains with at most {MOST_STATES} states, got {latents_in_words(self)} latents: choose another "
+                "estimator"
             )
-        if isinstance(chosen, Unordered) and states < self.num_samples:
+        if isinstance(chosen.design, WithoutReplacement) and states < self.num_samples:
             raise ValueError(
-                f"unord trains with at most as many samples as there are joint states, {states}, got num_samples "
-                f"{self.num_samples}: choose exact"
+                f"unordered-set trains with at most as many samples as there are joint states, {states}, got "
+                f"num_samples {self.num_samples}: choose exact"
             )
-        if self.categories > 2 and not issubclass(OneHot, chosen.latents):
+        if self.categories > 2 and not takes_kind(chosen, OneHot):
+            others = (
+                "vimco or arms-ms" if chosen.target.subtracts_log_q else "arms, loorf or midpoint"
+            )
             raise ValueError(
                 f"{self.estimator} takes bits only, got {latents_in_words(self)}: choose an estimator of categories, "
-                f"such as {'vimco or arms-ms-s' if chosen.target.direct else 'arms-s, loorf or midpoint'}"
+                f"such as {others}"
             )
 
     def _check_names(self) -> None:
@@ -162,29 +191,44 @@ class TrainConfig:
                 raise ValueError(f"{name} must be a string, got {value!r}")
             # With half of a surrogate pair, config.json could not be read again.
             if any("\ud800" <= letter <= "\udfff" for letter in value):
-                raise ValueError(f"{name} must be Unicode text, got half of a surrogate pair in {value!r}: rename it")
+                raise ValueError(
+                    f"{name} must be Unicode text, got half of a surrogate pair in {value!r}: rename it"
+                )
         if not self.structure and self.network not in HIDDEN_WIDTHS:
             raise unknown_name(
-                "network", self.network, HIDDEN_WIDTHS, or_else="model=, whose name BinaryVAE(..., name=...) says"
+                "network",
+                self.network,
+                HIDDEN_WIDTHS,
+                or_else="model=, whose name BinaryVAE(..., name=...) says",
             )
         if self.structure and not re.fullmatch(r"[\w .,+()-]{1,60}", self.network):
             raise ValueError(
                 f"a model's name must be 1 to 60 letters, digits, spaces or . , + ( ) -, got {self.network!r}"
             )
         if self.structure and self.network in HIDDEN_WIDTHS:
-            raise ValueError(f"{self.network!r} is the name of a built-in network: call your model something else")
+            raise ValueError(
+                f"{self.network!r} is the name of a built-in network: call your model something else"
+            )
         if not isinstance(self.estimator, str):
             raise ValueError(
-                f"estimator must be a name, such as 'arms-s', got {self.estimator!r}: give the name, "
+                f"estimator must be a name, such as 'arms', got {self.estimator!r}: give the name, "
                 "and the number of samples as num_samples"
             )
-        # One run, however its estimator was called.
-        object.__setattr__(self, "estimator", ALIASES.get(self.estimator, self.estimator))
+        if not isinstance(self.folded, bool):
+            raise ValueError(f"folded must be True or False, got {self.folded!r}")
+        # Aliases name the same run.
+        name, options = resolve(self.estimator)
+        object.__setattr__(self, "estimator", name)
+        object.__setattr__(self, "folded", self.folded and options.get("folded", True))
 
     @property
     def samples_of_a_draw(self) -> int:
         """Samples of the estimator in one draw: all n, or where layers learn separately the share of one."""
-        return self.num_samples // len(self.layers) if self.layer_samples == "separate" else self.num_samples
+        return (
+            self.num_samples // len(self.layers)
+            if self.layer_samples == "separate"
+            else self.num_samples
+        )
 
     def _check_layers(self) -> None:
         try:
@@ -198,27 +242,37 @@ class TrainConfig:
         object.__setattr__(self, "layers", widths)
         if not widths:
             if self.layer_samples != "chains":
-                raise ValueError(f"layer_samples is for several layers only, got {self.layer_samples!r}: leave it out")
+                raise ValueError(
+                    f"layer_samples is for several layers only, got {self.layer_samples!r}: leave it out"
+                )
             return
         if len(widths) == 1:
-            raise ValueError(f"layers must name at least two layers, got {widths[0]}: for one, give latents")
+            raise ValueError(
+                f"layers must name at least two layers, got {widths[0]}: for one, give latents"
+            )
         if self.categories > 2 or self.structure:
             kind = "categories" if self.categories > 2 else "a model of your own"
-            raise ValueError(f"layers are of bits in a built-in network, got {kind}: leave one of them out")
+            raise ValueError(
+                f"layers are of bits in a built-in network, got {kind}: leave one of them out"
+            )
         if self.latents not in (TrainConfig.latents, widths[0]):
-            raise ValueError(f"latents is the first of layers, {widths[0]}, got {self.latents}: leave it out")
+            raise ValueError(
+                f"latents is the first of layers, {widths[0]}, got {self.latents}: leave it out"
+            )
         object.__setattr__(self, "latents", widths[0])
-        one = as_estimator(self.estimator, self.num_samples)
-        if why := why_no_root(one):
-            raise ValueError(f"{self.estimator} {why} and does not train several layers: try arms-s, loorf or midpoint")
+        one = self.make_estimator(self.num_samples)
+        if reason := reason_not_first_layer(one):
+            raise ValueError(
+                f"{self.estimator} {reason} and does not train several layers: try arms, loorf or midpoint"
+            )
         if self.layer_samples == "separate":
-            if self.num_samples % len(widths) or one.slopes != "none":
+            if self.num_samples % len(widths) or one.design.needs.derivatives:
                 raise ValueError(
                     f"layer_samples 'separate' shares num_samples out among {len(widths)} layers, for estimators "
                     f"without derivatives, got {self.num_samples} with {self.estimator}: try disarm, and a multiple of "
                     f"{2 * len(widths)}"
                 )
-            as_estimator(self.estimator, self.samples_of_a_draw)
+            self.make_estimator()
 
     def _check_schedule(self) -> None:
         if self.warmup_steps >= self.steps:
@@ -237,7 +291,9 @@ class TrainConfig:
                 "leave it out, or choose 'step'"
             )
         if self.decay_factor > 1:
-            raise ValueError(f"decay_factor must be at most 1, as rates are cut by it, got {self.decay_factor}")
+            raise ValueError(
+                f"decay_factor must be at most 1, as rates are cut by it, got {self.decay_factor}"
+            )
 
 
 def latents_in_words(config: TrainConfig) -> str:
@@ -266,11 +322,20 @@ def fast_preset(config: TrainConfig) -> TrainConfig:
     """
     rate = FAST_RATES.get(config.network, FAST_RATES["nonlinear"])
     return replace(
-        config, estimator="midpoint", num_samples=4, steps=100_000, replicas=5, schedule="cosine", learning_rate=rate
+        config,
+        estimator="midpoint",
+        num_samples=4,
+        steps=100_000,
+        replicas=5,
+        schedule="cosine",
+        learning_rate=rate,
     )
 
 
-PRESETS: Mapping[str, Callable[[TrainConfig], TrainConfig]] = {"paper": paper_preset, "fast": fast_preset}
+PRESETS: Mapping[str, Callable[[TrainConfig], TrainConfig]] = {
+    "paper": paper_preset,
+    "fast": fast_preset,
+}
 
 
 def identity(config: TrainConfig) -> dict[str, object]:
@@ -279,17 +344,11 @@ def identity(config: TrainConfig) -> dict[str, object]:
     A field that is added later therefore renames no run, as long as its default means what was done before.
 
     >>> identity(TrainConfig(seed=3, report_every=10))
-    {'schema': 2, 'seed': 3}
+    {'schema': 4, 'seed': 3}
     """
     defaults = {field.name: field.default for field in fields(config)}
     found = {name: value for name, value in _deciding(config).items() if value != defaults[name]}
-    earlier = {now: then for then, now in RENAMED.items()}.get(config.estimator)
-    return {"schema": schema_of(config)} | found | ({"estimator": earlier} if earlier else {})
-
-
-def schema_of(config: TrainConfig) -> int:
-    """Return the version of the identity under which a configuration means what it says."""
-    return RENAMED_SCHEMA if config.estimator in RENAMED else SCHEMA
+    return {"schema": SCHEMA} | found
 
 
 def digest_of(identity: Mapping[str, object]) -> str:
@@ -304,7 +363,11 @@ def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, 
     {'seed': (3, 0)}
     """
     theirs = _deciding(other)
-    return {name: (value, theirs[name]) for name, value in _deciding(one).items() if value != theirs[name]}
+    return {
+        name: (value, theirs[name])
+        for name, value in _deciding(one).items()
+        if value != theirs[name]
+    }
 
 
 def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
@@ -315,21 +378,31 @@ def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
     >>> is_longer(TrainConfig(steps=300), TrainConfig(steps=200))
     True
     """
-    return set(difference(one, other)) == {"steps"} and one.steps > other.steps and one.schedule != "cosine"
+    return (
+        set(difference(one, other)) == {"steps"}
+        and one.steps > other.steps
+        and one.schedule != "cosine"
+    )
 
 
 def _deciding(config: TrainConfig) -> dict[str, object]:
     """Return the fields that decide numbers."""
-    return {field.name: getattr(config, field.name) for field in fields(config) if field.name not in OBSERVATION}
+    return {
+        field.name: getattr(config, field.name)
+        for field in fields(config)
+        if field.name not in OBSERVATION
+    }
 
 
 def run_name(config: TrainConfig) -> str:
     """Return a name that tells runs apart at a glance, and for certain by a digest of their identity.
 
     >>> run_name(TrainConfig())
-    'digits-linear-arms-s-n4-r1-seed0-5dfac908'
+    'digits-linear-arms-n4-r1-seed0-a231e32c'
     """
-    network = "-".join([config.network, *(["x".join(map(str, config.layers))] if config.layers else [])])
-    described = f"{config.dataset}-{network}-{config.estimator}-n{config.num_samples}"
-    name = re.sub(r"[^\w.+-]+", "-", described)  # a folder's, whatever data and model are called
+    network = "-".join(
+        [config.network, *(["x".join(map(str, config.layers))] if config.layers else [])]
+    )
+    described = f"{config.dataset}-{network}-{config.label}-n{config.num_samples}"
+    name = re.sub(r"[^\w.+]+", "-", described)  # a folder's, whatever data and model are called
     return f"{name}-r{config.replicas}-seed{config.seed}-{digest_of(identity(config))[:8]}"

@@ -21,8 +21,8 @@ from arms.bench.models import BinaryVAE, blank_vae, build_vae, seeded_generator
 from arms.bench.training.schedules import RATE_FIELDS, LearningRates
 from arms.bench.training.state import State, joined, joined_models, model_of, of_run
 from arms.bench.training.trainer import Trainer, prepared_estimator
-from arms.estimators import ESTIMATORS, Estimator, Stacked, as_estimator
-from arms.estimators.wrappers import demand, what_is_asked
+from arms.estimators import ESTIMATORS, Estimator, Stacked
+from arms.estimators.combinators import describe_signature, evaluation_signature
 
 __all__ = [
     "MAY_DIFFER",
@@ -38,16 +38,18 @@ __all__ = [
     "stack",
 ]
 
-MAY_DIFFER = ("estimator", "dataset", *RATE_FIELDS)
+MAY_DIFFER = ("estimator", "folded", "dataset", *RATE_FIELDS)
 """Fields in which runs of one ensemble may differ."""
 
 
 def names_of(configs: Sequence[TrainConfig]) -> list[str]:
     """Return what tells runs of one ensemble apart."""
-    differing = [name for name in MAY_DIFFER if len({getattr(config, name) for config in configs}) > 1]
+    differing = [
+        name for name in MAY_DIFFER if len({getattr(config, name) for config in configs}) > 1
+    ]
     names = []
     for config in configs:
-        name = f"{config.estimator} on {config.dataset}" if "dataset" in differing else config.estimator
+        name = f"{config.label} on {config.dataset}" if "dataset" in differing else config.label
         rates = [f"{field} {getattr(config, field)}" for field in RATE_FIELDS if field in differing]
         names.append(", ".join([name, *rates]))
     return names
@@ -59,9 +61,8 @@ def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
     This is the one place that decides it: whatever groups runs, or refuses to, compares these keys. An estimator that
     cannot share the replica axis with another is part of the key; it can still serve several data sets.
     """
-    own = as_estimator(config.estimator, config.samples_of_a_draw)
     shared = [value for name, value in asdict(config).items() if name not in MAY_DIFFER]
-    return (*shared, what_is_asked(own) or config.estimator)
+    return (*shared, evaluation_signature(config.make_estimator()) or config.label)
 
 
 def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
@@ -69,13 +70,13 @@ def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig
 
     Their data sets must have images of the same size and number of levels, which is seen once they are loaded.
 
-    >>> runs = [TrainConfig(estimator=name) for name in ("loorf", "relax", "arms-s", "vimco")]
+    >>> runs = [TrainConfig(estimator=name) for name in ("loorf", "relax", "arms", "vimco")]
     >>> [[config.estimator for config in together] for together in group_for_ensembles(runs)]
-    [['loorf', 'arms-s'], ['relax'], ['vimco']]
+    [['loorf', 'arms'], ['relax'], ['vimco']]
     """
     found: dict[object, list[TrainConfig]] = {}
-    order = [config.estimator for config in configs]
-    for config in sorted(configs, key=lambda config: order.index(config.estimator)):
+    order = [config.label for config in configs]
+    for config in sorted(configs, key=lambda config: order.index(config.label)):
         found.setdefault(ensemble_key(config), []).append(config)
     return list(found.values())
 
@@ -95,15 +96,18 @@ def check_same_config(configs: Sequence[TrainConfig]) -> None:
 def stack(configs: Sequence[TrainConfig]) -> Estimator:
     """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once."""
     check_same_config(configs)
-    groups = [(name, len(list(same))) for name, same in groupby(config.estimator for config in configs)]
-    members = tuple(as_estimator(name, configs[0].samples_of_a_draw) for name, _ in groups)
+    groups = [list(same) for _, same in groupby(configs, key=lambda config: config.label)]
+    members = [same[0].make_estimator() for same in groups]
     if len(members) == 1:
         return members[0]
-    return Stacked(members, [count * configs[0].replicas for _, count in groups])
+    return Stacked(members, [len(same) * configs[0].replicas for same in groups])
 
 
 def ensemble_trainer(
-    configs: Sequence[TrainConfig], datasets: Sequence[Dataset], device: str, model: BinaryVAE | None = None
+    configs: Sequence[TrainConfig],
+    datasets: Sequence[Dataset],
+    device: str,
+    model: BinaryVAE | None = None,
 ) -> Trainer:
     """Return the trainer of an ensemble; each run has the data set and the weights that it would have alone."""
     config = configs[0]
@@ -122,7 +126,9 @@ def ensemble_trainer(
         for dataset in dict.fromkeys(datasets)
     }
     together = _filled(wide, joined_models([alone[dataset].state_dict() for dataset in datasets]))
-    trainer = Trainer(wide, datasets, device, together, stack(configs), LearningRates(configs, device))
+    trainer = Trainer(
+        wide, datasets, device, together, stack(configs), LearningRates(configs, device)
+    )
     # What an estimator learns starts as it would alone, too: each run gets a copy of its own.
     own = prepared_estimator(config, together.event_shape, trainer.data.images.shape[1], device)
     with torch.no_grad():
@@ -134,17 +140,25 @@ def ensemble_trainer(
 def share_of_record(record: Record, index: int, replicas: int) -> Record:
     """Return a run's own part of a record: its replicas of every list."""
     part = slice(index * replicas, (index + 1) * replicas)
-    return {name: value[part] if isinstance(value, list) else value for name, value in record.items()}
+    return {
+        name: value[part] if isinstance(value, list) else value for name, value in record.items()
+    }
 
 
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> BinaryVAE:
     """Return a run's own model, a copy where it is one of several: what it evaluates to depends on no neighbour."""
-    return trainer.model if runs == 1 else _filled(config, model_of(of_run(trainer.state(), index, runs)))
+    return (
+        trainer.model
+        if runs == 1
+        else _filled(config, model_of(of_run(trainer.state(), index, runs)))
+    )
 
 
 def joined_state(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]:
     """Return the states of several runs, all at one step, as one; runs not trained together before get fresh noise."""
-    return joined(states, lambda step: seeded_generator(seed, f"train from {step}", device=device).get_state())
+    return joined(
+        states, lambda step: seeded_generator(seed, f"train from {step}", device=device).get_state()
+    )
 
 
 def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
@@ -170,7 +184,9 @@ def _filled(config: TrainConfig, weights: State) -> BinaryVAE:
     """Return a model with a copy of these weights, where they are."""
     mean = weights["pixel_mean"]
     widths = config.layers or config.latents
-    model = blank_vae(config.network, widths, mean, config.replicas, config.categories).to(mean.device)
+    model = blank_vae(config.network, widths, mean, config.replicas, config.categories).to(
+        mean.device
+    )
     model.load_state_dict(weights)
     return model
 
@@ -179,16 +195,25 @@ def _why_not_together(configs: Sequence[TrainConfig]) -> str:
     """Return why the keys of these runs are not all equal."""
     first = asdict(configs[0])
     for config in configs:
-        if other := [name for name, value in asdict(config).items() if name not in MAY_DIFFER and value != first[name]]:
+        if other := [
+            name
+            for name, value in asdict(config).items()
+            if name not in MAY_DIFFER and value != first[name]
+        ]:
             return (
                 f"runs trained together may differ in {', '.join(MAY_DIFFER)} only, got {first[other[0]]!r} and "
                 f"{getattr(config, other[0])!r} for {other[0]}: train them separately"
             )
-    estimators = {config.estimator: as_estimator(config.estimator, config.num_samples) for config in configs}
-    if alone := [name for name, one in estimators.items() if what_is_asked(one) is None]:
-        fitting = ", ".join(name for name, make in ESTIMATORS.items() if what_is_asked(make(4)) is not None)
-        return (
-            f"{alone[0]} cannot share an ensemble with other estimators: train it separately, or choose among {fitting}"
+    estimators = {config.label: config.make_estimator() for config in configs}
+    if alone := [name for name, one in estimators.items() if evaluation_signature(one) is None]:
+        fitting = ", ".join(
+            name for name, make in ESTIMATORS.items() if evaluation_signature(make(4)) is not None
         )
-    what = ", ".join(f"{name} ({demand(one)})" for name, one in estimators.items())
-    return f"runs trained together must ask the same of the model, got {what}: train them separately"
+        return (
+            f"{alone[0]} cannot share an ensemble with other estimators: train it separately, or choose among "
+            f"{fitting}"
+        )
+    what = ", ".join(f"{name} ({describe_signature(one)})" for name, one in estimators.items())
+    return (
+        f"runs trained together must ask the same of the model, got {what}: train them separately"
+    )

@@ -32,7 +32,9 @@ SAMPLES_AT_ONCE = 4
 """Fixed, whatever K is: the first K samples are then the same, whichever other K are evaluated."""
 
 
-def final_bounds(model: BinaryVAE, dataset: Dataset, config: TrainConfig, images: int | None = None) -> dict[str, Any]:
+def final_bounds(
+    model: BinaryVAE, dataset: Dataset, config: TrainConfig, images: int | None = None
+) -> dict[str, Any]:
     """Return the content of result.json: bounds per replica, K = 1, n/2 and n on all splits, and K = 100 on test.
 
     Args:
@@ -43,14 +45,24 @@ def final_bounds(model: BinaryVAE, dataset: Dataset, config: TrainConfig, images
     """
     counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
     of_split = {"train": counts, "valid": counts, "test": [*counts, TEST_BOUND_SAMPLES]}
-    found = {split: evaluate(model, dataset, split, counts, config.seed, images) for split, counts in of_split.items()}
-    bounds = {split: {str(count): values for count, values in of.items()} for split, of in found.items()}
+    found = {
+        split: evaluate(model, dataset, split, counts, config.seed, images)
+        for split, counts in of_split.items()
+    }
+    bounds = {
+        split: {str(count): values for count, values in of.items()} for split, of in found.items()
+    }
     part = {"images": images} if images is not None else {}
     return {"steps": config.steps, "note": dataset.note, **part, "bounds": bounds}
 
 
 def evaluate(
-    model: BinaryVAE, dataset: Dataset, split: str, sample_counts: list[int], seed: int, images: int | None = None
+    model: BinaryVAE,
+    dataset: Dataset,
+    split: str,
+    sample_counts: list[int],
+    seed: int,
+    images: int | None = None,
 ) -> dict[int, list[float]]:
     """Return the K-sample bounds of a model on one split of a data set, for every K.
 
@@ -98,7 +110,9 @@ def bounds(
     if not counts:
         raise ValueError("sample_counts must hold at least one K, got none: try [1, 100]")
     device = images.device
-    totals = {count: torch.zeros(model.replicas, dtype=torch.float64, device=device) for count in counts}
+    totals = {
+        count: torch.zeros(model.replicas, dtype=torch.float64, device=device) for count in counts
+    }
     rows_at_once = DECODER_ROWS_AT_ONCE.get(device.type, DECODER_ROWS_AT_ONCE["cpu"])
     parts = images.split(max(1, rows_at_once // (SAMPLES_AT_ONCE * model.replicas)))
     # Every part has a seed of its own, so that its noise does not depend on how many samples the parts before it took.
@@ -168,7 +182,9 @@ def evaluating(model: BinaryVAE) -> Iterator[None]:
         model.train(training)
 
 
-def _log_weights(model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise: Generator) -> Tensor:
+def _log_weights(
+    model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise: Generator
+) -> Tensor:
     """Return the log-weights `[count, R, B]` of samples of q(b|x), a few samples at a time."""
     # Allocated first: a count that does not fit into memory fails here, and does not fill memory slowly.
     weights = logits.new_empty(count, *x.shape[:-1])
@@ -176,7 +192,9 @@ def _log_weights(model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise:
         # Samples are drawn in whole blocks, and the last block is cut: how many samples are drawn must
         # not change the first ones.
         b = model.latent(logits).sample(SAMPLES_AT_ONCE, noise)
-        if not isinstance(model, HierarchicalVAE):  # its deeper layers are drawn in whole blocks too
+        if not isinstance(
+            model, HierarchicalVAE
+        ):  # its deeper layers are drawn in whole blocks too
             b = b[: count - start]
         block = model.chain_log_weights(b, x, logits, noise)
         weights[start : start + SAMPLES_AT_ONCE] = block[: count - start]

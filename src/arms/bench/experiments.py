@@ -41,8 +41,9 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 DATASETS = ("dynamic-mnist", "fashion-mnist", "omniglot")
 NETWORKS = ("linear", "nonlinear")
 BUDGETS = (4, 6, 8, 10)
-ELBO_ESTIMATORS = ("arms-d", "arms-n", "arms-s", "loorf", "disarm", "relax")
+ELBO_ESTIMATORS = ("arms-dirichlet", "arms-gaussian", "arms", "loorf", "disarm", "relax")
 BOUND_ESTIMATORS = ("arms-ms-d-paper", "arms-ms-s-paper", "disarm-ms-paper", "vimco")
+"""Names for the forms of the papers, without folding."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,11 @@ class Sweep:
         """Return the configurations at that scale, each once."""
         budgets = BUDGETS if scale == "paper" else (self.small_budget,)
         combinations = product(self.datasets, self.networks, budgets, self.estimators)
-        return list(dict.fromkeys(_scaled(self._config(*combination), scale) for combination in combinations))
+        return list(
+            dict.fromkeys(
+                _scaled(self._config(*combination), scale) for combination in combinations
+            )
+        )
 
     def _config(self, dataset: str, network: str, num_samples: int, estimator: str) -> TrainConfig:
         return paper_preset(TrainConfig(dataset, network, estimator, num_samples))
@@ -97,16 +102,28 @@ def draw_toy(scale: Scale, folder: Path) -> list[Path]:
 
     budgets, replicas = ((2, 4), 100) if scale == "smoke" else (toy.BUDGETS, 1000)
     generator = torch.Generator().manual_seed(0)
-    curves = [curve for n in budgets for curve in toy.variance_curves(n, replicas=replicas, generator=generator)]
-    return write_toy(curves, toy.ascents(budgets[-1], replicas=replicas, generator=generator), folder)
+    curves = [
+        curve
+        for n in budgets
+        for curve in toy.variance_curves(n, replicas=replicas, generator=generator)
+    ]
+    return write_toy(
+        curves, toy.ascents(budgets[-1], replicas=replicas, generator=generator), folder
+    )
 
 
 ELBO = Sweep(ELBO_ESTIMATORS)
-BOUND = Sweep(BOUND_ESTIMATORS, small_budget=8)  # at 4 only two samples are coupled, and all couplings are one
+BOUND = Sweep(
+    BOUND_ESTIMATORS, small_budget=8
+)  # at 4 only two samples are coupled, and all couplings are one
 
 EXPERIMENTS: Mapping[str, Experiment] = {
-    "figure1": Experiment("correlation of every coupling against p, n = 5", Drawing(draw_correlations)),
-    "figure2": Experiment("toy problem: gradient variance against p, and ascents", Drawing(draw_toy)),
+    "figure1": Experiment(
+        "correlation of every coupling against p, n = 5", Drawing(draw_correlations)
+    ),
+    "figure2": Experiment(
+        "toy problem: gradient variance against p, and ascents", Drawing(draw_toy)
+    ),
     "figure3": Experiment(
         "training curves, ELBO, nonlinear, Fashion MNIST",
         replace(ELBO, datasets=("fashion-mnist",), networks=("nonlinear",)),
@@ -115,22 +132,34 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         "training curves, multi-sample bound, linear, Dynamic MNIST",
         replace(BOUND, datasets=("dynamic-mnist",), networks=("linear",)),
     ),
-    "figure5": Experiment("training curves, ELBO, linear, all data sets", replace(ELBO, networks=("linear",))),
-    "figure6": Experiment("training curves, ELBO, nonlinear, all data sets", replace(ELBO, networks=("nonlinear",))),
-    "figure7": Experiment("training curves, bound, linear, all data sets", replace(BOUND, networks=("linear",))),
-    "figure8": Experiment("training curves, bound, nonlinear, all data sets", replace(BOUND, networks=("nonlinear",))),
+    "figure5": Experiment(
+        "training curves, ELBO, linear, all data sets", replace(ELBO, networks=("linear",))
+    ),
+    "figure6": Experiment(
+        "training curves, ELBO, nonlinear, all data sets", replace(ELBO, networks=("nonlinear",))
+    ),
+    "figure7": Experiment(
+        "training curves, bound, linear, all data sets", replace(BOUND, networks=("linear",))
+    ),
+    "figure8": Experiment(
+        "training curves, bound, nonlinear, all data sets", replace(BOUND, networks=("nonlinear",))
+    ),
     "table1": Experiment("final train ELBO", ELBO),
     "table2": Experiment("final train multi-sample bound", BOUND),
-    "table3": Experiment("test log-likelihood after training on the ELBO (the runs of table1)", ELBO),
-    "table4": Experiment("test log-likelihood after training on the bound (the runs of table2)", BOUND),
+    "table3": Experiment(
+        "test log-likelihood after training on the ELBO (the runs of table1)", ELBO
+    ),
+    "table4": Experiment(
+        "test log-likelihood after training on the bound (the runs of table2)", BOUND
+    ),
 }
 
 
 def configs(name: str, scale: Scale) -> list[TrainConfig]:
     """Return the runs behind a figure or table; none for one that is computed without training.
 
-    >>> [config.estimator for config in configs("figure4", "smoke")]
-    ['arms-ms-d-paper', 'arms-ms-s-paper', 'disarm-ms-paper', 'vimco']
+    >>> [config.label for config in configs("figure4", "smoke")]
+    ['arms-ms-dirichlet (unfolded)', 'arms-ms (unfolded)', 'disarm-ms (unfolded)', 'vimco']
     """
     return _experiment(name).source.configs(_checked(scale))
 

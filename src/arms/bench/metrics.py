@@ -98,7 +98,9 @@ GRADIENT_VARIANCE = Metric(
     stops_replica=True,
 )
 
-METRICS: Mapping[str, Metric] = {metric.key: metric for metric in (TRAIN_ELBO, TEST_BOUND, GRADIENT_VARIANCE)}
+METRICS: Mapping[str, Metric] = {
+    metric.key: metric for metric in (TRAIN_ELBO, TEST_BOUND, GRADIENT_VARIANCE)
+}
 """All metrics by key, in the order in which they are shown."""
 
 
@@ -108,7 +110,11 @@ def stopping_values(record: Record) -> dict[str, list[float | None]]:
     >>> stopping_values({"step": 10, "train_elbo": [-1.0, None]})
     {'train_elbo': [-1.0, None]}
     """
-    return {key: record[key] for key, metric in METRICS.items() if metric.stops_replica and key in record}
+    return {
+        key: record[key]
+        for key, metric in METRICS.items()
+        if metric.stops_replica and key in record
+    }
 
 
 def surviving(values: Sequence[float | None]) -> list[float]:
@@ -126,7 +132,9 @@ def is_values(content: object) -> bool:
     >>> is_values([-1.5, None, 2]), is_values([math.inf]), is_values([10**400]), is_values(-1.5)
     (True, False, False, False)
     """
-    return isinstance(content, list) and all(value is None or _is_finite(value) for value in content)
+    return isinstance(content, list) and all(
+        value is None or _is_finite(value) for value in content
+    )
 
 
 def _is_finite(value: object) -> bool:

@@ -18,7 +18,9 @@ GAP_PIXELS = 1
 """Space between images."""
 
 
-def write_samples(path: Path | str, model: BinaryVAE, dataset: Dataset, count: int, generator: Generator) -> None:
+def write_samples(
+    path: Path | str, model: BinaryVAE, dataset: Dataset, count: int, generator: Generator
+) -> None:
     """Write a PNG: one row of test images, then per replica one row of reconstructions and one of prior samples.
 
     Args:
@@ -41,7 +43,9 @@ def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Gener
     """Return the picture that `write_samples` writes, `[height, width]` with values from 0 to 1."""
     with torch.no_grad():
         images = dataset.test[:count]
-        x = observe(images, dataset.levels, generator, bits=model.sees_bits).expand(model.replicas, -1, -1)
+        x = observe(images, dataset.levels, generator, bits=model.sees_bits).expand(
+            model.replicas, -1, -1
+        )
         posterior = model.latent(model.encode(x)).sample(1, generator)[0]
         prior = model.sample_prior(len(x[0]), generator)
         means = [model.mean_image(b.unsqueeze(0))[0] for b in (posterior, prior)]
@@ -51,6 +55,12 @@ def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Gener
 
 def _tile(rows: Tensor, height: int, width: int) -> Tensor:
     """Lay out images `[rows, columns, pixels]` as one picture, each pixel as a square, with gaps between images."""
-    images = rows.unflatten(-1, (height, width)).repeat_interleave(PIXEL_SIZE, -2).repeat_interleave(PIXEL_SIZE, -1)
-    framed = torch.nn.functional.pad(images, (0, GAP_PIXELS * PIXEL_SIZE, 0, GAP_PIXELS * PIXEL_SIZE), value=0.5)
+    images = (
+        rows.unflatten(-1, (height, width))
+        .repeat_interleave(PIXEL_SIZE, -2)
+        .repeat_interleave(PIXEL_SIZE, -1)
+    )
+    framed = torch.nn.functional.pad(
+        images, (0, GAP_PIXELS * PIXEL_SIZE, 0, GAP_PIXELS * PIXEL_SIZE), value=0.5
+    )
     return framed.movedim(2, 1).flatten(0, 1).flatten(1, 2)

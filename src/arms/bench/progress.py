@@ -26,7 +26,13 @@ class Bars:
     def __init__(self, *, on_stderr: bool = False) -> None:
         try:
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
 
             from arms.bench.terminal import get_console
         except ImportError:
@@ -74,7 +80,10 @@ class Bars:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._bars is not None and self._bars.live.is_started:
             for task, text in self._figures.items():
@@ -116,7 +125,10 @@ class SweepBar:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
 
@@ -127,5 +139,8 @@ def figures(record: Record) -> str:
     if not surviving(alive):
         return NO_REPLICA_LEFT
     shown = [metric for key, metric in METRICS.items() if metric.in_progress and key in record]
-    parts = [f"{metric.brief or metric.quantity} {format_metric(metric, record[metric.key])}" for metric in shown]
+    parts = [
+        f"{metric.brief or metric.quantity} {format_metric(metric, record[metric.key])}"
+        for metric in shown
+    ]
     return "  ".join(parts) + format_survivors(alive)

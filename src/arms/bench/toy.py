@@ -27,10 +27,10 @@ __all__ = [
 
 P0 = 0.499
 """The paper's constant in the objective (b - p0)^2."""
-ESTIMATORS = ("arm", "disarm", "loorf", "arms-d", "arms-n", "arms-s")
+ESTIMATORS = ("arm", "disarm", "loorf", "arms-dirichlet", "arms-gaussian", "arms")
 BUDGETS = (2, 4, 6, 8, 10, 20, 50, 100)
 GRID_POINTS = 98
-"""Probabilities from 0.1 to 0.9: 97 intervals, a prime, so that np is hardly ever a whole number, where arms-s has no
+"""Probabilities from 0.1 to 0.9: 97 intervals, a prime, so that np is hardly ever a whole number, where `arms` has no
 variance."""
 NUMBERS_AT_ONCE = 200_000
 """A batch that does not fit into the processor's cache takes twice as long."""
@@ -89,8 +89,8 @@ def variance_curves(
     Returns:
         One curve per estimator, in their order.
 
-    >>> [curve.estimator for curve in variance_curves(4, ["loorf", "arms-s"], points=3, replicas=10)]
-    ['loorf', 'arms-s']
+    >>> [curve.estimator for curve in variance_curves(4, ["loorf", "arms"], points=3, replicas=10)]
+    ['loorf', 'arms']
     """
     probs = torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
     logits = torch.logit(probs)
@@ -99,13 +99,19 @@ def variance_curves(
     for name in estimators:
         estimator = as_estimator(name, num_samples)
         parts = batch.split(max(1, NUMBERS_AT_ONCE // (points * num_samples)))
-        measured = torch.cat([estimator(objective, part, generator).grad for part in parts]).squeeze(-1).var(0)
+        measured = (
+            torch.cat([estimator(objective, part, generator).grad for part in parts])
+            .squeeze(-1)
+            .var(0)
+        )
         exact = univariate_variance(estimator, logits, P0**2, (1 - P0) ** 2)
         curves.append(ToyCurve(name, num_samples, probs, measured, exact))
     return curves
 
 
-def exact_curve(estimator: str, num_samples: int, points: int = GRID_POINTS) -> tuple[list[float], list[float]]:
+def exact_curve(
+    estimator: str, num_samples: int, points: int = GRID_POINTS
+) -> tuple[list[float], list[float]]:
     """Return probabilities and the variances there in closed form, for an estimator that has one.
 
     >>> probs, variances = exact_curve("loorf", 2, points=1)
@@ -113,9 +119,13 @@ def exact_curve(estimator: str, num_samples: int, points: int = GRID_POINTS) -> 
     '1.4760e-07 at 0.1'
     """
     probs = torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
-    exact = univariate_variance(as_estimator(estimator, num_samples), torch.logit(probs), P0**2, (1 - P0) ** 2)
+    exact = univariate_variance(
+        as_estimator(estimator, num_samples), torch.logit(probs), P0**2, (1 - P0) ** 2
+    )
     if exact is None:
-        raise ValueError(f"{estimator} has no variance in closed form: measure it with variance_curves")
+        raise ValueError(
+            f"{estimator} has no variance in closed form: measure it with variance_curves"
+        )
     return probs.tolist(), exact.tolist()
 
 
@@ -142,12 +152,17 @@ def ascents(
     tensor([[0.1000, 0.1000],
             [0.1016, 0.1016]], dtype=torch.float64)
     """
-    start = torch.logit(torch.full((as_count(replicas, 2, "replicas"), 1), 0.1, dtype=torch.float64))
+    start = torch.logit(
+        torch.full((as_count(replicas, 2, "replicas"), 1), 0.1, dtype=torch.float64)
+    )
     all_ascents = []
     for name in estimators:
         estimator = as_estimator(name, num_samples)
         path = [start]
         for _ in range(as_count(steps, 1, "steps")):
-            path.append(path[-1] + LEARNING_RATE * estimator(objective, path[-1], generator, validate=False).grad)
+            path.append(
+                path[-1]
+                + LEARNING_RATE * estimator(objective, path[-1], generator, validate=False).grad
+            )
         all_ascents.append(Ascent(name, num_samples, torch.cat(path, 1).T))
     return all_ascents

@@ -1,28 +1,38 @@
-"""Checks that can fail: the enumeration oracle, tests of bias and of couplings, variances. For our tests and yours."""
+"""Checks that can fail: exact expectations, tests of bias and couplings, variances."""
 
-from arms.checks.bias import bias_scores, check_bias
-from arms.checks.coupling import check_coupling
-from arms.checks.estimator import check_estimator
-from arms.checks.oracle import exact_bound, exact_gradient, exact_value, random_table, table_objective
+from arms.checks.bias import bias_finding, bias_scores
+from arms.checks.coupling import coupling_findings
+from arms.checks.estimator import estimator_findings
+from arms.checks.oracle import (
+    exact_bound,
+    exact_gradient,
+    exact_value,
+    expected_estimate,
+    random_table,
+    smooth_objective,
+    table_objective,
+)
 from arms.checks.univariate import univariate_variance
 from arms.checks.variance import variance
 from arms.checks.variance_table import VarianceRow, VarianceTable
-from arms.checks.verdicts import Finding, Report, score_limit
+from arms.checks.verdicts import Finding, Findings, score_limit
 
 __all__ = [
     "Finding",
-    "Report",
+    "Findings",
     "VarianceRow",
     "VarianceTable",
+    "bias_finding",
     "bias_scores",
-    "check_bias",
-    "check_coupling",
-    "check_estimator",
+    "coupling_findings",
+    "estimator_findings",
     "exact_bound",
     "exact_gradient",
     "exact_value",
+    "expected_estimate",
     "random_table",
     "score_limit",
+    "smooth_objective",
     "table_objective",
     "univariate_variance",
     "variance",

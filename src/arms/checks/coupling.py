@@ -1,6 +1,6 @@
-"""The coupling test: marginals, the claimed common correlation, exchangeability, independence between latents.
+"""Tests of a coupling: marginals, claimed correlation, exchangeability, independence of latents.
 
-Of categories: marginals, and whether `undo` makes the leave-one-out sum unbiased.
+For categories: marginals, and whether the correction makes the leave-one-out sum unbiased.
 """
 
 import math
@@ -13,58 +13,63 @@ from torch import Generator, Tensor
 
 from arms.checks.bias import CATEGORICAL_LOGITS, bias_scores
 from arms.checks.oracle import random_table, table_objective
-from arms.checks.verdicts import FAILURE_RATE, Finding, Report, attempt, judge_score
-from arms.couplings import BinaryCoupling, Coupling
+from arms.checks.verdicts import FAILURE_RATE, Finding, Findings, attempt, judge_score
+from arms.designs import BitCoupling, CategoryCoupling, Coupling
 from arms.estimators import ARMS
-from arms.latents import Bernoulli, OneHot
-
-__all__ = ["LOGITS", "check_coupling"]
+from arms.latents import OneHot
 
 LOGITS = (0.0, 0.6, -1.5, 2.5)
 
 
-def check_coupling(
+def coupling_findings(
     coupling: Coupling,
     counts: Sequence[int] = (2, 3, 5),
     draws: int = 100_000,
     failure_rate: float = FAILURE_RATE,
     seed: int = 0,
-) -> Report:
-    """Test whether a coupling is what ARMS needs, for every n in `counts`, n <= 12.
+) -> Findings:
+    """Test whether a coupling is what ARMS needs, for every n in `counts`.
 
     Args:
-        coupling: What is tested.
-        counts: Numbers of samples n, each 12 at most.
+        coupling: The coupling.
+        counts: Numbers of samples n, each at most 12.
         draws: How often n samples are drawn.
-        failure_rate: How often a right one may fail by chance.
+        failure_rate: How often a correct coupling may fail by chance.
         seed: Of the draws.
 
-    >>> from arms import Systematic
-    >>> check_coupling(Systematic(), counts=[3], draws=1000).passed
+    >>> from arms.designs import Systematic
+    >>> coupling_findings(Systematic(), counts=[3], draws=1000).passed
     True
     """
     generator = torch.Generator().manual_seed(seed)
     logits = torch.tensor(LOGITS, dtype=torch.float64)
     findings: list[Finding] = []
     taken = [n for n in counts if not (coupling.even_samples and n % 2)]
-    kinds = isinstance(coupling, BinaryCoupling) + issubclass(OneHot, coupling.latents)
+    kinds = isinstance(coupling, BitCoupling) + isinstance(coupling, CategoryCoupling)
     rate = failure_rate / max(1, kinds * len(taken))
     for n in taken:
-        if isinstance(coupling, BinaryCoupling):
-            findings += attempt(f"samples, n = {n}", partial(_findings, coupling, logits, n, draws, rate, generator))
-        if issubclass(OneHot, coupling.latents):
-            findings += attempt(f"categories, n = {n}", partial(_of_categories, coupling, n, draws, rate, generator))
-    return Report(repr(coupling), tuple(findings))
+        if isinstance(coupling, BitCoupling):
+            look = partial(_of_bits, coupling, logits, n, draws, rate, generator)
+            findings += attempt(f"samples, n = {n}", look)
+        if isinstance(coupling, CategoryCoupling):
+            of_categories = partial(_of_categories, coupling, n, draws, rate, generator)
+            findings += attempt(f"categories, n = {n}", of_categories)
+    return Findings(repr(coupling), tuple(findings))
 
 
-def _findings(
-    coupling: BinaryCoupling, logits: Tensor, n: int, draws: int, failure_rate: float, generator: Generator
+def _of_bits(
+    coupling: BitCoupling,
+    logits: Tensor,
+    n: int,
+    draws: int,
+    failure_rate: float,
+    generator: Generator,
 ) -> list[Finding]:
-    """Return what there is to say of n samples."""
-    samples = coupling.sample(Bernoulli(logits.expand(draws, -1)), n, generator)
+    samples = coupling.sample_bits(logits.expand(draws, -1), n, generator)
     shape = (n, draws, len(LOGITS))
     if samples.shape != shape or not bool(((samples == 0) | (samples == 1)).all()):
-        figure = f"expected zeros and ones of shape {list(shape)}, got {samples.dtype} {list(samples.shape)}"
+        got = f"{samples.dtype} {list(samples.shape)}"
+        figure = f"expected zeros and ones of shape {list(shape)}, got {got}"
         return [Finding(f"samples, n = {n}", False, figure)]
     scores = {
         "marginals": _marginal_scores(samples, logits),
@@ -74,27 +79,36 @@ def _findings(
     }
     rate = failure_rate / (len(scores) + 1)
     judged = [
-        judge_score(f"{name}, n = {n}", score.abs().max().item() if score.numel() else 0.0, max(1, score.numel()), rate)
+        judge_score(
+            f"{name}, n = {n}",
+            score.abs().max().item() if score.numel() else 0.0,
+            max(1, score.numel()),
+            rate,
+        )
         for name, score in scores.items()
     ]
     return [*judged, _extremes(coupling, n, generator)]
 
 
-def _of_categories(coupling: Coupling, n: int, draws: int, failure_rate: float, generator: Generator) -> list[Finding]:
-    """Return what there is to say of n samples of categories."""
+def _of_categories(
+    coupling: CategoryCoupling, n: int, draws: int, failure_rate: float, generator: Generator
+) -> list[Finding]:
     latent = OneHot(torch.tensor(CATEGORICAL_LOGITS[0], dtype=torch.float64))
-    samples = coupling.sample(OneHot(latent.logits.expand(draws, *latent.logits.shape)), n, generator)
+    samples = coupling.sample_categories(latent.expand(draws).logits, n, generator)
     shape = (n, draws, *latent.logits.shape)
-    if samples.shape != shape or not bool((((samples == 0) | (samples == 1)).all(-1) & (samples.sum(-1) == 1)).all()):
-        figure = f"expected one-hot samples of shape {list(shape)}, got {samples.dtype} {list(samples.shape)}"
+    one_hot = ((samples == 0) | (samples == 1)).all(-1) & (samples.sum(-1) == 1)
+    if samples.shape != shape or not bool(one_hot.all()):
+        got = f"{samples.dtype} {list(samples.shape)}"
+        figure = f"expected one-hot samples of shape {list(shape)}, got {got}"
         return [Finding(f"categories, n = {n}", False, figure)]
     objective = table_objective(random_table(latent.count_states(), generator), latent)
     scores = {
         "marginals of categories": _scores(samples.sum(1), latent.mean(), draws),
-        "undone": bias_scores(ARMS(n, coupling), objective, latent, draws, generator),
+        "correction": bias_scores(ARMS(n, coupling), objective, latent, draws, generator),
     }
+    rate = failure_rate / len(scores)
     return [
-        judge_score(f"{name}, n = {n}", score.abs().max().item(), score.numel(), failure_rate / len(scores))
+        judge_score(f"{name}, n = {n}", score.abs().max().item(), score.numel(), rate)
         for name, score in scores.items()
     ]
 
@@ -122,7 +136,9 @@ def _pattern_scores(samples: Tensor) -> Tensor:
     n, _, d = samples.shape
     weights = (2 ** torch.arange(n)).view(-1, 1, 1)
     patterns = (samples.long() * weights).sum(0)
-    counts = torch.stack([torch.bincount(patterns[:, k], minlength=2**n) for k in range(d)]).double()
+    counts = torch.stack(
+        [torch.bincount(patterns[:, k], minlength=2**n) for k in range(d)]
+    ).double()
     ones = torch.tensor([bin(pattern).count("1") for pattern in range(2**n)])
     scores = []
     for s in range(1, n):
@@ -130,23 +146,33 @@ def _pattern_scores(samples: Tensor) -> Tensor:
         total = arrangements.sum(1, keepdim=True)
         # Fewer than 30 expected hits and a binomial is no longer close to normal that far out.
         enough = total.squeeze(1) > 30 * math.comb(n, s)
-        scores.append(_scores(arrangements, torch.tensor(1 / math.comb(n, s)).double(), total)[enough].flatten())
+        scores.append(
+            _scores(arrangements, torch.tensor(1 / math.comb(n, s)).double(), total)[
+                enough
+            ].flatten()
+        )
     return torch.cat(scores) if scores else torch.zeros(0)
 
 
 def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
     """Sample i of one latent against sample j of another: uncorrelated."""
-    centred = (samples - torch.sigmoid(logits)) / (torch.sigmoid(logits) * torch.sigmoid(-logits)).sqrt()
+    centred = (samples - torch.sigmoid(logits)) / (
+        torch.sigmoid(logits) * torch.sigmoid(-logits)
+    ).sqrt()
     pairs = [
-        torch.einsum("ir,jr->ij", centred[..., k], centred[..., m]) for k, m in combinations(range(len(logits)), 2)
+        torch.einsum("ir,jr->ij", centred[..., k], centred[..., m])
+        for k, m in combinations(range(len(logits)), 2)
     ]
     return torch.stack(pairs) / math.sqrt(samples.shape[1])
 
 
-def _extremes(coupling: BinaryCoupling, n: int, generator: Generator) -> Finding:
+def _extremes(coupling: BitCoupling, n: int, generator: Generator) -> Finding:
     far = torch.tensor([200.0, torch.inf])
     logits = torch.cat([far, -far])
-    samples, debias = coupling.sample(Bernoulli(logits), n, generator), coupling.debias(logits, n)
-    right = bool((samples == (logits > 0).to(samples.dtype)).all()) and bool(debias.isfinite().all())
-    figure = "samples certain, debias finite" if right else f"samples {samples.tolist()}, debias {debias.tolist()}"
-    return Finding(f"p = 0 and p = 1, n = {n}", right, figure)
+    samples, debias = coupling.sample_bits(logits, n, generator), coupling.debias(logits, n)
+    certain = bool((samples == (logits > 0).to(samples.dtype)).all())
+    passed = certain and bool(debias.isfinite().all())
+    figure = "samples certain, debias finite"
+    if not passed:
+        figure = f"samples {samples.tolist()}, debias {debias.tolist()}"
+    return Finding(f"p = 0 and p = 1, n = {n}", passed, figure)

@@ -1,4 +1,4 @@
-"""The enumeration oracle, and objectives with no structure that an estimator could be lucky with."""
+"""Exact values and gradients by enumeration, and objectives without structure to be lucky with."""
 
 import math
 from collections import Counter
@@ -7,125 +7,157 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Generator, Tensor
 
-from arms.estimators.base import Objective, TensorObjective
-from arms.estimators.exact import Exact
-from arms.latents import Bernoulli, Latent, Logits, as_latent
-from arms.targets import MultiSampleBound, Target
-
-__all__ = [
-    "as_seen",
-    "exact_bound",
-    "exact_gradient",
-    "exact_target_gradient",
-    "exact_value",
-    "random_table",
-    "smooth_objective",
-    "table_objective",
-]
+from arms.estimate import Options, call_objective, evaluate, gradient
+from arms.estimators import Estimator, Exact, Objective, TensorObjective
+from arms.latents import Binary, Bits, Choices, Enumerable, Latent, Logits, as_latent
+from arms.targets import ImportanceBound, Target
 
 
 def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
-    """Return the gradient of E[objective(b)] with respect to the logits, by enumeration of all states.
+    """Return the gradient of E[objective(b)] with respect to the logits, over all states.
 
     Args:
         objective: Maps states `[states, *batch, *event]` to values; it may be a black box.
-        logits: As for `arms.expectation`, at most 2^16 states.
+        logits: As for `arms.expectation`, with at most 2^16 states.
 
     >>> exact_gradient(lambda b: b.sum(-1), torch.zeros(2))
     tensor([0.2500, 0.2500])
     """
     with torch.no_grad():
-        return Exact()(objective, logits).grad
+        found: Tensor = Exact()(objective, logits).grad
+        return found
 
 
 def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> Tensor:
-    """Return the expectation of any target over independent samples, attached to the logits: differentiate it at will.
+    """Return the expectation of a target over independent samples, attached to the logits.
 
-    All multisets of `target.size` states are enumerated, since the order of samples does not matter: few latents, few
-    samples.
+    All multisets of `target.size` states are enumerated, because the order of samples does not
+    matter: few latents, few samples.
 
     Args:
-        objective: Maps states `[states, *event]` to values `[states]`, attached to the logits if it depends on them.
+        objective: Maps states `[states, *event]` to values `[states]`; for a bound, to log p(x, b).
         logits: As for `arms.expectation`, without batch axes.
-        target: What is to be enumerated.
+        target: What is enumerated.
 
     >>> from arms import Expectation
     >>> exact_value(lambda b: b.sum(-1), torch.zeros(2), Expectation())
     tensor(1.)
     """
     latent = as_latent(logits)
+    assert isinstance(latent, Enumerable)
     states = latent.states()
-    # A state that cannot happen has no part, even if the objective is infinite there.
+    # A state that cannot happen has no influence, even if the objective is infinite there.
     states = states[latent.log_prob(states).detach() > -torch.inf]
     log_probs = latent.log_prob(states)
     multisets = list(combinations_with_replacement(range(len(states)), target.size))
     orders = torch.tensor([_orders(multiset) for multiset in multisets]).to(log_probs)
     chosen = torch.tensor(multisets, device=states.device).T  # [size, multisets]
-    seen = target.value(objective(latent.shown(states))[chosen])
-    return (orders * log_probs[chosen].sum(0).exp() * seen).sum()
+    values = call_objective(objective, latent, states)
+    if target.subtracts_log_q:
+        values = values - log_probs
+    return (orders * log_probs[chosen].sum(0).exp() * target.value(values[chosen])).sum()
 
 
-def exact_bound(log_weight: TensorObjective, logits: Logits, bound_samples: int) -> Tensor:
-    """Return E[log(1/K sum_k w(b_k))] over K independent samples of logits `[d]`, attached to them.
+def exact_bound(log_joint: TensorObjective, logits: Logits, bound_samples: int) -> Tensor:
+    """Return E[log(1/K sum_k p(x, b_k) / q(b_k))] over K independent samples, attached to `logits`.
 
     Args:
-        log_weight: Maps states `[m, d]` to log-weights `[m]`.
+        log_joint: Maps states `[m, d]` to log p(x, b) `[m]`.
         logits: `[d]`, of few latents.
         bound_samples: K.
 
-    >>> exact_bound(lambda b: torch.zeros(len(b)), torch.zeros(2), bound_samples=3)
-    tensor(0.)
+    >>> exact_bound(lambda b: torch.zeros(len(b)), torch.zeros(2), bound_samples=1)
+    tensor(1.3863)
     """
-    return exact_value(log_weight, logits, MultiSampleBound(bound_samples))
+    return exact_value(log_joint, logits, ImportanceBound(bound_samples))
 
 
 def exact_target_gradient(objective: TensorObjective, latent: Latent, target: Target) -> Tensor:
     """Return the gradient of any target with respect to logits `[*event]`, by enumeration.
 
-    Where the target has a direct term, the objective is log p(x, b), and the log-weight that minus log q(b).
+    It is computed by autograd through the log-probability, independently of `latent.score`.
     """
     with torch.enable_grad():
-        own = type(latent)(latent.logits.detach().clone().requires_grad_())
-        (grad,) = torch.autograd.grad(exact_value(as_seen(objective, own, target), own, target), own.logits)
+        logits = latent.logits.detach().clone().requires_grad_()
+        value = exact_value(objective, latent.with_logits(logits), target)
+        (grad,) = torch.autograd.grad(value, logits)
     return grad
 
 
-def as_seen(objective: TensorObjective, latent: Latent, target: Target) -> TensorObjective:
-    """Return the objective, or where the target has a direct term the log-weight objective(b) - log q(b)."""
-    return (lambda b: objective(b) - latent.log_prob(b)) if target.direct else objective
+def expected_estimate(
+    estimator: Estimator, objective: TensorObjective, latent: Latent
+) -> tuple[Tensor, Tensor] | None:
+    """Return the exact expectation of an estimator's gradient and value, over all its outcomes.
+
+    The design lists everything that it can draw; `combine` is evaluated on all of it at once.
+
+    Args:
+        estimator: Any estimator.
+        objective: Maps points `[..., *event]` to values; for a bound, to log p(x, b).
+        latent: Without batch axes, and with few states.
+
+    Returns:
+        The gradient `[*event]` and the value; None if the design has continuous noise.
+
+    >>> from arms import ARMS
+    >>> logits = torch.tensor([0.3, -1.0], dtype=torch.float64)
+    >>> grad, value = expected_estimate(ARMS(3), lambda b: b.prod(-1), Bits(logits))
+    >>> bool((grad - exact_gradient(lambda b: b.prod(-1), logits)).abs().max() < 1e-15)
+    True
+    """
+    found = estimator.design.outcomes(latent)
+    if found is None:
+        return None
+    draw, probabilities = found
+    options = Options(checks="cheap")
+    evaluation = evaluate(estimator, objective, draw, options)
+    grad = gradient(estimator, draw, evaluation, options).detach()
+    samples = evaluation.values[: len(evaluation.values) - draw.extra]
+    value = estimator.target.value(samples, draw.weights).detach()
+    # An outcome that cannot happen has no influence, even if the weights are infinite there.
+    possible = probabilities > 0
+    weights, grad, value = probabilities[possible].unsqueeze(1), grad[possible], value[possible]
+    return (latent.with_event_axes(weights) * grad).sum((0, 1)), (weights * value).sum()
 
 
 def _orders(multiset: tuple[int, ...]) -> int:
-    return math.factorial(len(multiset)) // math.prod(map(math.factorial, Counter(multiset).values()))
+    ways = math.prod(map(math.factorial, Counter(multiset).values()))
+    return math.factorial(len(multiset)) // ways
 
 
 def random_table(states: int, generator: Generator | None = None) -> Tensor:
     """Return a random objective value for each of this many states, in float64.
 
     Args:
-        states: How many.
-        generator: Source of the values; the global one unless given.
+        states: The number of states.
+        generator: Source of the values; the global generator by default.
     """
     return torch.randn(states, generator=generator, dtype=torch.float64) + 1
 
 
 def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObjective:
-    """Return a smooth objective whose value at state b is table[b], and which is curved between the states.
+    """Return a smooth objective whose value at state b is table[b], curved between the states.
 
-    A multilinear extension of the table would not do: on it E[df/db] p (1 - p) is the very gradient, and a plain
-    straight-through estimator looks unbiased. What is added here is zero at every state, and its slope is not; nor is
-    the mean of its slopes at both ends, which is all that the trapezoid rule (`reinmax`) sees.
+    A multilinear extension of the table would not do: on it E[df/db] p (1 - p) is exactly the
+    gradient, and a plain straight-through estimator looks unbiased. What is added here is zero at
+    every state, but its derivative is not; nor is the mean of its derivatives at both ends, which
+    is all that the trapezoid rule (`reinmax`) sees.
 
     Args:
         table: One value per joint state, in the order of `latent.states()`.
-        latent: Whose states they are; bits unless given.
+        latent: The latent; bits by default.
 
     >>> table_objective(torch.tensor([1.0, 2.0, 3.0, 4.0]))(torch.tensor([1.0, 0.0]))
     tensor(3.)
     """
-    kind = Bernoulli(torch.zeros(table.numel().bit_length() - 1)) if latent is None else latent
-    is_binary = kind.event_dims == 1
-    categories = 2 if is_binary else kind.logits.shape[-1]
+    kind = Bits(torch.zeros(table.numel().bit_length() - 1)) if latent is None else latent
+    if not kind.has(Binary) and not kind.has(Choices):
+        raise ValueError(
+            f"a table is defined for bits and categories, got {type(kind).__name__}: use "
+            "smooth_objective"
+        )
+    is_binary = kind.has(Binary)
+    categories = 2 if is_binary else kind.event_shape[-1]
 
     def objective(b: Tensor) -> Tensor:
         bits = b.to(table.dtype)
@@ -139,30 +171,48 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
 
 
 def smooth_objective(latent: Latent, generator: Generator | None = None) -> TensorObjective:
-    """Return a random smooth objective of samples of any latent: a sum of waves, one for every state.
+    """Return a random smooth objective of samples of any latent: a sum of waves.
 
     Args:
-        latent: Whose samples it takes.
-        generator: Source of the waves; the global one unless given.
+        latent: The latent whose samples it takes. The parts of a joint latent arrive by name.
+        generator: Source of the waves; the global generator by default.
 
-    >>> smooth_objective(Bernoulli(torch.zeros(3)))(torch.zeros(4, 5, 3)).shape
+    >>> smooth_objective(Bits(torch.zeros(3)))(torch.zeros(4, 5, 3)).shape
     torch.Size([4, 5])
     """
-    event = latent.logits.shape[-latent.event_dims :]
+    assert isinstance(latent, Enumerable)
     waves = min(16, latent.count_states())
-    frequencies = torch.randn(event.numel(), waves, generator=generator, dtype=torch.float64)
+    entries = latent.event_shape.numel()
+    frequencies = torch.randn(entries, waves, generator=generator, dtype=torch.float64)
     phases, heights = torch.randn(2, waves, generator=generator, dtype=torch.float64)
+    example = latent.to_objective(latent.sample(1))
+    dims = {name: one.ndim - 1 - len(latent.batch_shape) for name, one in _named(example).items()}
 
-    def objective(b: Tensor) -> Tensor:
-        flat = b.to(frequencies.dtype).flatten(b.ndim - latent.event_dims)
-        values: Tensor = torch.sin(flat @ frequencies + phases) @ heights + 1
+    def objective(*unnamed: Tensor, **named: Tensor) -> Tensor:
+        received = named or _named(unnamed[0])
+        flat = torch.cat(
+            [
+                one.to(frequencies.dtype).flatten(one.ndim - dims[name])
+                for name, one in received.items()
+            ],
+            -1,
+        )
+        values: Tensor = torch.sin(flat @ frequencies[: flat.shape[-1]] + phases) @ heights + 1
         return values
 
     return objective
 
 
+def _named(received: object) -> dict[str, Tensor]:
+    return received if isinstance(received, dict) else {"": received}  # type: ignore[dict-item]
+
+
 def _bend(bits: Tensor, latent: Latent) -> Tensor:
-    """Zero at 0 and 1, cubic in between, another slope at each latent, and slopes at both ends that do not cancel."""
-    event = latent.logits.shape[-latent.event_dims :]
-    weights = torch.linspace(1.0, 2.0, event.numel(), dtype=bits.dtype, device=bits.device).view(event)
-    return latent.sum_event(weights * bits * (1 - bits) * (1 + bits + bits.roll(1, -1)))
+    """Return something zero at 0 and 1 and cubic in between, different for each latent.
+
+    Its derivatives at both ends do not cancel.
+    """
+    event = latent.event_shape
+    weights = torch.linspace(1.0, 2.0, event.numel(), dtype=bits.dtype, device=bits.device)
+    bend = weights.view(event) * bits * (1 - bits) * (1 + bits + bits.roll(1, -1))
+    return latent.sum_event(bend)

@@ -1,35 +1,39 @@
-"""Variance of estimators by repeated draws, on the user's own objective: which estimator should I use?"""
+"""Compare estimators on a user's own objective, by repeated draws."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
-from time import perf_counter
-from typing import SupportsIndex
 
 import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, check_generator
-from arms.checks.labels import label, told_apart
-from arms.checks.oracle import exact_gradient
+from arms.checks.tally import measure
 from arms.checks.variance_table import VarianceRow, VarianceTable
 from arms.checks.verdicts import score_limit
-from arms.estimators import DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator, Objective, Options, as_estimator
-from arms.estimators.exact import MOST_LATENTS
-from arms.estimators.pipeline import draw_points, evaluate
-from arms.latents import Bernoulli, Latent, Logits, as_latent
+from arms.estimate import Options, draw_points, estimate, evaluate, takes
+from arms.estimators import (
+    DEFAULT_NUM_SAMPLES,
+    ESTIMATORS,
+    Estimator,
+    Exact,
+    Objective,
+    as_estimator,
+    num_samples_of,
+)
+from arms.estimators.labels import deduplicate_labels, label
+from arms.latents import Binary, Choices, Enumerable, HasMean, Latent, Logits, as_latent
+from arms.latents.base import MOST_STATES
 
-__all__ = ["ENOUGH", "ENUMERABLE", "SAME_OF_BITS", "largest_within", "variance"]
-
-SAME_OF_BITS = {"arms-strat": "arms-s", "disarm-tree": "disarm", "disarm-sb": "disarm"}
-"""Estimators that differ of categories only."""
+SAME_FOR_BITS = {"arms-stratified": "arms", "disarm-stick": "disarm"}
+"""Estimators that differ from others for categories only."""
 ENUMERABLE = 1024
 """The joint states up to which the reference is enumerated."""
-ENOUGH = 100
-"""The flips of a latent, and the repeats, below which a bias score is far from normal: 30 gave |z| of 8."""
-
+MIN_FLIPS = 100
+"""Flips of a latent, and repeats, below which a bias score is far from normal."""
 ATTEMPTS = 10
-"""Draws on which the objective is tried first: a single one of few latents may miss the points that it refuses."""
+"""Draws on which the objective is tried first: one draw of few latents may miss the points that
+it refuses."""
 
 
 def variance(
@@ -42,36 +46,39 @@ def variance(
     evaluations: int | None = None,
     repeats: int = 1000,
 ) -> VarianceTable:
-    """Compare estimators on an objective at fixed logits: work, variance of one estimate, bias score, time.
+    """Compare estimators on an objective at fixed logits: work, variance, bias score and time.
 
-    Estimators may evaluate the objective more often than `num_samples` says, and differentiate it too: the table counts
-    both. With `evaluations` every estimator that is given by name gets the largest n whose evaluations are no more than
-    that, which compares them at equal work; an estimator object keeps its own n.
+    Estimators may evaluate the objective more often than `num_samples` says, and differentiate it
+    too; the table counts both. With `evaluations`, every estimator that is given by name gets the
+    largest n whose evaluations do not exceed it, which compares them at equal work. An estimator
+    object keeps its own n.
 
-    The bias score is the largest |z| over all logits of the mean estimate, against enumeration up to 1024 states, and
-    beyond that against other draws of leave-one-out REINFORCE. A score is close to normal only if what it averages
-    happened often, so bits and categories whose rarer outcome is drawn less than a hundred times in all, and all of
-    them below a hundred repeats, are left out. An objective that hangs on a rare combination of latents can still raise
-    the score of an unbiased estimator.
+    The bias score is the largest |z| over all logits of the mean estimate, against enumeration for
+    up to 1,024 states, and otherwise against other draws of leave-one-out REINFORCE. A score is
+    close to normal only if what it averages happened often. Therefore bits and categories whose
+    rarer outcome is drawn fewer than a hundred times are left out, and so are all of them below a
+    hundred repeats. An objective that depends on a rare combination of latents can still raise the
+    score of an unbiased estimator.
 
     Args:
         objective: As for `arms.expectation`; it may be a black box.
-        logits: As for `arms.expectation`. No gradient is left in whatever they or the objective depend on.
-        estimators: A name in `arms.ESTIMATORS`, an estimator, or several of either. Unless given, all names that this
-            latent, this budget and, if they need slopes, this objective allow, but for enumeration and for those with
-            parameters of their own: the table says who was left out and why.
-        num_samples: What every estimator given by name gets, 8 unless given.
-        generator: Source of all randomness; PyTorch's global one unless given.
-        evaluations: The most evaluations of the objective for one estimate, instead of `num_samples`.
-        repeats: How many estimates of each, after one that is not counted; in turn, so that what else the machine does
-            slows all of them alike.
+        logits: As for `arms.expectation`. No gradient is left in what they or the objective depend
+            on.
+        estimators: A name, an estimator, or several of either. By default, all names that this
+            latent, this budget and this objective allow, except enumeration and estimators with
+            parameters; the table says which were left out and why.
+        num_samples: For every estimator given by name, 8 by default.
+        generator: Source of all randomness; PyTorch's global generator by default.
+        evaluations: The most evaluations of the objective per estimate, instead of `num_samples`.
+        repeats: How many estimates of each. They are made in turn, so that other load on the
+            machine slows all of them alike.
 
     Returns:
         A table to print, lowest variance first, biased estimators last.
 
-    >>> table = variance(lambda b: b.prod(-1), torch.zeros(2), ["loorf", "arms-s"], 4, repeats=200)
+    >>> table = variance(lambda b: b.prod(-1), torch.zeros(2), ["loorf", "arms"], 4, repeats=200)
     >>> [(row.estimator, row.evaluations) for row in table.rows]
-    [('arms-s', 4), ('loorf', 4)]
+    [('arms', 4), ('loorf', 4)]
     """
     entries = None if estimators is None else _entries(estimators)
     repeats = as_count(repeats, 2, "repeats")
@@ -79,7 +86,9 @@ def variance(
     latent = as_latent(logits).detach()
     check_generator(generator)
     if not latent.logits.numel():
-        raise ValueError(f"there must be logits to compare at, got shape {list(latent.logits.shape)}")
+        raise ValueError(
+            f"there must be logits to compare at, got shape {list(latent.logits.shape)}"
+        )
     left_out: dict[str, str] = {}
     with torch.no_grad():
         if entries is None:
@@ -89,22 +98,27 @@ def variance(
         draws = [draw_points(one.estimator, latent, generator) for one in contenders]
         counts = [len(draw.points) for draw in draws]
         budget.check(contenders, counts)
-        fewest = min(len(draw.points) - draw.extra for draw in draws)
-        scored = _often(latent, repeats, fewest)
-        truth, truth_error, reference = _reference(objective, latent, scored, budget.size, repeats, generator)
-        tallies = _measure([one.estimator for one in contenders], objective, latent, repeats, generator)
+        scored = _flips_often(latent, repeats, min(len(draw.samples) for draw in draws))
+        truth, truth_error, reference = _reference(
+            objective, latent, scored, budget.size, repeats, generator
+        )
+        tallies = measure(
+            [one.estimator for one in contenders], objective, latent, repeats, generator
+        )
     rows = []
-    names = told_apart([one.name for one in contenders])
+    names = deduplicate_labels([one.name for one in contenders])
     for name, contender, count, tally in zip(names, contenders, counts, tallies, strict=True):
         one, spread = contender.estimator, tally.variance()
-        error = (spread / repeats + truth_error).sqrt().clamp(min=1e-6 * truth.abs().max().clamp(min=1e-30))
+        floor = 1e-6 * truth.abs().max().clamp(min=1e-30)
+        error = (spread / repeats + truth_error).sqrt().clamp(min=floor)
         scores = ((tally.mean - truth).abs() / error)[scored]
+        needs = one.design.needs
         rows.append(
             VarianceRow(
                 estimator=name,
-                num_samples=None if one.evaluations is None else one.num_samples,
+                num_samples=None if needs.evaluations is None else num_samples_of(one),
                 evaluations=count,
-                derivatives=one.derivatives,
+                derivatives=needs.derivatives,
                 variance=spread.mean().item(),
                 bias_score=scores.max().item() if len(scores) else float("nan"),
                 milliseconds=1e3 * median(tally.seconds),
@@ -118,26 +132,6 @@ def variance(
     return VarianceTable(tuple(rows), reference, limit, int((~scored).sum()), left_out)
 
 
-def largest_within(name: str, evaluations: int) -> Estimator:
-    """Return the estimator of that name with the most samples whose evaluations are no more than that.
-
-    >>> largest_within("disarm", 7).num_samples
-    6
-    """
-    as_estimator(name)  # so that a name which does not exist is not taken for one that needs more
-    for n in range(evaluations, 0, -1):
-        try:
-            one = as_estimator(name, n)
-        except ValueError:
-            continue
-        if one.evaluations is None or one.evaluations <= evaluations:
-            return one
-    raise ValueError(
-        f"no num_samples of {name} takes at most evaluations={evaluations} of the objective: give more, or leave "
-        f"{name} out"
-    )
-
-
 @dataclass(frozen=True)
 class _Contender:
     name: str
@@ -148,7 +142,7 @@ class _Contender:
 
 @dataclass(frozen=True)
 class _Budget:
-    """What an estimator given by name may spend: that many samples, or at most that many evaluations."""
+    """What an estimator given by name may spend: that many samples, or evaluations."""
 
     size: int
     of_evaluations: bool
@@ -160,50 +154,60 @@ class _Budget:
             return cls(as_count(size, 1, "num_samples"), False)
         if num_samples is not None:
             raise ValueError(
-                f"num_samples and evaluations exclude each other, got {num_samples} and {evaluations}: give "
-                "num_samples for the same n, or evaluations for the same work"
+                "num_samples and evaluations exclude each other, got "
+                f"{num_samples} and {evaluations}: pass num_samples for the same n, or evaluations "
+                "for the same work"
             )
         return cls(as_count(evaluations, 1, "evaluations"), True)
 
     def give(self, name: str) -> Estimator:
-        """Return the estimator of that name with as many samples as it may have."""
-        if not self.of_evaluations:
-            return as_estimator(name, self.size)
-        return largest_within(name, self.size)
+        """Return the estimator of a name with as many samples as it may have."""
+        if self.of_evaluations:
+            return as_estimator(name, evaluations=self.size)
+        return as_estimator(name, self.size)
 
-    def why_not(self, name: str) -> str:
-        """Return in a few words why this is no budget for an estimator, nothing if it is one."""
-        try:
-            self.give(name)
-        except ValueError:
-            usual = as_estimator(name)
-            if self.of_evaluations:
-                return f"more than {self.size} evaluations"
-            if usual.even_samples and self.size % 2:
-                return "only for an even n"
-            return f"only for n >= {usual.min_samples}" if self.size < usual.min_samples else f"not for n = {self.size}"
-        return ""
+    def reason_not(self, name: str) -> str:
+        """Return in a few words why this is no budget for an estimator, or nothing if it is."""
+        if _is_made(lambda: self.give(name)):
+            return ""
+        if self.of_evaluations:
+            return f"more than {self.size} evaluations"
+        larger = [
+            n
+            for n in range(self.size + 1, self.size + 9)
+            if _is_made(lambda n=n: as_estimator(name, n))  # type: ignore[misc]
+        ]
+        if not larger:
+            return f"not for n = {self.size}"
+        only_even = self.size % 2 and all(n % 2 == 0 for n in larger)
+        return "only for an even n" if only_even else f"only for n >= {larger[0]}"
 
     def check(self, contenders: Sequence[_Contender], counts: Sequence[int]) -> None:
-        """Raise if one by name makes more evaluations after all: enumeration does not go by num_samples."""
+        """Raise if one by name makes more evaluations: enumeration ignores num_samples."""
         for one, count in zip(contenders, counts, strict=True):
             if self.of_evaluations and one.by_name and count > self.size:
                 raise ValueError(
-                    f"{one.name} makes {count} evaluations, more than evaluations={self.size}: leave it out"
+                    f"{one.name} makes {count} evaluations, more than evaluations={self.size}: "
+                    "leave it out"
                 )
 
 
+def _is_made(make: Callable[[], Estimator]) -> bool:
+    try:
+        make()
+    except ValueError:
+        return False
+    return True
+
+
 def _entries(estimators: object) -> list[str | Estimator]:
-    """Return what a user gave for the estimators as a list, which need not hold what it should."""
+    """Return what a user passed for the estimators as a list."""
     if isinstance(estimators, str | Estimator):
         return [estimators]
-    if isinstance(estimators, SupportsIndex):
-        raise ValueError(
-            f"estimators must be a name, an estimator or a sequence of these, got {estimators!r}: the order of "
-            "arguments is now that of arms.expectation, variance(objective, logits, estimators, num_samples, generator)"
-        )
     if not isinstance(estimators, Iterable):
-        raise ValueError(f"estimators must be a name, an estimator or a sequence of these, got {estimators!r}")
+        raise ValueError(
+            f"estimators must be a name, an estimator or a sequence of these, got {estimators!r}"
+        )
     entries = list(estimators)
     if not entries:
         raise ValueError("estimators must name at least one estimator, got none")
@@ -213,145 +217,137 @@ def _entries(estimators: object) -> list[str | Estimator]:
 def _contender(entry: str | Estimator, budget: _Budget) -> _Contender:
     if isinstance(entry, str):
         one = budget.give(entry)
-        found = _Contender(entry, one, untrained=one.has_parameters)
+        found = _Contender(entry, one, untrained=_has_parameters(one))
     else:
         one = as_estimator(entry)
         found = _Contender(label(one), one, by_name=False)
-    if one.target.direct:
-        raise ValueError(f"variance compares gradients of the expectation; {found.name} estimates the {one.target}'s")
+    if one.target.subtracts_log_q:
+        raise ValueError(
+            f"variance compares gradients of the expectation; {found.name} estimates that of the "
+            f"{one.target}"
+        )
     return found
+
+
+def _has_parameters(estimator: Estimator) -> bool:
+    return any(True for _ in estimator.parameters())
 
 
 def _defaults(
     objective: Objective, latent: Latent, budget: _Budget, generator: Generator | None
 ) -> tuple[list[_Contender], dict[str, str]]:
-    """Return who is compared where nobody is named, and why the others are not."""
+    """Return which estimators are compared by default, and why the others are not."""
     chosen, left_out = [], {}
     for name in ESTIMATORS:
-        why = _unfit(name, latent) or budget.why_not(name)
-        if not why:
+        reason = _reason_unsuitable(name, latent) or budget.reason_not(name)
+        if not reason:
             contender = _contender(name, budget)
-            why = _unanswered(contender.estimator, objective, latent, generator)
-        if why:
-            left_out[name] = why
+            reason = _reason_objective_refuses(contender.estimator, objective, latent, generator)
+        if reason:
+            left_out[name] = reason
         else:
             chosen.append(contender)
     if not chosen:
-        raise ValueError(f"no estimator takes this latent with a budget of {budget.size}: give more samples")
+        raise ValueError(
+            f"no estimator takes this latent with a budget of {budget.size}: allow more samples"
+        )
     return chosen, left_out
 
 
-def _unfit(name: str, latent: Latent) -> str:
-    """Return why an estimator has no place in a comparison that nobody asked it into, nothing if it has one."""
+def _reason_unsuitable(name: str, latent: Latent) -> str:
+    """Return why an estimator is left out of a default comparison, or nothing if it is not."""
     usual = as_estimator(name)
-    if isinstance(latent, Bernoulli) and name in SAME_OF_BITS:
-        return f"of bits the same as {SAME_OF_BITS[name]}"
-    if usual.target.direct:
+    design = usual.design
+    if latent.has(Binary) and name in SAME_FOR_BITS:
+        return f"the same as {SAME_FOR_BITS[name]} for bits"
+    if usual.target.subtracts_log_q:
         return "another target"
-    if usual.evaluations is None:
+    if design.needs.evaluations is None:
         return "enumeration of all states"
-    if not isinstance(latent, usual.latents):
+    if not takes(usual, latent):
         return f"not for {type(latent).__name__} latents"
-    if usual.slopes != "none" and not latent.has_slopes:
-        return "no df/db of categories' indices"
-    if not usual.equal_weights and latent.count_states() > 2**MOST_LATENTS:  # it takes long, and gains nothing
-        return "n samples are no share of so many states"
-    if usual.has_parameters:  # untrained they would mislead
+    if design.needs.derivatives and not latent.differentiable:
+        return "no df/db of category indices"
+    if design.weighted:
+        assert isinstance(latent, Enumerable)
+        if latent.count_states() > MOST_STATES:  # it takes long, and gains nothing
+            return "too many states for n samples"
+    if _has_parameters(usual):  # untrained they would mislead
         return "parameters of their own: compare trained objects"
     return ""
 
 
-def _unanswered(estimator: Estimator, objective: Objective, latent: Latent, generator: Generator | None) -> str:
-    """Return why the objective does not answer what an estimator asks, by asking it; nothing if it does."""
-    if estimator.slopes == "none":
+def _reason_objective_refuses(
+    estimator: Estimator, objective: Objective, latent: Latent, generator: Generator | None
+) -> str:
+    """Return why an estimator and this objective do not fit, by trying; nothing if they do."""
+    if estimator.design.weighted and isinstance(latent, Enumerable):
+        states = latent.count_states()
+        if states < estimator.design.num_samples:
+            return f"more samples than the {states} states"
+    if not estimator.design.needs.derivatives:
         try:
             draw_points(estimator, latent, torch.Generator(latent.logits.device).manual_seed(0))
         except ValueError:
-            return f"not for {latent.count_states()} states"
+            return f"not for this {type(latent).__name__}"
         return ""
     try:
         for _ in range(ATTEMPTS):
-            evaluate(objective, draw_points(estimator, latent, generator), Options())
+            draw = draw_points(estimator, latent, generator)
+            evaluate(estimator, objective, draw, Options())
     except ValueError:
-        # A black box, a derivative that is not finite, or an objective that refuses points between the states. One that
-        # fails at every point fails for the other estimators too, which say so.
+        # A black box, an infinite derivative, or an objective that refuses points between the
+        # states. One that fails at every point fails for the other estimators too, which say so.
         return "no df/db of this objective at their points"
     return ""
 
 
-def _often(latent: Latent, repeats: int, samples: int) -> Tensor:
-    """Return for which logits both outcomes, this bit or category and not this one, are drawn often enough."""
-    probs = replace(latent, logits=latent.logits.double()).mean()
+def _flips_often(latent: Latent, repeats: int, samples: int) -> Tensor:
+    """Return for which logits both outcomes, this bit or category and not this one, are frequent."""
+    if not latent.has(HasMean):
+        return torch.ones_like(latent.logits, dtype=torch.bool)
+    wide = latent.with_logits(latent.logits.double())
+    assert isinstance(wide, HasMean)
+    probs = wide.mean()
     rarer = torch.minimum(probs, 1 - probs)
-    return (repeats * samples * rarer).clamp(max=repeats) >= ENOUGH
+    return (repeats * samples * rarer).clamp(max=repeats) >= MIN_FLIPS
 
 
 def _without_rare(latent: Latent, scored: Tensor) -> Latent:
-    """Return the latent if what is drawn too rarely never happened."""
-    phi = latent.logits
-    if latent.event_dims == 1:
-        certain = torch.where(phi > 0, torch.inf, -torch.inf).to(phi)
-        return replace(latent, logits=torch.where(scored, phi, certain))
-    possible = scored.scatter(-1, phi.argmax(-1, keepdim=True), True)  # of no category at all there is no law
-    return replace(latent, logits=phi.masked_fill(~possible, -torch.inf))
+    """Return the latent as if rare outcomes never happened."""
+
+    def of_part(part: Latent, own: Tensor) -> Tensor:
+        phi = part.logits
+        if part.has(Binary):
+            return torch.where(own, phi, torch.where(phi > 0, torch.inf, -torch.inf).to(phi))
+        if part.has(Choices):
+            # Some category must stay possible.
+            possible = own.scatter(-1, phi.argmax(-1, keepdim=True), True)
+            return phi.masked_fill(~possible, -torch.inf)
+        return phi
+
+    return latent.with_logits(latent.map_parts(of_part, scored))
 
 
 def _reference(
-    objective: Objective, latent: Latent, scored: Tensor, n: int, repeats: int, generator: Generator | None
+    objective: Objective,
+    latent: Latent,
+    scored: Tensor,
+    n: int,
+    repeats: int,
+    generator: Generator | None,
 ) -> tuple[Tensor, Tensor, str]:
-    """Return what the means are held against, how uncertain it is (as a variance), and its name."""
-    if latent.count_states() <= ENUMERABLE:
-        truth = exact_gradient(objective, latent).double()
-        # Flips that the draws may never have seen move the truth of the other latents too: it is that uncertain.
-        certain = exact_gradient(objective, _without_rare(latent, scored)).double()
+    """Return what means are compared with, its variance, and its name."""
+    enumerable = isinstance(latent, Enumerable) and latent.has(Enumerable)
+    if enumerable and latent.count_states() <= ENUMERABLE:  # type: ignore[attr-defined]
+        truth = _exact(objective, latent)
+        # Flips that the draws may never have seen change the truth of the other latents too.
+        certain = _exact(objective, _without_rare(latent, scored))
         return truth, (truth - certain).square(), "enumeration"
-    (tally,) = _measure([as_estimator("loorf", max(2, n))], objective, latent, repeats, generator)
+    (tally,) = measure([as_estimator("loorf", max(2, n))], objective, latent, repeats, generator)
     return tally.mean, tally.variance() / repeats, "other draws of loorf"
 
 
-class _Tally:
-    """Mean and variance of an estimator by Welford's recurrence, which keeps nothing but two arrays, and its times.
-
-    What each estimate adds to the sum of squares has the variance as its expectation: so the spread of these says how
-    sure the variance is.
-    """
-
-    def __init__(self, estimator: Estimator, logits: Tensor) -> None:
-        self.estimator = estimator
-        self.mean = torch.zeros_like(logits, dtype=torch.float64)
-        self.squares = torch.zeros_like(self.mean)
-        self.added: list[Tensor] = []
-        self.seconds: list[float] = []
-
-    def add(self, objective: Objective, latent: Latent, generator: Generator | None) -> None:
-        start = perf_counter()
-        grad = self.estimator(objective, latent, generator).grad
-        if grad.is_cuda:
-            torch.cuda.synchronize(grad.device)  # a GPU works on after the call has returned
-        self.seconds.append(perf_counter() - start)
-        delta = grad.double() - self.mean
-        self.mean += delta / len(self.seconds)
-        added = delta * (grad.double() - self.mean)
-        self.squares += added
-        self.added.append(added.mean())
-
-    def variance(self) -> Tensor:
-        return self.squares / (len(self.seconds) - 1)
-
-    def variance_error(self) -> float:
-        """Return the standard error of the variance's mean over all logits, NaN where two estimates are all."""
-        added = torch.stack(self.added[1:])  # the first adds nothing
-        return (added.std() / len(added) ** 0.5).item() if len(added) > 1 else float("nan")
-
-
-def _measure(
-    estimators: Sequence[Estimator], objective: Objective, latent: Latent, repeats: int, generator: Generator | None
-) -> list[_Tally]:
-    """Draw estimates in turn, after one of each that is not counted: a first call is slower than the others."""
-    for one in estimators:
-        one(objective, latent, generator)
-    tallies = [_Tally(one, latent.logits) for one in estimators]
-    for _ in range(repeats):
-        for tally in tallies:
-            tally.add(objective, latent, generator)
-    return tallies
+def _exact(objective: Objective, latent: Latent) -> Tensor:
+    grad: Tensor = estimate(Exact(), objective, latent).grad
+    return grad.double()

@@ -10,8 +10,25 @@ __all__ = ["HEADINGS", "IN_FULL", "IN_FULL_HTML", "WIDTH", "VarianceRow", "Varia
 
 WIDTH = 100
 """Columns of a terminal that a table fits."""
-HEADINGS = ("estimator", "n", "evals", "derivs", "variance", "±", "x lowest", "bias |z|", "ms", "var x ms", "x lowest")
-IN_FULL_HTML = {"evals": "evaluations", "derivs": "derivatives", "±": "± of it", "var x ms": "variance x ms"}
+HEADINGS = (
+    "estimator",
+    "n",
+    "evals",
+    "derivs",
+    "variance",
+    "±",
+    "x lowest",
+    "bias |z|",
+    "ms",
+    "var x ms",
+    "x lowest",
+)
+IN_FULL_HTML = {
+    "evals": "evaluations",
+    "derivs": "derivatives",
+    "±": "± of it",
+    "var x ms": "variance x ms",
+}
 IN_FULL = {**IN_FULL_HTML, "bias |z|": r"bias \|z\|"}
 
 
@@ -87,7 +104,10 @@ class VarianceTable:
         """Return the table for notebooks."""
         rows = [HEADINGS, *self._cells()]
         head, *body = [
-            "".join(f"<{tag}>{html.escape(IN_FULL_HTML.get(cell, cell).strip())}</{tag}>" for cell in row)
+            "".join(
+                f"<{tag}>{html.escape(IN_FULL_HTML.get(cell, cell).strip())}</{tag}>"
+                for cell in row
+            )
             for tag, row in zip(["th", *["td"] * len(self.rows)], rows, strict=True)
         ]
         lines = "".join(f"<tr>{line}</tr>" for line in body)
@@ -98,7 +118,10 @@ class VarianceTable:
         """Return the table in Markdown, with the same figures and notes."""
         lines = [_markdown_line(IN_FULL.get(heading, heading) for heading in HEADINGS)]
         lines.append("|---|" + "---:|" * (len(HEADINGS) - 1))
-        lines += [_markdown_line(cell.strip().replace("*", r"\*") for cell in cells) for cells in self._cells()]
+        lines += [
+            _markdown_line(cell.strip().replace("*", r"\*") for cell in cells)
+            for cells in self._cells()
+        ]
         notes = [note.replace("*", r"\*").replace("|", r"\|") for note in self._notes()]
         return "\n".join([*lines, "", *(f"{note}  " for note in notes[:-1]), notes[-1]])
 
@@ -125,22 +148,41 @@ class VarianceTable:
 
     def _notes(self) -> list[str]:
         against = f"bias |z|: the largest over all logits, against {self.reference}"
-        notes = ["variance: of one logit's gradient, mean over all logits, in squared units of the objective"]
-        notes.append("±: its standard error, in per cent of it; rare large estimates can hide from both")
-        notes += ["*: the lowest of the unbiased", f"{against}; suspicious beyond {self.score_limit:.2f}"]
+        notes = [
+            "variance: of one logit's gradient, mean over all logits, in squared units of the objective"
+        ]
+        notes.append(
+            "±: its standard error, in per cent of it; rare large estimates can hide from both"
+        )
+        notes += [
+            "*: the lowest of the unbiased",
+            f"{against}; suspicious beyond {self.score_limit:.2f}",
+        ]
         if self.unscored:
-            notes.append(f"logits that have no part in it: {self.unscored} (too few flips or repeats)")
+            notes.append(
+                f"logits that have no part in it: {self.unscored} (too few flips or repeats)"
+            )
         of_reason: dict[str, list[str]] = {}
         for name, reason in self.left_out.items():
             of_reason.setdefault(reason, []).append(name)
         for reason, names in of_reason.items():
-            notes += wrap(f"left out: {', '.join(names)} ({reason})", WIDTH, subsequent_indent=" " * 10)
+            notes += wrap(
+                f"left out: {', '.join(names)} ({reason})", WIDTH, subsequent_indent=" " * 10
+            )
         return notes
 
 
 def _ratio(value: float, lowest: float, unbiased: bool) -> str:
     """Return how many times the lowest, with a mark on the lowest itself."""
-    ratio = value / lowest if lowest > 0 else math.nan if math.isnan(lowest) else 1.0 if value == 0 else math.inf
+    ratio = (
+        value / lowest
+        if lowest > 0
+        else math.nan
+        if math.isnan(lowest)
+        else 1.0
+        if value == 0
+        else math.inf
+    )
     return _number(ratio, 3) + ("*" if unbiased and value == lowest else " ")
 
 

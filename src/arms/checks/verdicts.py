@@ -1,12 +1,10 @@
-"""What a check says: findings, each with its figure and the limit it was held against."""
+"""What a check returns: findings, each with its figure and the limit it was compared with."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
 from torch import Tensor
-
-__all__ = ["FAILURE_RATE", "Finding", "Report", "attempt", "judge_score", "score_limit", "skew_corrected"]
 
 FAILURE_RATE = 1e-6
 """How often a whole check of a correct estimator or coupling may fail by chance."""
@@ -32,7 +30,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class Findings:
     """All findings on one subject."""
 
     subject: str
@@ -50,11 +48,17 @@ class Report:
     @property
     def verdict(self) -> str:
         """All findings in one word: a failure if there is one, else a label such as "biased" if there is one."""
-        return next((f.verdict for f in sorted(self.findings, key=lambda f: (f.passed, not f.label))), "pass")
+        return next(
+            (f.verdict for f in sorted(self.findings, key=lambda f: (f.passed, not f.label))),
+            "pass",
+        )
 
     def __str__(self) -> str:
         width = max((len(finding.name) for finding in self.findings), default=0)
-        lines = [f"{finding.name:<{width}}  {finding.verdict:<6}  {finding.figure}" for finding in self.findings]
+        lines = [
+            f"{finding.name:<{width}}  {finding.verdict:<6}  {finding.figure}"
+            for finding in self.findings
+        ]
         notes = [f"not checked: {'; '.join(self.not_checked)}"] if self.not_checked else []
         return "\n".join([f"{self.subject}: {self.verdict}", *lines, *notes])
 
@@ -86,7 +90,9 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
     return -NormalDist().inv_cdf(failure_rate / (2 * comparisons))
 
 
-def skew_corrected(mean: Tensor, variance: Tensor, third: Tensor, count: int, rounding: float) -> Tensor:
+def skew_corrected(
+    mean: Tensor, variance: Tensor, third: Tensor, count: int, rounding: float
+) -> Tensor:
     """Return z-scores of means that are zero in expectation, corrected for the skewness of what was averaged.
 
     The mean of rare events is skewed, and its plain z-score far from normal. Hall's transformation removes the first
@@ -110,7 +116,11 @@ def skew_corrected(mean: Tensor, variance: Tensor, third: Tensor, count: int, ro
     return corrected
 
 
-def judge_score(name: str, largest: float, comparisons: int, failure_rate: float = FAILURE_RATE) -> Finding:
+def judge_score(
+    name: str, largest: float, comparisons: int, failure_rate: float = FAILURE_RATE
+) -> Finding:
     """Hold the largest of this many |z| against its limit; NaN fails."""
     limit = score_limit(comparisons, failure_rate)
-    return Finding(name, largest <= limit, f"largest |z| of {comparisons} is {largest:.2f}, limit {limit:.2f}")
+    return Finding(
+        name, largest <= limit, f"largest |z| of {comparisons} is {largest:.2f}, limit {limit:.2f}"
+    )

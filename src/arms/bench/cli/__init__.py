@@ -66,7 +66,9 @@ def _run() -> None:
         sys.stdout.flush()
     except ValueError as error:
         _end(str(error), 2)
-    except BrokenPipeError:  # `| head` has closed its end; Python must not try to write on the way out either
+    except (
+        BrokenPipeError
+    ):  # `| head` has closed its end; Python must not try to write on the way out either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except (RuntimeError, MemoryError) as error:

@@ -1,7 +1,7 @@
 """Verbs for estimators and couplings: check, estimators."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
 import tyro
@@ -13,9 +13,18 @@ from arms.arguments import as_count, unknown_name
 from arms.bench.cli.console import print_plain, print_table
 from arms.bench.cli.own import find_attribute
 from arms.checks.estimator import COUNTS
-from arms.couplings import COUPLINGS, Coupling
-from arms.estimators import ALIASES, ALL_ESTIMATORS, BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ESTIMATORS, Estimator
-from arms.latents import Latent
+from arms.designs import COUPLINGS, Coupling
+from arms.estimators import (
+    ALL_ESTIMATORS,
+    BIASED_ESTIMATORS,
+    DEFAULT_NUM_SAMPLES,
+    ENTRIES,
+    ESTIMATORS,
+    Estimator,
+    as_estimator,
+    resolve,
+)
+from arms.latents import Enumerable, Latent
 
 __all__ = ["COLOURS", "MIN_DRAWS", "MOST_DRAWS", "check", "estimators"]
 
@@ -31,7 +40,9 @@ def check(
     subject: Annotated[str, tyro.conf.Positional],
     /,
     num_samples: tuple[int, ...] = (),
-    latent: Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME", help_behavior_hint="(default: none)")] = None,
+    latent: Annotated[
+        str | None, tyro.conf.arg(metavar="MODULE:NAME", help_behavior_hint="(default: none)")
+    ] = None,
     draws: int = 100_000,
     failure_rate: float = checks.verdicts.FAILURE_RATE,
     seed: int = 0,
@@ -58,12 +69,18 @@ def check(
     checked = _find(subject, counts)
     if isinstance(checked, Coupling):
         if latent is not None:
-            raise ValueError("--latent is for estimators; a coupling is checked on bits and categories: leave it out")
+            raise ValueError(
+                "--latent is for estimators; a coupling is checked on bits and categories: leave it out"
+            )
         chosen = {"counts": counts} if counts else {}
-        verdict = checks.check_coupling(checked, draws=draws, failure_rate=failure_rate, seed=seed, **chosen)
+        verdict = checks.coupling_findings(
+            checked, draws=draws, failure_rate=failure_rate, seed=seed, **chosen
+        )
     else:
         latents = None if latent is None else [_find_latent(latent)]
-        verdict = checks.check_estimator(checked, draws, failure_rate, num_samples=counts, latents=latents, seed=seed)
+        verdict = checks.estimator_findings(
+            checked, draws, failure_rate, num_samples=counts, latents=latents, seed=seed
+        )
     table = Table("check", "verdict", "figure", title=f"{subject}: {verdict.subject}")
     for finding in verdict.findings:
         word = f"{COLOURS.get(finding.verdict, '[yellow]')}{finding.verdict}"
@@ -76,18 +93,27 @@ def check(
 
 
 def estimators() -> None:
-    """List every estimator with its formula and reference; the biased baselines in a table of their own."""
-    print_table(_listing(ESTIMATORS, "unbiased"))
-    print_table(_listing(BIASED_ESTIMATORS, "biased: baselines to compare with, in no default comparison"))
+    """List every estimator: evaluations and derivatives with 8 samples, and where it was published."""
+    bound = [name for name, make in ESTIMATORS.items() if _is_of_bound(make)]
+    expectation = [name for name in ESTIMATORS if name not in bound]
+    print_table(_listing(expectation, "unbiased, gradient of the expectation"))
+    print_table(_listing(bound, "unbiased, gradient of the importance-weighted bound"))
+    title = "biased, for comparison; not part of any default comparison"
+    print_table(_listing(BIASED_ESTIMATORS, title))
 
 
-def _listing(registry: Mapping[str, Callable[[int], Estimator]], title: str) -> Table:
-    table = Table("name", "gradient of the", "estimate", "smallest n", "reference", title=title)
-    for name, factory in registry.items():
-        one = factory(DEFAULT_NUM_SAMPLES)
-        reference = getattr(one, "coupling", one).reference  # the coupling is what tells one ARMS from another
-        smallest = f"{one.min_samples}{', even' if one.even_samples else ''}"
-        table.add_row(name, str(one.target), escape(one.formula), smallest, reference)
+def _is_of_bound(make: Callable[[int], Estimator]) -> bool:
+    return make(DEFAULT_NUM_SAMPLES).target.subtracts_log_q
+
+
+def _listing(names: Iterable[str], title: str) -> Table:
+    table = Table("name", "tier", "evals", "derivs", "reference", title=title)
+    for name in names:
+        needs = ALL_ESTIMATORS[name](DEFAULT_NUM_SAMPLES).design.needs
+        entry = ENTRIES.get(name)
+        evaluations = "all" if needs.evaluations is None else str(needs.evaluations)
+        tier, reference = (entry.tier, entry.reference) if entry else ("", "")
+        table.add_row(name, tier, evaluations, str(needs.derivatives), escape(reference))
     return table
 
 
@@ -98,21 +124,33 @@ def _find_latent(subject: str) -> Latent:
         try:
             found = found()
         except Exception as error:
-            raise ValueError(f"{subject!r} cannot be called without arguments: {error}; give a latent") from None
+            raise ValueError(
+                f"{subject!r} cannot be called without arguments: {error}; give a latent"
+            ) from None
     if not isinstance(found, Latent):
-        raise ValueError(f"{subject!r} must be a latent or a function that makes one, got {type(found).__name__}")
+        raise ValueError(
+            f"{subject!r} must be a latent or a function that makes one, got {type(found).__name__}"
+        )
     if found.batch_shape:
-        raise ValueError(f"{subject!r} must have no batch axes, got {list(found.batch_shape)}: give a single row")
+        raise ValueError(
+            f"{subject!r} must have no batch axes, got {list(found.batch_shape)}: give a single row"
+        )
+    if not isinstance(found, Enumerable):
+        raise ValueError(
+            f"{subject!r} must list its joint states, got {type(found).__name__} without any"
+        )
     if found.count_states() > MOST_STATES:
-        raise ValueError(f"{subject!r} must have at most {MOST_STATES} joint states, got {found.count_states()}")
+        raise ValueError(
+            f"{subject!r} must have at most {MOST_STATES} joint states, got {found.count_states()}"
+        )
     return found
 
 
 def _find(subject: str, counts: Sequence[int] | None) -> Coupling | Callable[[int], Estimator]:
     """Return the coupling, or the function from num_samples to an estimator, that a user has named."""
-    subject = ALIASES.get(subject, subject)
-    if subject in ALL_ESTIMATORS:
-        return ALL_ESTIMATORS[subject]
+    name, options = resolve(subject)
+    if name in ALL_ESTIMATORS:
+        return lambda n: as_estimator(name, n, **options)
     if subject in COUPLINGS:
         return COUPLINGS[subject]()
     if ":" not in subject:
@@ -129,7 +167,9 @@ def _find(subject: str, counts: Sequence[int] | None) -> Coupling | Callable[[in
         try:
             return loaded()
         except Exception as error:
-            raise ValueError(f"cannot make {subject!r}: {error}; give a coupling object instead of its class") from None
+            raise ValueError(
+                f"cannot make {subject!r}: {error}; give a coupling object instead of its class"
+            ) from None
     _check_makes_estimators(subject, loaded, counts)
     return loaded  # type: ignore[no-any-return]
 
@@ -141,13 +181,19 @@ def _check_makes_estimators(subject: str, loaded: object, counts: Sequence[int] 
         )
     remedy = "give a coupling, or a function of num_samples that returns an estimator"
     if not callable(loaded):
-        raise ValueError(f"{subject!r} must be a coupling or a function, got {type(loaded).__name__}: {remedy}")
+        raise ValueError(
+            f"{subject!r} must be a coupling or a function, got {type(loaded).__name__}: {remedy}"
+        )
     for n in counts or COUNTS:
         try:
             made = loaded(n)
         except ValueError:  # this estimator does not take such a budget
             continue
         except Exception as error:
-            raise ValueError(f"{subject!r} cannot be called with num_samples alone: {error}; {remedy}") from None
+            raise ValueError(
+                f"{subject!r} cannot be called with num_samples alone: {error}; {remedy}"
+            ) from None
         if not isinstance(made, Estimator):
-            raise ValueError(f"{subject!r} must return an estimator, got {type(made).__name__}: {remedy}")
+            raise ValueError(
+                f"{subject!r} must return an estimator, got {type(made).__name__}: {remedy}"
+            )

@@ -9,7 +9,13 @@ from rich.table import Table
 
 from arms.bench.terminal import get_console
 
-__all__ = ["explaining_missing_packages", "print_markup", "print_paths", "print_plain", "print_table"]
+__all__ = [
+    "explaining_missing_packages",
+    "print_markup",
+    "print_paths",
+    "print_plain",
+    "print_table",
+]
 
 
 def print_markup(line: str) -> None:
@@ -44,4 +50,6 @@ def explaining_missing_packages() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ValueError(f"figures and reports need {error.name}: pip install 'arms-grad[bench]'") from None
+        raise ValueError(
+            f"figures and reports need {error.name}: pip install 'arms-grad[bench]'"
+        ) from None

@@ -21,7 +21,12 @@ def data_list(data_dir: Path | None = None) -> None:
     """
     table = Table("name", "description", "available", "location")
     for status in data.status(data_dir):
-        table.add_row(status.name, status.description, "yes" if status.available else "no", escape(status.where))
+        table.add_row(
+            status.name,
+            status.description,
+            "yes" if status.available else "no",
+            escape(status.where),
+        )
     print_table(table)
 
 

@@ -6,7 +6,12 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
-from arms.bench.cli.console import explaining_missing_packages, print_paths, print_plain, print_table
+from arms.bench.cli.console import (
+    explaining_missing_packages,
+    print_paths,
+    print_plain,
+    print_table,
+)
 from arms.bench.cli.parsing import Output
 from arms.bench.config import Precision
 from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs
@@ -19,9 +24,15 @@ ALL = "all"
 
 def experiments_list() -> None:
     """List every figure and table of the paper, with the number of runs behind it at each scale."""
-    table = Table("name", "what", *(f"runs: {scale}" if scale == SCALES[0] else scale for scale in SCALES))
+    table = Table(
+        "name", "what", *(f"runs: {scale}" if scale == SCALES[0] else scale for scale in SCALES)
+    )
     for name, experiment in EXPERIMENTS.items():
-        table.add_row(name, experiment.description, *(str(len(configs(name, scale)) or "") for scale in SCALES))
+        table.add_row(
+            name,
+            experiment.description,
+            *(str(len(configs(name, scale)) or "") for scale in SCALES),
+        )
     print_table(table)
 
 
@@ -51,7 +62,9 @@ def experiments_run(
     """
     names = list(EXPERIMENTS) if name == ALL else [name]
     if dry_run:
-        for line in preview(names, scale, output, results=results, precision=precision, device=device):
+        for line in preview(
+            names, scale, output, results=results, precision=precision, device=device
+        ):
             print_plain(line)
         return
     written: list[Path] = []

@@ -13,9 +13,13 @@ from arms.arguments import described
 
 __all__ = ["ModelName", "OwnData", "find_attribute", "find_model", "naming_the_model"]
 
-ModelName = Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME", help_behavior_hint="(default: none)")]
+ModelName = Annotated[
+    str | None, tyro.conf.arg(metavar="MODULE:NAME", help_behavior_hint="(default: none)")
+]
 """Type of an argument for a function that makes a model."""
-OwnData = Annotated[str | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(default: the run's)")]
+OwnData = Annotated[
+    str | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(default: the run's)")
+]
 """Type of an argument for a data set of the user's own that has moved."""
 
 
@@ -32,7 +36,9 @@ def find_attribute(subject: str) -> Any:
     except AttributeError as error:
         raise ValueError(f"cannot find {subject!r}: {error}") from None
     except (Exception, SystemExit) as error:  # whatever a module does when it is imported
-        raise ValueError(f"cannot find {subject!r}: importing {module} ends in {described(error)}") from None
+        raise ValueError(
+            f"cannot find {subject!r}: importing {module} ends in {described(error)}"
+        ) from None
 
 
 def find_model(name: str | None) -> Callable[..., Any] | None:
@@ -41,7 +47,9 @@ def find_model(name: str | None) -> Callable[..., Any] | None:
         return None
     found = find_attribute(name)
     if not callable(found):
-        raise ValueError(f"{name!r} must be a function from a data set to a model, got {type(found).__name__}")
+        raise ValueError(
+            f"{name!r} must be a function from a data set to a model, got {type(found).__name__}"
+        )
     return found  # type: ignore[no-any-return]
 
 

@@ -67,7 +67,9 @@ def _later(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:
     return prepare
 
 
-def _call(function: Callable[..., None], args: Sequence[object], options: Mapping[str, object]) -> None:
+def _call(
+    function: Callable[..., None], args: Sequence[object], options: Mapping[str, object]
+) -> None:
     """Call a verb, after every path among its arguments was checked."""
     for value in (*args, *options.values()):
         for path in value if isinstance(value, tuple) else (value,):
@@ -91,7 +93,9 @@ def in_one_line(box: str, verb: str) -> str:
         kind = re.search(rf"^(?:.*, )?{re.escape(wrong[1])} (.+)$", rest, re.MULTILINE)
         return f"{wrong[1]} must be {kind[1] if kind else 'of another kind'}, got {wrong[2] or wrong[3]}"
     if meant := re.search(
-        rf"^(--\S+)(?:(?!\n--).)*?\nin arms {re.escape(verb)} --help", rest, re.MULTILINE | re.DOTALL
+        rf"^(--\S+)(?:(?!\n--).)*?\nin arms {re.escape(verb)} --help",
+        rest,
+        re.MULTILINE | re.DOTALL,
     ):
         return f"{what}: perhaps {meant[1]}"
     if known := re.search(r"^Available subcommands: ((?:[\w:,-]+\s?)+)", rest):

@@ -11,7 +11,13 @@ from rich.table import Table
 
 from arms.arguments import as_count
 from arms.bench import toy as toy_problem
-from arms.bench.cli.console import explaining_missing_packages, print_markup, print_paths, print_plain, print_table
+from arms.bench.cli.console import (
+    explaining_missing_packages,
+    print_markup,
+    print_paths,
+    print_plain,
+    print_table,
+)
 from arms.bench.cli.parsing import Output
 from arms.bench.runs.packs import read_pack, run_sources
 
@@ -34,7 +40,9 @@ def report(
     if not runs:
         raise ValueError("give at least one run directory, or a folder of them: arms report runs")
     if not any(path.exists() for path in runs):
-        raise ValueError(f"there is no {' and no '.join(map(str, runs))}: give run directories, or a folder of them")
+        raise ValueError(
+            f"there is no {' and no '.join(map(str, runs))}: give run directories, or a folder of them"
+        )
     with explaining_missing_packages():
         from arms.bench.reports import build_report, summary
 
@@ -43,7 +51,9 @@ def report(
                 f"there is no run in {' or '.join(map(str, runs))}: train one first, or give another folder"
             )
         for path in filter(Path.is_file, runs):
-            read_pack(path)  # a file that was named and is no pack is a mistake, not a problem for the page
+            read_pack(
+                path
+            )  # a file that was named and is no pack is a mistake, not a problem for the page
         collection = build_report(runs, output, files=files)
     for problem in collection.problems:
         print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
@@ -66,10 +76,19 @@ def toy(
         output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
     """
     generator = torch.Generator().manual_seed(as_count(seed, 0, "--seed"))
-    by_budget = {n: toy_problem.variance_curves(n, replicas=replicas, generator=generator) for n in num_samples}
+    by_budget = {
+        n: toy_problem.variance_curves(n, replicas=replicas, generator=generator)
+        for n in num_samples
+    }
     if not by_budget:
         raise ValueError("give at least one budget: --num-samples 4 10")
-    table = Table("n", "variance / loorf's", *toy_problem.ESTIMATORS, title="toy problem, mean over p from 0.1 to 0.9")
+    table = Table(
+        "n",
+        "estimator",
+        "variance / loorf's",
+        "closed form",
+        title="toy problem, mean over p from 0.1 to 0.9",
+    )
     for n, curves in by_budget.items():
         _add_budget(table, n, curves)
     print_table(table)
@@ -78,7 +97,9 @@ def toy(
     with explaining_missing_packages():
         from arms.bench.reports.toy import write_toy
 
-        print_paths(write_toy([curve for curves in by_budget.values() for curve in curves], paths, output))
+        print_paths(
+            write_toy([curve for curves in by_budget.values() for curve in curves], paths, output)
+        )
 
 
 def correlations(num_samples: int = 5, output: Output = Path("correlations")) -> None:
@@ -95,10 +116,11 @@ def correlations(num_samples: int = 5, output: Output = Path("correlations")) ->
 
 
 def _add_budget(table: Table, n: int, curves: Sequence[toy_problem.ToyCurve]) -> None:
-    """Add two rows: the measured variances, and the closed forms where there are any."""
+    """Add a row per estimator: the measured variance, and the closed form where there is one."""
     loorf = next(curve for curve in curves if curve.estimator == "loorf")
     assert loorf.exact is not None
-    measured = [f"{curve.measured.mean() / loorf.measured.mean():.3f}" for curve in curves]
-    exact = ["" if curve.exact is None else f"{curve.exact.mean() / loorf.exact.mean():.3f}" for curve in curves]
-    table.add_row(str(n), "measured", *measured)
-    table.add_row("", "closed form", *exact, end_section=True)
+    for curve in curves:
+        measured = f"{curve.measured.mean() / loorf.measured.mean():.3f}"
+        exact = "" if curve.exact is None else f"{curve.exact.mean() / loorf.exact.mean():.3f}"
+        table.add_row(str(n) if curve is curves[0] else "", curve.estimator, measured, exact)
+    table.add_section()

@@ -49,7 +49,9 @@ def runs(folder: RunPath = Path("runs")) -> None:
         print_plain(f"    {_progress(run)}")
 
 
-def pack(runs: Annotated[tuple[Path, ...], tyro.conf.Positional], /, output: Output = Path("runs.json")) -> None:
+def pack(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional], /, output: Output = Path("runs.json")
+) -> None:
     """Write finished runs into one small file that `arms report` reads: all bounds, thinned curves, provenance.
 
     Args:
@@ -62,16 +64,36 @@ def pack(runs: Annotated[tuple[Path, ...], tyro.conf.Positional], /, output: Out
     opened = [run for _, found in sources for source in found for run in open_runs(source)]
     once = list({run.path.resolve(): run for run in opened}.values())
     if not once:
-        raise ValueError("give at least one run directory, or a folder of them: arms pack runs -o runs.json")
+        raise ValueError(
+            "give at least one run directory, or a folder of them: arms pack runs -o runs.json"
+        )
     count = write_pack(output, once)
     print_plain(f"wrote {output}: {count} runs, {output.stat().st_size / 1000:.0f} kB")
 
 
 def _described(config: TrainConfig) -> str:
     """Return what a run is: what every run has, and whatever else differs from the defaults."""
-    parts = [config.dataset, config.network, f"{config.estimator} n={config.num_samples}", f"R={config.replicas}"]
-    shown = ("schema", "dataset", "network", "structure", "estimator", "num_samples", "replicas", "steps", "seed")
-    parts += [f"{name} {value}" for name, value in identity(config).items() if name not in shown]
+    parts = [
+        config.dataset,
+        config.network,
+        f"{config.label} n={config.num_samples}",
+        f"R={config.replicas}",
+    ]
+    shown = {
+        "schema",
+        "dataset",
+        "network",
+        "structure",
+        "estimator",
+        "folded",
+        "num_samples",
+        "replicas",
+    }
+    parts += [
+        f"{name} {value}"
+        for name, value in identity(config).items()
+        if name not in {*shown, "steps", "seed"}
+    ]
     return ", ".join(shorten(part) for part in [*parts, f"seed {config.seed}"])
 
 
@@ -87,7 +109,9 @@ def _progress(run: Run) -> str:
         return f"{state}: step {run.step():,} of {config.steps:,}"
     bounds = result["bounds"].get("test", {})
     tested = [
-        f"K={count} {format_mean_std(bounds[str(count)])}" for count in (1, TEST_BOUND_SAMPLES) if str(count) in bounds
+        f"K={count} {format_mean_std(bounds[str(count)])}"
+        for count in (1, TEST_BOUND_SAMPLES)
+        if str(count) in bounds
     ]
     over = f" over {result['images']:,} images only" if "images" in result else ""
     return f"finished: {config.steps:,} steps; test bound {', '.join(tested) or 'missing'}{over}"
@@ -118,7 +142,9 @@ def evaluate(
     if images is not None:
         as_count(images, 1, "--images")
     source = Run(run)
-    own, data = loading.load_model(source, device, data_dir, model=find_model(model), dataset=dataset)
+    own, data = loading.load_model(
+        source, device, data_dir, model=find_model(model), dataset=dataset
+    )
     with naming_the_model(model):
         bounds = evaluation.evaluate(own, data, split, list(samples), source.config().seed, images)
     table = Table("K", f"{split} bound", caption=escape(data.note) or None)
@@ -169,14 +195,22 @@ def variance(
         as_count(evaluations, 1, "--evaluations")
     elif num_samples is None:
         num_samples = config.num_samples
-    own, data = loading.load_model(source, device, data_dir, model=find_model(model), dataset=dataset)
+    own, data = loading.load_model(
+        source, device, data_dir, model=find_model(model), dataset=dataset
+    )
     where = str(own.prior.device)
     generator = seeded_generator(config.seed, "variance", device=where)
     images = data.test[:batch_size].to(where)
     x = observe(images, data.levels, generator, bits=own.sees_bits).expand(own.replicas, -1, -1)
     with naming_the_model(model):
         table = evaluation.gradient_variances(
-            own, x, estimators or None, num_samples, generator, evaluations=evaluations, repeats=repeats
+            own,
+            x,
+            estimators or None,
+            num_samples,
+            generator,
+            evaluations=evaluations,
+            repeats=repeats,
         )
     for line in str(table).splitlines():
         print_plain(line)
@@ -203,7 +237,9 @@ def sample(
     """
     as_count(count, 1, "--count")
     source = Run(run)
-    own, data = loading.load_model(source, "cpu", data_dir, model=find_model(model), dataset=dataset)
+    own, data = loading.load_model(
+        source, "cpu", data_dir, model=find_model(model), dataset=dataset
+    )
     target = output or run / "samples.png"
     with naming_the_model(model):
         write_samples(target, own, data, count, seeded_generator(source.config().seed, "sample"))
@@ -214,12 +250,18 @@ def sample(
 def _print_step_if_unfinished(run: Run) -> None:
     if run.result() is None:
         done, steps = run.step(), run.config().steps
-        print_plain(f"{run.path} is unfinished: its newest checkpoint is from step {done:,} of {steps:,}")
+        print_plain(
+            f"{run.path} is unfinished: its newest checkpoint is from step {done:,} of {steps:,}"
+        )
 
 
 def _print_survivors_if_fewer(run: Run, model: BinaryVAE) -> None:
     """Print over how many replicas a mean was taken, where some have stopped."""
     total, stopped = run.config().replicas, run.stopped()
     if model.replicas < total:
-        when = ", ".join(f"replica {replica} at step {step}" for replica, step in sorted(stopped.items()))
-        print_plain(f"{model.replicas} of {total} replicas are left" + (f": stopped {when}" if when else ""))
+        when = ", ".join(
+            f"replica {replica} at step {step}" for replica, step in sorted(stopped.items())
+        )
+        print_plain(
+            f"{model.replicas} of {total} replicas are left" + (f": stopped {when}" if when else "")
+        )

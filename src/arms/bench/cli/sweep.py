@@ -68,7 +68,9 @@ def sweep(
     as_count(cpus_per_job, 1, "--cpus-per-job")
     gpus = float(torch.cuda.is_available()) if gpus_per_job is None else gpus_per_job
     if not 0 <= gpus <= 1:
-        raise ValueError(f"--gpus-per-job must be between 0 and 1, as a run is on one GPU, got {gpus:g}")
+        raise ValueError(
+            f"--gpus-per-job must be between 0 and 1, as a run is on one GPU, got {gpus:g}"
+        )
     check_seconds(checkpoint_seconds, "--checkpoint-seconds")
     if output.exists() and not output.is_dir():
         raise ValueError(f"--output must be a folder, got the file {output}: choose another place")

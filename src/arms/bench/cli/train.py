@@ -34,12 +34,13 @@ from arms.bench.progress import Bars
 from arms.bench.runs import loading, pipeline
 from arms.bench.runs.directory import Run
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
-from arms.estimators import as_estimator
 
 __all__ = ["DEMO_CONFIG", "DEMO_ESTIMATORS", "Flags", "demo", "train"]
 
-DEMO_CONFIG = replace(fast_preset(TrainConfig()), replicas=3, steps=2000, latents=50, evaluate_every=200)
-DEMO_ESTIMATORS = ("midpoint", "arms-s", "arms-d", "disarm", "loorf")
+DEMO_CONFIG = replace(
+    fast_preset(TrainConfig()), replicas=3, steps=2000, latents=50, evaluate_every=200
+)
+DEMO_ESTIMATORS = ("midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 
 
 def _unless_given(kind: str, default: object) -> object:
@@ -61,19 +62,24 @@ class Flags(TrainConfig):
 
     dataset: str = TrainConfig.dataset
     """Data set by name (see `arms data list`), or your own: an .npz or .npy file, or a folder of images."""
-    network: Annotated[str | None, _unless_given(_choice_of(HIDDEN_WIDTHS), TrainConfig.network)] = None  # type: ignore[assignment]
+    network: Annotated[
+        str | None, _unless_given(_choice_of(HIDDEN_WIDTHS), TrainConfig.network)
+    ] = None  # type: ignore[assignment]
     """One affine layer each way, or two hidden layers of 200 in between; for your own see `--model`."""
     estimator: Annotated[str | None, _unless_given("STR", TrainConfig.estimator)] = None  # type: ignore[assignment]
     replicas: Annotated[int | None, _unless_given("INT", TrainConfig.replicas)] = None  # type: ignore[assignment]
     steps: Annotated[int | None, _unless_given("INT", TrainConfig.steps)] = None  # type: ignore[assignment]
     learning_rate: Annotated[float | None, _unless_given("FLOAT", TrainConfig.learning_rate)] = None  # type: ignore[assignment]
-    schedule: Annotated[Schedule | None, _unless_given(_choice_of(get_args(Schedule)), TrainConfig.schedule)] = None  # type: ignore[assignment]
+    schedule: Annotated[
+        Schedule | None, _unless_given(_choice_of(get_args(Schedule)), TrainConfig.schedule)
+    ] = None  # type: ignore[assignment]
     latents: Annotated[str | None, _unless_given("INT|INTxINT", TrainConfig.latents)] = None  # type: ignore[assignment]
     """Latent variables; 20x10 is 20 of 10 categories each, 20 is 20 bits."""
     categories: Annotated[int | None, tyro.conf.Suppress] = None  # type: ignore[assignment]  # typed with the latents
     structure: Annotated[str, tyro.conf.Suppress] = ""  # a model's, never typed
     decoder_samples: Annotated[
-        DecoderSamples | None, _unless_given(_choice_of(get_args(DecoderSamples)), TrainConfig.decoder_samples)
+        DecoderSamples | None,
+        _unless_given(_choice_of(get_args(DecoderSamples)), TrainConfig.decoder_samples),
     ] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
@@ -116,23 +122,34 @@ def train(
             much as a killed run has to repeat.
     """
     if together and config.estimator is not None:
-        raise ValueError(f"give --estimator {config.estimator} or --together {' '.join(together)}, not both")
+        raise ValueError(
+            f"give --estimator {config.estimator} or --together {' '.join(together)}, not both"
+        )
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
-        raise ValueError(f"--name must be the name of one folder, got {name!r}: give its place with --runs")
+        raise ValueError(
+            f"--name must be the name of one folder, got {name!r}: give its place with --runs"
+        )
     if model is not None and (together or config.network is not None):
         other = "--together" if together else "--network"
-        raise ValueError(f"give --model {model} or {other}, not both: a model of your own is trained alone")
+        raise ValueError(
+            f"give --model {model} or {other}, not both: a model of your own is trained alone"
+        )
     make = find_model(model)
     sizes = read_latents(config.latents)
     given = {flag: value for flag, value in asdict(config).items() if value is not None} | sizes
     # A preset may depend on the network; a model of one's own is taken for one with hidden layers.
-    start = TrainConfig(network=config.network or (TrainConfig.network if model is None else "nonlinear"))
+    start = TrainConfig(
+        network=config.network or (TrainConfig.network if model is None else "nonlinear")
+    )
     chosen = replace(PRESETS[preset](start) if preset in PRESETS else start, **given)
     own = None if chosen.dataset in DATASETS else load(chosen.dataset, data_dir)
     chosen = _named_as(chosen, own, make, sizes, data_dir)
     estimators = together or (chosen.estimator,)
     configs = [replace(chosen, estimator=estimator) for estimator in estimators]
-    paths = [runs / (f"{name}-{one.estimator}" if together else name) if name else _place(runs, one) for one in configs]
+    paths = [
+        runs / (f"{name}-{one.label}" if together else name) if name else _place(runs, one)
+        for one in configs
+    ]
     asked = zip(paths, configs, strict=True)
     done_before = [path for path, one in asked if Run(path).is_finished(one, evaluate)]
     how: dict[str, Any] = {
@@ -144,9 +161,13 @@ def train(
         "notify": print_plain,
     }
     with Bars() as bars, naming_the_model(model):
-        watchers = {one: bars.watcher(one.estimator, one.steps) for one in configs}
+        watchers = {one: bars.watcher(one.label, one.steps) for one in configs}
         if make:
-            finished = [pipeline.train(chosen, paths[0], model=make, dataset=own, on_record=watchers[chosen], **how)]
+            finished = [
+                pipeline.train(
+                    chosen, paths[0], model=make, dataset=own, on_record=watchers[chosen], **how
+                )
+            ]
         else:
             finished = pipeline.train_together(
                 configs,
@@ -156,7 +177,9 @@ def train(
                 **how,
             )
     for run in finished:
-        print_plain(f"{run.path}{' (finished before)' if run.path in done_before else ''}: {_summary(run)}")
+        print_plain(
+            f"{run.path}{' (finished before)' if run.path in done_before else ''}: {_summary(run)}"
+        )
 
 
 def _named_as(
@@ -186,7 +209,9 @@ def read_latents(typed: str | None) -> dict[str, int]:
     if typed is None:
         return {}
     if not (sizes := re.fullmatch(r"(\d+)(?:x(\d+))?", typed)):
-        raise ValueError(f"--latents must be a number of bits, such as 200, or 20x10 for categories, got {typed!r}")
+        raise ValueError(
+            f"--latents must be a number of bits, such as 200, or 20x10 for categories, got {typed!r}"
+        )
     return {"latents": int(sizes[1]), "categories": int(sizes[2] or 2)}
 
 
@@ -196,12 +221,18 @@ def _place(runs: Path, config: TrainConfig) -> Path:
     if Run(place).exists():
         return place
     there = _readable_configs(runs)
-    shorter = [(one.steps, path) for path, one in there if is_longer(config, one) or not difference(config, one)]
+    shorter = [
+        (one.steps, path)
+        for path, one in there
+        if is_longer(config, one) or not difference(config, one)
+    ]
     if shorter:
         return max(shorter)[1]
     for path, one in there:
         if set(difference(config, one)) == {"steps"} and one.steps < config.steps:
-            print_plain(f"{path} ends at step {one.steps:,} of its cosine schedule: {config.steps:,} steps begin anew")
+            print_plain(
+                f"{path} ends at step {one.steps:,} of its cosine schedule: {config.steps:,} steps begin anew"
+            )
     return place
 
 
@@ -216,7 +247,11 @@ def _readable_configs(runs: Path) -> list[tuple[Path, TrainConfig]]:
     return found
 
 
-def demo(output: Path = Path("demo"), steps: int = DEMO_CONFIG.steps, replicas: int = DEMO_CONFIG.replicas) -> None:
+def demo(
+    output: Path = Path("demo"),
+    steps: int = DEMO_CONFIG.steps,
+    replicas: int = DEMO_CONFIG.replicas,
+) -> None:
     """Train a small VAE on the embedded digits with five estimators, print a comparison and write a report.
 
     Args:
@@ -224,14 +259,21 @@ def demo(output: Path = Path("demo"), steps: int = DEMO_CONFIG.steps, replicas: 
         steps: Optimisation steps per estimator.
         replicas: Seeds per estimator, trained together.
     """
-    from arms.bench.reports import build_report  # matplotlib: no other verb of this file should wait for it
+    from arms.bench.reports import (
+        build_report,
+    )  # matplotlib: no other verb of this file should wait for it
 
-    configs = [replace(DEMO_CONFIG, estimator=name, steps=steps, replicas=replicas) for name in DEMO_ESTIMATORS]
+    configs = [
+        replace(DEMO_CONFIG, estimator=name, steps=steps, replicas=replicas)
+        for name in DEMO_ESTIMATORS
+    ]
     finished = []
     with Bars() as bars:
         for config in configs:
-            path, watch = output / run_name(config), bars.watcher(config.estimator, config.steps)
-            run = pipeline.train(config, path, device="cpu", progress=False, on_record=watch, notify=print_plain)
+            path, watch = output / run_name(config), bars.watcher(config.label, config.steps)
+            run = pipeline.train(
+                config, path, device="cpu", progress=False, on_record=watch, notify=print_plain
+            )
             finished.append(run)
     for run in finished:
         model, dataset = loading.load_model(run, "cpu")
@@ -258,9 +300,13 @@ def _comparison(finished: list[Run]) -> Table:
     """Return the final bounds of runs, and the last values of the metrics that are no bounds."""
     columns = [("train", 1), ("test", 1), ("test", TEST_BOUND_SAMPLES)]
     metrics = [metric for metric in METRICS.values() if not metric.in_result]
-    table = Table(title="digits, linear, n = 4: bounds in nats, higher is better", box=SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(
+        title="digits, linear, n = 4: bounds in nats, higher is better",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column("estimator", no_wrap=True)
-    asked = [as_estimator(run.config().estimator, run.config().num_samples) for run in finished]
+    asked = [run.config().make_estimator().design.needs for run in finished]
     bounds_of = [f"{split} K={count}" for split, count in columns]
     for heading in ["work", *bounds_of, *(metric.brief or metric.quantity for metric in metrics)]:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -268,7 +314,12 @@ def _comparison(finished: list[Run]) -> Table:
         result, last = run.result(), run.metrics()[-1]
         assert result is not None
         bounds = [format_mean_std(result["bounds"][split][str(count)]) for split, count in columns]
-        values = [format_metric(metric, last[metric.key]) if metric.key in last else "" for metric in metrics]
-        table.add_row(run.config().estimator, f"{one.evaluations} + {one.derivatives}", *bounds, *values)
+        values = [
+            format_metric(metric, last[metric.key]) if metric.key in last else ""
+            for metric in metrics
+        ]
+        table.add_row(
+            run.config().label, f"{one.evaluations} + {one.derivatives}", *bounds, *values
+        )
     table.caption = "work: evaluations + derivatives of the decoder, per image and step"
     return table

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from arms.arguments import unknown_name
 from arms.bench.data.catalogue import DATASETS
-from arms.bench.data.dataset import Dataset, TrainingImages, binarize, check_same_shape_and_levels, observe
+from arms.bench.data.dataset import (
+    Dataset,
+    TrainingImages,
+    binarize,
+    check_same_shape_and_levels,
+    observe,
+)
 from arms.bench.data.download import expand_home
 from arms.bench.data.own import as_dataset, is_path, read_own
 from arms.bench.data.sources import Entry
@@ -87,7 +93,12 @@ def _status_of(entry: Entry, data_dir: Path | None) -> Status:
 
 def _entry(name: str) -> Entry:
     if not isinstance(name, str) or name not in DATASETS:
-        raise unknown_name("data set", name, DATASETS, or_else="the path of an .npz or .npy file or a folder of images")
+        raise unknown_name(
+            "data set",
+            name,
+            DATASETS,
+            or_else="the path of an .npz or .npy file or a folder of images",
+        )
     return DATASETS[name]
 
 
@@ -97,5 +108,7 @@ def _data_dir(given: Path | str | None) -> Path | None:
         return None
     folder = expand_home(named)
     if not folder.is_dir():
-        raise ValueError(f"the data folder (data_dir or ARMS_DATA_DIR) must exist, got {folder}: create or unset it")
+        raise ValueError(
+            f"the data folder (data_dir or ARMS_DATA_DIR) must exist, got {folder}: create or unset it"
+        )
     return folder

@@ -22,7 +22,10 @@ __all__ = [
     "TRAIN_IDX",
 ]
 
-MNIST_HOSTS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
+MNIST_HOSTS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "http://yann.lecun.com/exdb/mnist/",
+)
 FASHION_HOSTS = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
 OMNIGLOT_HOSTS = ("https://github.com/yburda/iwae/raw/master/datasets/OMNIGLOT/",)
 STATIC_HOSTS = ("http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/",)
@@ -43,11 +46,17 @@ def _source(file: str, md5: str, hosts: tuple[str, ...]) -> Source:
 
 
 def _read_idx_pair(paths: tuple[Path, ...]) -> Parts:
-    return {part: read_idx(path, count) for path, (part, count) in zip(paths, MNIST_COUNTS.items(), strict=True)}
+    return {
+        part: read_idx(path, count)
+        for path, (part, count) in zip(paths, MNIST_COUNTS.items(), strict=True)
+    }
 
 
 def _read_amat_triple(paths: tuple[Path, ...]) -> Parts:
-    return {part: read_amat(path, count) for path, (part, count) in zip(paths, STATIC_COUNTS.items(), strict=True)}
+    return {
+        part: read_amat(path, count)
+        for path, (part, count) in zip(paths, STATIC_COUNTS.items(), strict=True)
+    }
 
 
 def _read_chardata(paths: tuple[Path, ...]) -> Parts:
@@ -59,7 +68,10 @@ def _read_chardata(paths: tuple[Path, ...]) -> Parts:
 DATASETS: Mapping[str, Entry] = {
     entry.name: entry
     for entry in (
-        Digits("digits", "8x8 handwritten digits of scikit-learn, for quick trials; fresh bits in every batch"),
+        Digits(
+            "digits",
+            "8x8 handwritten digits of scikit-learn, for quick trials; fresh bits in every batch",
+        ),
         ImageFiles(
             "dynamic-mnist",
             "MNIST, fresh bits in every batch",
@@ -76,9 +88,15 @@ DATASETS: Mapping[str, Entry] = {
             "MNIST, bits drawn once (Larochelle)",
             archive=Archive("binarized_mnist.npz", STATIC_COUNTS),
             sources=(
-                _source("binarized_mnist_train.amat", "db28b1a6ae0fe70cbd3da91acf46e477", STATIC_HOSTS),
-                _source("binarized_mnist_valid.amat", "bf37822a04e94123630de6a7dfd9c9ef", STATIC_HOSTS),
-                _source("binarized_mnist_test.amat", "14e41ae11040adba6ab8cb291eda0dd8", STATIC_HOSTS),
+                _source(
+                    "binarized_mnist_train.amat", "db28b1a6ae0fe70cbd3da91acf46e477", STATIC_HOSTS
+                ),
+                _source(
+                    "binarized_mnist_valid.amat", "bf37822a04e94123630de6a7dfd9c9ef", STATIC_HOSTS
+                ),
+                _source(
+                    "binarized_mnist_test.amat", "14e41ae11040adba6ab8cb291eda0dd8", STATIC_HOSTS
+                ),
             ),
             read=_read_amat_triple,
             levels=1,

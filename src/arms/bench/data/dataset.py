@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count
-from arms.noise import indicator
+from arms.random import indicator
 
 __all__ = [
     "SPLITS",
@@ -75,20 +75,32 @@ class Dataset:
                     f"{split} images of {self.name} must be a uint8 tensor [images, pixels], got "
                     f"{type(images).__name__}: arms.bench.as_dataset takes arrays, files and data set objects"
                 )
-            expected = f"{split} images of {self.name} must be uint8 [images, {self.height * self.width}]"
-            if images.dtype != torch.uint8 or images.ndim != 2 or images.shape[1] != self.height * self.width:
+            expected = (
+                f"{split} images of {self.name} must be uint8 [images, {self.height * self.width}]"
+            )
+            if (
+                images.dtype != torch.uint8
+                or images.ndim != 2
+                or images.shape[1] != self.height * self.width
+            ):
                 got = f"{images.dtype} {list(images.shape)}"
                 raise ValueError(
                     f"{expected}, height {self.height} times width {self.width}, got {got}: flatten the images, and "
                     "leave their values unscaled"
                 )
             if not len(images):
-                raise ValueError(f"{expected}, at least one, got none: move some images there from another split")
+                raise ValueError(
+                    f"{expected}, at least one, got none: move some images there from another split"
+                )
             if (largest := int(images.max())) > self.levels:
-                raise ValueError(f"{expected} from 0 to levels = {self.levels}, got {largest}: try levels={largest}")
+                raise ValueError(
+                    f"{expected} from 0 to levels = {self.levels}, got {largest}: try levels={largest}"
+                )
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in ("train", "valid", "test"))
+        counts = ", ".join(
+            f"{len(getattr(self, split)):,} {split}" for split in ("train", "valid", "test")
+        )
         return f"Dataset({self.name!r}, {counts} images of {self.height}x{self.width}, {self.levels} levels)"
 
     def pixel_mean(self) -> Tensor:
@@ -130,16 +142,26 @@ class TrainingImages:
         starts = dict(zip(different, [0, *accumulate(counts.values())], strict=False))
         each = replicas // len(datasets)
         spans = [
-            torch.tensor([of[dataset] for dataset in datasets], device=device).repeat_interleave(each).unsqueeze(1)
+            torch.tensor([of[dataset] for dataset in datasets], device=device)
+            .repeat_interleave(each)
+            .unsqueeze(1)
             for of in (starts, counts)
         ]
-        return cls(torch.cat([dataset.train for dataset in different]).to(device), first.levels, (spans[0], spans[1]))
+        return cls(
+            torch.cat([dataset.train for dataset in different]).to(device),
+            first.levels,
+            (spans[0], spans[1]),
+        )
 
-    def batch(self, replicas: int, size: int, generator: Generator | None, *, bits: bool = True) -> Tensor:
+    def batch(
+        self, replicas: int, size: int, generator: Generator | None, *, bits: bool = True
+    ) -> Tensor:
         """Draw random images for each replica separately, `[R, size, pixels]`: their bits, or their grey values."""
         device = self.images.device
         if self.spans is None:
-            rows = torch.randint(len(self.images), (replicas * size,), generator=generator, device=device)
+            rows = torch.randint(
+                len(self.images), (replicas * size,), generator=generator, device=device
+            )
         else:  # a range so wide that the remainder favours no image
             numbers = torch.randint(2**62, (replicas, size), generator=generator, device=device)
             rows = (self.spans[0] + numbers % self.spans[1]).flatten()
@@ -151,13 +173,18 @@ def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
     """Raise unless the images of all data sets have the same number of pixels and of levels."""
     different = list(dict.fromkeys(datasets))
     if len({(dataset.train.shape[1], dataset.levels) for dataset in different}) > 1:
-        got = ", ".join(f"{one.name} with {one.train.shape[1]} pixels of {one.levels} levels" for one in different)
+        got = ", ".join(
+            f"{one.name} with {one.train.shape[1]} pixels of {one.levels} levels"
+            for one in different
+        )
         raise ValueError(
             f"data sets trained together must have the same image shape and levels, got {got}: train them separately"
         )
 
 
-def observe(images: Tensor, levels: int, generator: Generator | None = None, *, bits: bool = True) -> Tensor:
+def observe(
+    images: Tensor, levels: int, generator: Generator | None = None, *, bits: bool = True
+) -> Tensor:
     """Return what a model sees of images: bits drawn from their grey values, or the grey values, from 0 to 1."""
     return _bits(images, levels, generator) if bits else images / levels
 
@@ -169,10 +196,14 @@ def binarize(images: Tensor, levels: int, generator: Generator | None = None) ->
     tensor([[0., 1.]])
     """
     if images.dtype != torch.uint8:
-        raise ValueError(f"images must be uint8 values from 0 to {levels}, got {images.dtype}: pass them unscaled")
+        raise ValueError(
+            f"images must be uint8 values from 0 to {levels}, got {images.dtype}: pass them unscaled"
+        )
     largest = int(images.max()) if images.numel() else 0
     if largest > as_count(levels, 1, "levels"):
-        raise ValueError(f"images must be values from 0 to levels = {levels}, got {largest}: try levels={largest}")
+        raise ValueError(
+            f"images must be values from 0 to levels = {levels}, got {largest}: try levels={largest}"
+        )
     return _bits(images, levels, generator)
 
 

@@ -45,7 +45,9 @@ def expand_home(path: Path | str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise ValueError(f"the home folder of a path must be known, got {str(path)!r}: write the whole path") from None
+        raise ValueError(
+            f"the home folder of a path must be known, got {str(path)!r}: write the whole path"
+        ) from None
 
 
 def obtain(source: Source, folder: Path) -> Path:

@@ -112,7 +112,9 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
             "no split but a class"
         )
     if empty := [places[split] for split, part in found.items() if not part]:
-        raise ValueError(f"there is no image in {empty[0]}: images end in {', '.join(IMAGE_SUFFIXES)}")
+        raise ValueError(
+            f"there is no image in {empty[0]}: images end in {', '.join(IMAGE_SUFFIXES)}"
+        )
     return found
 
 
@@ -136,7 +138,9 @@ def _image_files(folder: Path) -> list[Path]:
             _check_no_loop(link, folder)
         found += [Path(place, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     if other := [path for path in found if not path.is_file()]:
-        raise ValueError(f"{other[0]} must be an image file, got a broken link or a device: remove it")
+        raise ValueError(
+            f"{other[0]} must be an image file, got a broken link or a device: remove it"
+        )
     return sorted(found)
 
 
@@ -162,11 +166,15 @@ def _read_image(path: Path) -> _Image:
         raise ValueError(f"{path} cannot be read as an image: {described(error)}") from None
     # A camera's MPO file is a photograph with previews. In all other formats every frame counts.
     if frames > 1 and image.format != "MPO":
-        raise ValueError(f"{path} must be one image, got {frames} frames: save each as its own file")
+        raise ValueError(
+            f"{path} must be one image, got {frames} frames: save each as its own file"
+        )
     read = _deep_values if image.mode in DEEP_MODES else _grey_values
     values, white, transparent = read(path, image)
     if transparent:
-        raise ValueError(f"{path} must be opaque, got transparent pixels: put it on a background first")
+        raise ValueError(
+            f"{path} must be opaque, got transparent pixels: put it on a background first"
+        )
     return _Image(path, values, white, image.mode not in GREY_MODES)
 
 

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from arms.arguments import described
 from arms.bench.data.packages import import_optional
 
-__all__ = ["IDX_UINT8", "IMAGE_SIDE", "Images", "parse_idx", "read_amat", "read_idx", "read_mat", "read_npz"]
+__all__ = [
+    "IDX_UINT8",
+    "IMAGE_SIDE",
+    "Images",
+    "parse_idx",
+    "read_amat",
+    "read_idx",
+    "read_mat",
+    "read_npz",
+]
 
 Images: TypeAlias = NDArray[np.uint8]
 
@@ -52,7 +61,9 @@ def parse_idx(data: bytes) -> Images:
     array([7, 8, 9], dtype=uint8)
     """
     if len(data) < 4 or data[:3] != bytes([0, 0, IDX_UINT8]):
-        raise ValueError(f"the magic number must be 000008 (uint8) and the number of axes, got {data[:4].hex()!r}")
+        raise ValueError(
+            f"the magic number must be 000008 (uint8) and the number of axes, got {data[:4].hex()!r}"
+        )
     start = 4 + 4 * data[3]
     if len(data) < start:
         raise ValueError(f"the header must have {start} bytes, got {len(data)}")
@@ -83,7 +94,9 @@ def read_amat(path: Path, count: int) -> Images:
     bits = np.frombuffer(digits, dtype=np.uint8) - np.uint8(ord("0"))
     if bits.size != count * IMAGE_SIDE * IMAGE_SIDE or bits.max() > 1:
         raise _error(
-            path, f"{count} x {IMAGE_SIDE * IMAGE_SIDE} bits", f"{bits.size} characters, {(bits > 1).sum()} not 0 or 1"
+            path,
+            f"{count} x {IMAGE_SIDE * IMAGE_SIDE} bits",
+            f"{bits.size} characters, {(bits > 1).sum()} not 0 or 1",
         )
     return bits.reshape(count, IMAGE_SIDE, IMAGE_SIDE)
 

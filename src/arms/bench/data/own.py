@@ -67,9 +67,14 @@ def as_dataset(source: object, name: str | None = None, *, levels: int | None = 
     if isinstance(source, str | Path):
         return read_own(source, name, levels=levels)
     if name is None:
-        raise ValueError("images that are no file need a name for runs and reports, got none: as_dataset(x, 'mine')")
+        raise ValueError(
+            "images that are no file need a name for runs and reports, got none: as_dataset(x, 'mine')"
+        )
     if isinstance(source, Mapping):
-        parts = {split: _array(images, f"{name}, {split}") for split, images in _by_split(source, name).items()}
+        parts = {
+            split: _array(images, f"{name}, {split}")
+            for split, images in _by_split(source, name).items()
+        }
     else:
         parts = {"train": _array(source, name)}
     return _build(parts, name, levels)
@@ -91,10 +96,14 @@ def read_own(path: Path | str, name: str | None = None, *, levels: int | None = 
     if place.is_dir():
         parts, note = read_folder(place)
     elif not place.exists():
-        raise ValueError(f"there is no file or folder {place}: give an .npz or .npy file, or a folder of images")
+        raise ValueError(
+            f"there is no file or folder {place}: give an .npz or .npy file, or a folder of images"
+        )
     elif place.suffix not in (".npz", ".npy") or not place.is_file():
         kind = f"a {place.suffix} file" if place.is_file() and place.suffix else "something else"
-        raise ValueError(f"{place} must be an .npz or .npy file, or a folder of images, got {kind}: convert it")
+        raise ValueError(
+            f"{place} must be an .npz or .npy file, or a folder of images, got {kind}: convert it"
+        )
     elif place.suffix == ".npz":
         parts, found = _read_npz(place)
         levels = found if levels is None else levels
@@ -130,7 +139,9 @@ def _build(
     split = _split(whole, what)
     ((height, width),) = sizes
     rows = {part: flat(images) for part, images in split.items()}
-    return Dataset(name, rows["train"], rows["valid"], rows["test"], height, width, levels=levels, note=note)
+    return Dataset(
+        name, rows["train"], rows["valid"], rows["test"], height, width, levels=levels, note=note
+    )
 
 
 def _as_whole_numbers(
@@ -143,11 +154,19 @@ def _as_whole_numbers(
     largest = max(tops.values())
     smallest = min(float(part.min()) for part in parts.values())
     if not (math.isfinite(smallest) and math.isfinite(largest)):
-        raise ValueError(f"the pixels of {what} must be finite, got {smallest:g} to {largest:g}: replace these values")
+        raise ValueError(
+            f"the pixels of {what} must be finite, got {smallest:g} to {largest:g}: replace these values"
+        )
     fractions = any(part.dtype.kind == "f" and (part % 1).any() for part in parts.values())
     if not 0 <= smallest <= largest <= (1 if fractions else 255):
-        kind = "with fractions must lie between 0 and 1" if fractions else "must be whole numbers from 0 to 255"
-        raise ValueError(f"the pixels of {what} {kind}, got {smallest:g} to {largest:g}: scale them")
+        kind = (
+            "with fractions must lie between 0 and 1"
+            if fractions
+            else "must be whole numbers from 0 to 255"
+        )
+        raise ValueError(
+            f"the pixels of {what} {kind}, got {smallest:g} to {largest:g}: scale them"
+        )
     if fractions:
         if levels not in (None, 255):
             raise ValueError(
@@ -158,7 +177,9 @@ def _as_whole_numbers(
     if levels is None:
         if largest > 1 and 1 in tops.values():
             got = ", ".join(f"{split} from 0 to {value:g}" for split, value in tops.items())
-            raise ValueError(f"all splits of {what} must have the same range, got {got}: scale them alike")
+            raise ValueError(
+                f"all splits of {what} must have the same range, got {got}: scale them alike"
+            )
         return whole, 1 if largest <= 1 else 255
     if largest > as_count(levels, 1, "levels"):
         raise ValueError(
@@ -171,12 +192,16 @@ def _as_whole_numbers(
 def _split(parts: Mapping[str, Array], what: str) -> dict[str, Array]:
     """Return train, valid and test; splits that are missing are taken from the training images."""
     if "train" not in parts:
-        raise ValueError(f"{what} must have training images, got {', '.join(parts)} only: call one split train")
+        raise ValueError(
+            f"{what} must have training images, got {', '.join(parts)} only: call one split train"
+        )
     missing = [split for split in ("valid", "test") if split not in parts]
     train = parts["train"]
     held = max(1, round(HELD_OUT * len(train)))
     if len(train) <= held * len(missing):
-        raise ValueError(f"{what} must have at least {len(missing) + 1} images to split, got {len(train)}: give more")
+        raise ValueError(
+            f"{what} must have at least {len(missing) + 1} images to split, got {len(train)}: give more"
+        )
     found = dict(parts)
     if missing:  # sorted images would make an unfair validation set
         train = shuffled(train)
@@ -191,7 +216,9 @@ def _by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
     for split in SPLITS:
         keys = [key for key in source if _split_of_key(key) == split]
         if len(keys) > 1:
-            raise ValueError(f"{what} must have one array for {split}, got {' and '.join(map(str, keys))}: rename one")
+            raise ValueError(
+                f"{what} must have one array for {split}, got {' and '.join(map(str, keys))}: rename one"
+            )
         if keys:
             found[split] = source[keys[0]]
     if not found:
@@ -211,7 +238,9 @@ def _split_of_key(key: object) -> str | None:
 
 def _read_npz(path: Path) -> tuple[dict[str, Array], int | None]:
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} must be an npz archive, got another kind of file, or a truncated one")
+        raise ValueError(
+            f"{path} must be an npz archive, got another kind of file, or a truncated one"
+        )
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             loaded = {name: archive[name] for name in archive.files}
@@ -232,7 +261,9 @@ def _as_levels(array: Array, path: Path) -> int:
         number = int(number)
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         got = repr(number) if array.size == 1 else f"an array {list(array.shape)}"
-        raise ValueError(f"levels in {path} must be a whole number >= 1, got {got}: save the value of white")
+        raise ValueError(
+            f"levels in {path} must be a whole number >= 1, got {got}: save the value of white"
+        )
     return number
 
 
@@ -251,7 +282,9 @@ def _array(source: object, what: str) -> Array:
     """Return images `[images, height, width]` of whatever holds them."""
     if isinstance(source, torch.Tensor | np.ndarray):
         return _squeezed(_as_array(source, what), what)
-    if isinstance(source, str) or not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+    if isinstance(source, str) or not (
+        hasattr(source, "__len__") and hasattr(source, "__getitem__")
+    ):
         raise ValueError(
             f"{what} must be a tensor, an array, or a data set of images, got {type(source).__name__}: "
             "pass [images, height, width]"
@@ -265,7 +298,9 @@ def _array(source: object, what: str) -> Array:
         raise ValueError(f"all images of {what} must have one size, got {got}: resize them")
     if len(kinds := {str(image.dtype) for image in images}) > 1:
         got = " and ".join(sorted(kinds))
-        raise ValueError(f"all images of {what} must have one type of number, got {got}: convert them")
+        raise ValueError(
+            f"all images of {what} must have one type of number, got {got}: convert them"
+        )
     return np.stack(images)
 
 
@@ -274,7 +309,9 @@ def _one_image(item: Any, what: str) -> Array:
     if isinstance(item, Mapping):
         keys = [key for key in ("image", "img", "pixel_values") if key in item]
         if not keys:
-            raise ValueError(f"an item of {what} must have an image, got {', '.join(map(str, item))}: call it image")
+            raise ValueError(
+                f"an item of {what} must have an image, got {', '.join(map(str, item))}: call it image"
+            )
         item = item[keys[0]]
     elif isinstance(item, list | tuple) and item and not _is_rows(item):
         item = item[0]
@@ -301,7 +338,9 @@ def _as_array(images: Any, what: str) -> Array:
             f"{what} must hold dense arrays of integers or floats, got {described(error)}: convert them"
         ) from None
     if np.ma.is_masked(array):
-        raise ValueError(f"{what} must have a value for every pixel, got a masked array: fill it first")
+        raise ValueError(
+            f"{what} must have a value for every pixel, got a masked array: fill it first"
+        )
     return np.asarray(array)
 
 
@@ -315,5 +354,7 @@ def _squeezed(array: Array, what: str) -> Array:
     if array.ndim != 3 or 0 in array.shape:
         colour = array.ndim == 4 and (shape[1] in (3, 4) or shape[3] in (3, 4))
         remedy = "turn colours into grey values, image.convert('L')" if colour else "reshape them"
-        raise ValueError(f"{what} must be images [images, height, width], at least one, got {shape}: {remedy}")
+        raise ValueError(
+            f"{what} must be images [images, height, width], at least one, got {shape}: {remedy}"
+        )
     return array

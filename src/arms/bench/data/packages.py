@@ -11,4 +11,6 @@ def import_optional(module: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ValueError(f"this data set needs {module} ({error}): pip install 'arms-grad[data]'") from None
+        raise ValueError(
+            f"this data set needs {module} ({error}): pip install 'arms-grad[data]'"
+        ) from None

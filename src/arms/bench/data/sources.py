@@ -32,11 +32,15 @@ class Entry(ABC):
     description: str
 
     @abstractmethod
-    def find(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[str, tuple[Path, ...]] | None:
+    def find(
+        self, data_dir: Path | None = None, cache_dir: Path | None = None
+    ) -> tuple[str, tuple[Path, ...]] | None:
         """Return the place of the data set and its files, or None if it is not on this machine."""
 
     @abstractmethod
-    def fetch(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[Path, ...]:
+    def fetch(
+        self, data_dir: Path | None = None, cache_dir: Path | None = None
+    ) -> tuple[Path, ...]:
         """Check the files of the data set, download what is missing, and return their paths."""
 
     @abstractmethod
@@ -48,11 +52,15 @@ class Entry(ABC):
 class Digits(Entry):
     """The 8x8 digits that come with scikit-learn: small, and never downloaded."""
 
-    def find(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[str, tuple[Path, ...]] | None:
+    def find(
+        self, data_dir: Path | None = None, cache_dir: Path | None = None
+    ) -> tuple[str, tuple[Path, ...]] | None:
         """Return the package, without files."""
         return ("scikit-learn", ()) if find_spec("sklearn") else None
 
-    def fetch(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[Path, ...]:
+    def fetch(
+        self, data_dir: Path | None = None, cache_dir: Path | None = None
+    ) -> tuple[Path, ...]:
         """Check that the package is installed."""
         import_optional("sklearn.datasets")
         return ()
@@ -61,7 +69,9 @@ class Digits(Entry):
         """Return 1200 train, 200 valid and 397 test images."""
         images = import_optional("sklearn.datasets").load_digits().images.astype(np.uint8)
         train, valid, test = np.split(shuffled(images), [1200, 1400])
-        return Dataset(self.name, flat(train), flat(valid), flat(test), height=8, width=8, levels=16)
+        return Dataset(
+            self.name, flat(train), flat(valid), flat(test), height=8, width=8, levels=16
+        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,9 @@ class ImageFiles(Entry):
     shuffle: bool = False
     """Whether to shuffle the training images before the split: sorted ones would make an unfair validation set."""
 
-    def find(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[str, tuple[Path, ...]] | None:
+    def find(
+        self, data_dir: Path | None = None, cache_dir: Path | None = None
+    ) -> tuple[str, tuple[Path, ...]] | None:
         """Look for the archive by name and for the published files by checksum."""
         if archive := self._archive_in(data_dir):
             return str(archive), (archive,)
@@ -97,7 +109,9 @@ class ImageFiles(Entry):
             return str(folder), tuple(folder / source.file for source in self.sources)
         return None
 
-    def fetch(self, data_dir: Path | None = None, cache_dir: Path | None = None) -> tuple[Path, ...]:
+    def fetch(
+        self, data_dir: Path | None = None, cache_dir: Path | None = None
+    ) -> tuple[Path, ...]:
         """Read the archive once, or download what is missing in the cache."""
         if archive := self._archive_in(data_dir):
             self._read_archive(archive)

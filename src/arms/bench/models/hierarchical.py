@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from arms.bench.models.likelihood import smooth_log_prob
 from arms.bench.models.vae import BinaryVAE, signs
-from arms.latents import Bernoulli
+from arms.latents import Bits
 
 __all__ = ["HierarchicalVAE"]
 
@@ -60,7 +60,9 @@ class HierarchicalVAE(BinaryVAE):
         """Return the logits of layer 1, 2, ... (0 is `encode`) given the bits of the layer before."""
         return _logits(self.deeper_encoders[layer - 1], below)
 
-    def terms(self, x: Tensor, logits: Sequence[Tensor], bits: Sequence[Tensor], start: int = 0) -> list[Tensor]:
+    def terms(
+        self, x: Tensor, logits: Sequence[Tensor], bits: Sequence[Tensor], start: int = 0
+    ) -> list[Tensor]:
         """Return the terms `[n, R, B]` of log w, from layer `start` on.
 
         Args:
@@ -75,22 +77,28 @@ class HierarchicalVAE(BinaryVAE):
             if layer == 0:
                 likelihood = self.log_likelihood(own, x)
             else:
-                likelihood = smooth_log_prob(_logits(self.deeper_decoders[layer - 1], own), bits[layer - 1])
+                likelihood = smooth_log_prob(
+                    _logits(self.deeper_decoders[layer - 1], own), bits[layer - 1]
+                )
             term = likelihood - smooth_log_prob(logits[layer], own)
-            found.append(term + smooth_log_prob(self.prior, own) if layer == len(bits) - 1 else term)
+            found.append(
+                term + smooth_log_prob(self.prior, own) if layer == len(bits) - 1 else term
+            )
         return found
 
-    def chain_log_weights(self, b: Tensor, x: Tensor, logits: Tensor, generator: Generator | None = None) -> Tensor:
+    def chain_log_weights(
+        self, b: Tensor, x: Tensor, logits: Tensor, generator: Generator | None = None
+    ) -> Tensor:
         every_logits, bits = [logits], [b]
         for layer in range(1, len(self.deeper_encoders) + 1):
             every_logits.append(self.encode_layer(layer, bits[-1]))
-            bits.append(Bernoulli(every_logits[-1]).sample(1, generator)[0])
+            bits.append(Bits(every_logits[-1]).sample(1, generator)[0])
         return torch.stack(self.terms(x, every_logits, bits)).sum(0)
 
     def sample_prior(self, count: int, generator: Generator | None = None) -> Tensor:
         bits = super().sample_prior(count, generator)
         for decoder in reversed(self.deeper_decoders):
-            bits = Bernoulli(_logits(decoder, bits)).sample(1, generator)[0]
+            bits = Bits(_logits(decoder, bits)).sample(1, generator)[0]
         return bits
 
 

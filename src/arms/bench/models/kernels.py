@@ -13,7 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["BLOCK_PIXELS", "BLOCK_ROWS", "ONE_ROW_PER_BLOCK_UP_TO", "affine_log_prob", "rough_product"]
+__all__ = [
+    "BLOCK_PIXELS",
+    "BLOCK_ROWS",
+    "ONE_ROW_PER_BLOCK_UP_TO",
+    "affine_log_prob",
+    "rough_product",
+]
 
 BLOCK_ROWS, BLOCK_PIXELS = 4, 256
 ONE_ROW_PER_BLOCK_UP_TO = 8192
@@ -21,7 +27,13 @@ ONE_ROW_PER_BLOCK_UP_TO = 8192
 
 
 def affine_log_prob(
-    h: Tensor, weight: Tensor, bias: Tensor, x: Tensor, attached: int, rough: bool = False, inward: int | None = None
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    x: Tensor,
+    attached: int,
+    rough: bool = False,
+    inward: int | None = None,
 ) -> Tensor:
     """Return sum over pixels of log Bernoulli(x; sigmoid(h weight + bias)) as `[n, R, B]`.
 
@@ -30,9 +42,15 @@ def affine_log_prob(
     `rough`, they use bfloat16 products.
     """
     samples, replicas, batch, _ = h.shape
-    rows = h.movedim(0, 1).flatten(1, 2).contiguous()  # [R, nB, inputs]: one matrix product per replica
-    learns = torch.is_grad_enabled() and (h.requires_grad or weight.requires_grad or bias.requires_grad)
-    bits = x.to(torch.uint8).expand(replicas, -1, -1)  # read once per sample: a quarter of the bytes
+    rows = (
+        h.movedim(0, 1).flatten(1, 2).contiguous()
+    )  # [R, nB, inputs]: one matrix product per replica
+    learns = torch.is_grad_enabled() and (
+        h.requires_grad or weight.requires_grad or bias.requires_grad
+    )
+    bits = x.to(torch.uint8).expand(
+        replicas, -1, -1
+    )  # read once per sample: a quarter of the bytes
     dtype = torch.bfloat16 if rough else torch.float32
     kept = max(attached, inward or 0) * batch if learns else 0
     value, _ = _forward(rows, weight, bias, bits, kept, attached * batch, dtype)
@@ -42,7 +60,13 @@ def affine_log_prob(
 
 @torch.library.custom_op("arms::affine_log_prob", mutates_args=())
 def _forward(
-    rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, kept: int, learnt: int, residual_dtype: torch.dtype
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    x: Tensor,
+    kept: int,
+    learnt: int,
+    residual_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Return log-likelihoods `[R, nB]`, and the residual of the first rows `[R, kept, pixels]`.
 
@@ -64,13 +88,23 @@ def _forward(
 
 @_forward.register_fake
 def _(
-    rows: Tensor, weight: Tensor, bias: Tensor, x: Tensor, kept: int, learnt: int, residual_dtype: torch.dtype
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    x: Tensor,
+    kept: int,
+    learnt: int,
+    residual_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     return _outputs(rows, weight.shape[-1], kept, residual_dtype)
 
 
-def _outputs(rows: Tensor, pixels: int, kept: int, residual_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    return rows.new_empty(rows.shape[:2]), rows.new_empty((len(rows), kept, pixels), dtype=residual_dtype)
+def _outputs(
+    rows: Tensor, pixels: int, kept: int, residual_dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    return rows.new_empty(rows.shape[:2]), rows.new_empty(
+        (len(rows), kept, pixels), dtype=residual_dtype
+    )
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -79,7 +113,9 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
     ctx.save_for_backward(rows[:, : min(learnt, residual.shape[1])].contiguous(), weight, residual)
 
 
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None, None, None]:
+def _backward(
+    ctx: Any, grad: Tensor, _: Tensor
+) -> tuple[Tensor | None, Tensor, Tensor, None, None, None, None]:
     rows, weight, residual = ctx.saved_tensors
     count, kept, learnt, inputs = grad.shape[1], residual.shape[1], rows.shape[1], rows.shape[2]
     scale = grad[:, :learnt].unsqueeze(-1)
@@ -90,7 +126,9 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor,
     inward = None
     if ctx.needs_input_grad[0]:
         inward = _product(residual, weight.to(residual.dtype).mT) * grad[:, :kept].unsqueeze(-1)
-        inward = torch.nn.functional.pad(inward, (0, 0, 0, count - kept)) if kept < count else inward
+        inward = (
+            torch.nn.functional.pad(inward, (0, 0, 0, count - kept)) if kept < count else inward
+        )
     return inward, both[:, :inputs], both[:, inputs : inputs + 1], None, None, None, None
 
 
@@ -140,7 +178,9 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
     count, rows: tl.constexpr, batch: tl.constexpr, pixels: tl.constexpr, kept: tl.constexpr,
     ROWS: tl.constexpr, PIXELS: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)  # (replica * samples + sample) * batch + image
+    row = tl.program_id(0) * ROWS + tl.arange(
+        0, ROWS
+    )  # (replica * samples + sample) * batch + image
     row_in = row < count
     replica, image = row // rows, row % batch
     logits_row = (logits_ptr + row.to(tl.int64) * pixels)[:, None]
@@ -153,7 +193,9 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
     full: tl.constexpr = pixels - pixels % PIXELS
     for start in tl.static_range(0, full, PIXELS):
         pixel = start + tl.arange(0, PIXELS)[None, :]
-        relu, factor = _tile(logits_row, bias_row, x_row, residual_row, pixel, inside, keep, kept > 0)
+        relu, factor = _tile(
+            logits_row, bias_row, x_row, residual_row, pixel, inside, keep, kept > 0
+        )
         missed += relu
         factors *= factor
         if start // PIXELS % 64 == 63:  # long before 2^128
@@ -163,7 +205,9 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
     if pixels > full:
         pixel = full + tl.arange(0, REST)[None, :]
         there = pixel < pixels
-        relu, factor = _tile(logits_row, bias_row, x_row, residual_row, pixel, inside & there, keep & there, kept > 0)
+        relu, factor = _tile(
+            logits_row, bias_row, x_row, residual_row, pixel, inside & there, keep & there, kept > 0
+        )
         total += tl.sum(tl.where(there, relu + tl.log(factor), 0.0), 1)
     tl.store(value_ptr + row, -total, mask=row_in)
 
@@ -174,7 +218,9 @@ def _tile(logits_row, bias_row, x_row, residual_row, pixel, inside, keep, KEEP: 
 
     The second is returned without its logarithm: factors are multiplied before one logarithm is taken of them.
     """
-    z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(bias_row + pixel, mask=inside, other=0.0)
+    z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(
+        bias_row + pixel, mask=inside, other=0.0
+    )
     bit = tl.load(x_row + pixel, mask=inside, other=0) > 0
     u = tl.where(bit, -z, z)
     small = tl.exp(-tl.abs(z))

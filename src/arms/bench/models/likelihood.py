@@ -30,7 +30,11 @@ def smooth_log_prob(logits: Tensor, x: Tensor) -> Tensor:
 
 
 def affine_log_prob(
-    h: Tensor, layer: ReplicaLinear, x: Tensor, attached: int | None = None, all_inward: bool = False
+    h: Tensor,
+    layer: ReplicaLinear,
+    x: Tensor,
+    attached: int | None = None,
+    all_inward: bool = False,
 ) -> Tensor:
     """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]` and x `[R, B, pixels]`, in half the passes.
 
@@ -42,9 +46,13 @@ def affine_log_prob(
     if h.is_cuda and h.dtype == torch.float32 and HAS_TRITON:
         from arms.bench.models import kernels
 
-        return kernels.affine_log_prob(h, layer.weight, layer.bias, x, attached, layer.rough_gradients, inward)
+        return kernels.affine_log_prob(
+            h, layer.weight, layer.bias, x, attached, layer.rough_gradients, inward
+        )
     # Two nodes in the graph, one towards h, one towards the weights: whoever asks for one does not pay for the other.
-    value, rows, residual = _AffineLogProb.apply(h, layer.weight.detach(), layer.bias.detach(), x, inward)  # type: ignore[no-untyped-call]
+    value, rows, residual = _AffineLogProb.apply(
+        h, layer.weight.detach(), layer.bias.detach(), x, inward
+    )  # type: ignore[no-untyped-call]
     if not (torch.is_grad_enabled() and (layer.weight.requires_grad or layer.bias.requires_grad)):
         return value  # type: ignore[no-any-return]
     kept = attached * h.shape[2]
@@ -115,7 +123,13 @@ class _OfWeights(torch.autograd.Function):
         _check_first_derivative()
         rows, residual = ctx.saved_tensors
         scale = _per_row(grads[0], rows.shape[1] // grads[0].shape[2])
-        return torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual), None, None, None
+        return (
+            torch.bmm((rows * scale).mT, residual),
+            torch.bmm(scale.mT, residual),
+            None,
+            None,
+            None,
+        )
 
 
 def _per_row(grad: Tensor, kept: int) -> Tensor:
@@ -124,7 +138,9 @@ def _per_row(grad: Tensor, kept: int) -> Tensor:
 
 
 def _check_first_derivative() -> None:
-    if torch.is_grad_enabled():  # backward with create_graph=True, where the saved residual would count as a constant
+    if (
+        torch.is_grad_enabled()
+    ):  # backward with create_graph=True, where the saved residual would count as a constant
         raise RuntimeError(
             "this log-probability is differentiable once, got a second derivative: ask for the form that "
             "is differentiable twice, with twice=True"

@@ -55,7 +55,11 @@ def build_vae(
 
 
 def blank_vae(
-    network: str, latents: int | Sequence[int], pixel_mean: Tensor, replicas: int = 1, categories: int = 2
+    network: str,
+    latents: int | Sequence[int],
+    pixel_mean: Tensor,
+    replicas: int = 1,
+    categories: int = 2,
 ) -> BinaryVAE:
     """Return the paper's linear or nonlinear VAE with all weights zero, to be loaded from a checkpoint."""
     if network not in HIDDEN_WIDTHS:
@@ -64,13 +68,17 @@ def blank_vae(
     hidden = HIDDEN_WIDTHS[network]
     given = latents if isinstance(latents, Sequence) else [latents]
     if len(given) > 1 and categories > 2:
-        raise ValueError(f"several layers are of bits, got {categories} categories: leave one of them out")
+        raise ValueError(
+            f"several layers are of bits, got {categories} categories: leave one of them out"
+        )
     units = 1 if categories == 2 else as_count(categories, 2, "categories")
     widths = [pixel_mean.shape[-1], *(as_count(width, 1, "latents") * units for width in given)]
     encoders = [_perceptron(replicas, (below, *hidden, above)) for below, above in pairwise(widths)]
     decoders = [_perceptron(replicas, (above, *hidden, below)) for below, above in pairwise(widths)]
     if len(encoders) == 1:
-        return BinaryVAE(encoders[0], decoders[0], given[0], pixel_mean, replicas, categories=categories)
+        return BinaryVAE(
+            encoders[0], decoders[0], given[0], pixel_mean, replicas, categories=categories
+        )
     return HierarchicalVAE(encoders, decoders, widths[1:], pixel_mean, replicas)
 
 

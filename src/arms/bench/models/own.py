@@ -138,7 +138,11 @@ def structure_of(model: BinaryVAE) -> str:
     if isinstance(model.encoder, ReplicaModules) or isinstance(model.decoder, ReplicaModules):
         model = _first_of(model)
     parts = [re.sub(r" at 0x[0-9a-f]+", "", repr(model))]
-    parts += [_described(part) for part in (model.encoder, model.decoder) if not isinstance(part, nn.Module)]
+    parts += [
+        _described(part)
+        for part in (model.encoder, model.decoder)
+        if not isinstance(part, nn.Module)
+    ]
     for name, tensor in model.state_dict().items():
         shape = list(tensor.shape)
         if shape[:1] == [model.replicas]:
@@ -171,7 +175,9 @@ def check_savable(model: nn.Module) -> None:
     """Raise if a checkpoint cannot hold all of a model's state."""
     for name, value in model.state_dict().items():
         if is_lazy(value):
-            raise ValueError(f"every lazy layer of a model must be used, got {name} without a size: remove it")
+            raise ValueError(
+                f"every lazy layer of a model must be used, got {name} without a size: remove it"
+            )
         if not isinstance(value, Tensor) or name.endswith("_extra_state"):
             raise ValueError(
                 f"the state of a model must be parameters and buffers, got {name} from "
@@ -230,7 +236,9 @@ def _initialise_lazy_layers(model: BinaryVAE) -> None:
             model.encode(torch.zeros_like(model.pixel_mean))
             model.decode(torch.zeros(1, *model.prior.shape))
     except Exception as error:
-        raise ValueError(f"the lazy layers of the model cannot be initialised: {described(error)}") from error
+        raise ValueError(
+            f"the lazy layers of the model cannot be initialised: {described(error)}"
+        ) from error
     for module, mode in modes.items():
         module.training = mode
     check_savable(model)  # in particular, no layer is left without a size
@@ -247,7 +255,9 @@ def _check_alike(models: Sequence[BinaryVAE]) -> None:
             "besides: train it with one replica, or move that into the encoder or the decoder"
         )
     if any(_shapes(own) != _shapes(tensors[0]) for own in tensors):
-        raise ValueError("the models made for the replicas must have the same tensors, got others: make them alike")
+        raise ValueError(
+            "the models made for the replicas must have the same tensors, got others: make them alike"
+        )
     _check_ties(tensors[0])
     for first, *rest in zip(*(model.modules() for model in models), strict=False):
         for name, value in vars(first).items():

@@ -101,7 +101,9 @@ class CategoricalPixels(Pixels):
 
     def mean(self, outputs: Tensor) -> Tensor:
         probs = torch.softmax(outputs.unflatten(-1, (-1, self.levels + 1)), -1)
-        return probs @ torch.linspace(0, 1, self.levels + 1, dtype=outputs.dtype, device=outputs.device)
+        return probs @ torch.linspace(
+            0, 1, self.levels + 1, dtype=outputs.dtype, device=outputs.device
+        )
 
     def check_levels(self, levels: int) -> None:
         if levels != self.levels:

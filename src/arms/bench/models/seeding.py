@@ -15,5 +15,7 @@ def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu"
     >>> torch.rand(1, generator=seeded_generator(0, "init")) == torch.rand(1, generator=seeded_generator(0, "train"))
     tensor([False])
     """
-    words = np.random.SeedSequence([as_count(seed, 0, "seed"), index, *stream.encode()]).generate_state(2)
+    words = np.random.SeedSequence(
+        [as_count(seed, 0, "seed"), index, *stream.encode()]
+    ).generate_state(2)
     return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))

@@ -15,7 +15,7 @@ from arms.arguments import as_count
 from arms.bench.models.layers import ReplicaLinear, call_with, parameter_places
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob, smooth_log_prob
 from arms.bench.models.pixels import Pixels
-from arms.latents import Bernoulli, Latent, OneHot
+from arms.latents import Bits, Latent, OneHot
 
 __all__ = ["BinaryVAE", "signs"]
 
@@ -77,16 +77,20 @@ class BinaryVAE(nn.Module):
     def extra_repr(self) -> str:
         """Return what is no module of its own."""
         kind = f"x{self.categories}" if self.categories > 2 else ""
-        return f"latents={self.latents}{kind}" + (f", likelihood={self.likelihood}" if self.likelihood else "")
+        return f"latents={self.latents}{kind}" + (
+            f", likelihood={self.likelihood}" if self.likelihood else ""
+        )
 
     @property
     def event_shape(self) -> torch.Size:
         """Of the logits of the layer nearest the image, beyond replicas and images."""
-        return torch.Size([self.latents] if self.categories == 2 else [self.latents, self.categories])
+        return torch.Size(
+            [self.latents] if self.categories == 2 else [self.latents, self.categories]
+        )
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
-        """Return the latent variables of these logits."""
-        return Bernoulli(logits, context) if self.categories == 2 else OneHot(logits, context)
+        """Return the latent variables of these logits; a context is kept for estimators of bits that look at it."""
+        return Bits(logits, context) if self.categories == 2 else OneHot(logits)
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the logits of q(b|x) `[R, B, latents]`, or `[R, B, latents, K]`."""
@@ -150,7 +154,12 @@ class BinaryVAE(nn.Module):
             return likelihood + ((flat * slope).sum(-1) + constant)
         # The rest has the same value but no graph: neither the logits nor the prior learn from it.
         first, rest = flat[:attached], flat[attached:]
-        ratio = torch.cat([(first * slope).sum(-1) + constant, (rest * slope.detach()).sum(-1) + constant.detach()])
+        ratio = torch.cat(
+            [
+                (first * slope).sum(-1) + constant,
+                (rest * slope.detach()).sum(-1) + constant.detach(),
+            ]
+        )
         return likelihood + ratio
 
     forward = log_weights
@@ -168,37 +177,58 @@ class BinaryVAE(nn.Module):
         constant = nn.functional.pad(softplus(logits) - softplus(self.prior), (0, 1)).sum(-1)
         return self.prior - logits, constant
 
-    def chain_log_weights(self, b: Tensor, x: Tensor, logits: Tensor, generator: Generator | None = None) -> Tensor:
+    def chain_log_weights(
+        self, b: Tensor, x: Tensor, logits: Tensor, generator: Generator | None = None
+    ) -> Tensor:
         """Return log-weights `[n, R, B]` for evaluation; deeper layers, where a model has any, are drawn here."""
         return self.log_weights(b, x, logits)
 
     def sample_prior(self, count: int, generator: Generator | None = None) -> Tensor:
         """Draw this many samples of the layer nearest the image from the model, `[R, count, *event]`."""
-        return self.latent(self.prior.expand(-1, count, *self.prior.shape[2:])).sample(1, generator)[0]
+        return self.latent(self.prior.expand(-1, count, *self.prior.shape[2:])).sample(
+            1, generator
+        )[0]
 
     def encoder_modules(self) -> list[nn.Module]:
         """Return the modules whose parameters make the logits of q."""
         return [self.encoder] if isinstance(self.encoder, nn.Module) else []
 
     def log_likelihood(
-        self, b: Tensor, x: Tensor, attached: int | None = None, differentiated: bool = False, twice: bool = False
+        self,
+        b: Tensor,
+        x: Tensor,
+        attached: int | None = None,
+        differentiated: bool = False,
+        twice: bool = False,
     ) -> Tensor:
         """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only, for all unless given.
 
         Where points are `differentiated`, the rest has a graph too, to the points alone.
         """
         decoder = self.decoder
-        if self.likelihood is None and twice:  # the faster forms below can be differentiated only once
+        if (
+            self.likelihood is None and twice
+        ):  # the faster forms below can be differentiated only once
             return smooth_log_prob(self.decode(b), x)
-        if self.likelihood is None and isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
+        if (
+            self.likelihood is None
+            and isinstance(decoder, nn.Sequential)
+            and isinstance(decoder[-1], ReplicaLinear)
+        ):
             hidden, h = decoder[:-1], self._inputs(b)
             if len(decoder) > 1:
-                h = _attach_first(hidden, h, attached, _with_constants(hidden) if differentiated else None)
+                h = _attach_first(
+                    hidden, h, attached, _with_constants(hidden) if differentiated else None
+                )
             return affine_log_prob(h, decoder[-1], x, attached, differentiated)
         constant = _with_constants(decoder) if differentiated else None
         logits = _attach_first(decoder, self._inputs(b), attached, constant)
         _check_width(logits, self._outputs(), "decoder")
-        return self.likelihood.log_prob(logits, x) if self.likelihood else bernoulli_log_prob(logits, x)
+        return (
+            self.likelihood.log_prob(logits, x)
+            if self.likelihood
+            else bernoulli_log_prob(logits, x)
+        )
 
 
 def signs(b: Tensor) -> Tensor:

@@ -16,7 +16,9 @@ from arms.bench.runs.files import check_no_link, check_path, make_folder, replac
 __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
 
 
-def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: bool = True) -> Collection:
+def build_report(
+    run_paths: Sequence[Path | str], output: Path | str, *, files: bool = True
+) -> Collection:
     """Write a page that compares runs, and return the runs and problems that are on it.
 
     A run that is missing, unfinished or broken is listed on the page, and never an error.
@@ -35,7 +37,10 @@ def build_report(run_paths: Sequence[Path | str], output: Path | str, *, files: 
     folder = page.with_name(f"{page.stem}_files") if files else None
     if folder:
         make_folder(folder)
-    sections = [_section(group, f"{index}-{_slug(group.setting)}", folder) for index, group in enumerate(groups, 1)]
+    sections = [
+        _section(group, f"{index}-{_slug(group.setting)}", folder)
+        for index, group in enumerate(groups, 1)
+    ]
     across = _overview(groups, sections, folder)
     make_folder(page.parent)
     replace_file(page, render(collection, sections, across, __version__))
@@ -46,9 +51,13 @@ def _check_page_path(page: Path) -> None:
     check_path(page)
     check_no_link(page)
     if page.is_dir():
-        raise ValueError(f"the report must be a file, got the folder {page}: try {page / 'report.html'}")
+        raise ValueError(
+            f"the report must be a file, got the folder {page}: try {page / 'report.html'}"
+        )
     if page.suffix not in (".html", ".htm"):
-        raise ValueError(f"the report must be an .html file, got {page}: try {page.with_suffix('.html')}")
+        raise ValueError(
+            f"the report must be an .html file, got {page}: try {page.with_suffix('.html')}"
+        )
 
 
 def _section(group: Group, name: str, folder: Path | None) -> Section:
@@ -64,7 +73,9 @@ def _section(group: Group, name: str, folder: Path | None) -> Section:
     return Section(group, tables, curves, _links(written))
 
 
-def _overview(groups: Sequence[Group], sections: Sequence[Section], folder: Path | None) -> Overview:
+def _overview(
+    groups: Sequence[Group], sections: Sequence[Section], folder: Path | None
+) -> Overview:
     """Return what spans several comparisons: their table, and one figure per family that differs in n alone."""
     table = overview(groups, "overview")
     written: list[Path] = []
@@ -97,5 +108,7 @@ def _write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
 
 def _slug(setting: Setting) -> str:
     """Return a file name of letters, digits and dashes only, whatever the name of the data set."""
-    words = re.sub(r"[^a-z0-9]+", "-", f"{setting.dataset}-{setting.network}".lower()).strip("-")[:60]
+    words = re.sub(r"[^a-z0-9]+", "-", f"{setting.dataset}-{setting.network}".lower()).strip("-")[
+        :60
+    ]
     return f"{words}-n{setting.num_samples}-{setting.steps}-{re.sub('[^a-z]', '', setting.decoder_samples)[:10]}"

@@ -54,8 +54,12 @@ class RunData:
     @property
     def surviving(self) -> int:
         """How many of its replicas have not stopped."""
-        lists = [values for of_split in (self.bounds or {}).values() for values in of_split.values()]
-        lists += [values for record in self.metrics[-1:] for values in stopping_values(record).values()]
+        lists = [
+            values for of_split in (self.bounds or {}).values() for values in of_split.values()
+        ]
+        lists += [
+            values for record in self.metrics[-1:] for values in stopping_values(record).values()
+        ]
         return min((len(surviving(values)) for values in lists), default=self.config.replicas)
 
 
@@ -74,7 +78,9 @@ def collect(paths: Sequence[Path | str]) -> Collection:
     for path in map(Path, paths):
         sources = sorted(run_sources(path))
         if not sources:
-            what = "holds no run" if path.is_dir() else "missing: there is no such directory or file"
+            what = (
+                "holds no run" if path.is_dir() else "missing: there is no such directory or file"
+            )
             problems.append(Problem(shown(path), what))
         for run in (run for source in sources for run in _opened(source, problems)):
             try:
@@ -103,15 +109,23 @@ def _read(run: Run, problems: list[Problem]) -> RunData:
     diverged = len(stopped) == config.replicas
     if bounds is None and not diverged:
         done = metrics[-1]["step"] if metrics else 0
-        problems.append(Problem(str(path), f"unfinished: {done:,} of {config.steps:,} steps, no result.json"))
+        problems.append(
+            Problem(str(path), f"unfinished: {done:,} of {config.steps:,} steps, no result.json")
+        )
     if stopped:
-        what = _describe_divergence(stopped) if diverged else _describe_stopped(stopped, config.replicas)
+        what = (
+            _describe_divergence(stopped)
+            if diverged
+            else _describe_stopped(stopped, config.replicas)
+        )
         problems.append(Problem(str(path), what))
     notes = [result["note"]] if result else []
     if result and "images" in result:
         notes.append(f"final bounds over {result['images']:,} images of each split only")
     note = "; ".join(filter(None, notes))
-    return RunData(path, config, metrics, bounds, note, _provenance(run, problems), _picture(path, problems))
+    return RunData(
+        path, config, metrics, bounds, note, _provenance(run, problems), _picture(path, problems)
+    )
 
 
 def _describe_divergence(stopped: Mapping[int, int]) -> str:
@@ -119,7 +133,9 @@ def _describe_divergence(stopped: Mapping[int, int]) -> str:
 
 
 def _describe_stopped(stopped: Mapping[int, int], replicas: int) -> str:
-    each = ", ".join(f"replica {replica} at step {step:,}" for replica, step in sorted(stopped.items()))
+    each = ", ".join(
+        f"replica {replica} at step {step:,}" for replica, step in sorted(stopped.items())
+    )
     return f"numbers not finite: stopped {each}; means are over the other {replicas - len(stopped)} of {replicas}"
 
 
@@ -129,12 +145,19 @@ def _metrics(run: Run, config: TrainConfig, problems: list[Problem]) -> list[Rec
     records = [record for record in run.metrics() if is_complete(record, config.replicas)]
     lost = sum(bool(line.strip()) for line in lines) - len(records)
     if lost > 0:
-        problems.append(Problem(str(run.path), f"metrics.jsonl: {lost} of {len(lines)} lines are incomplete; skipped"))
+        problems.append(
+            Problem(
+                str(run.path),
+                f"metrics.jsonl: {lost} of {len(lines)} lines are incomplete; skipped",
+            )
+        )
     return sorted(records, key=lambda record: int(record["step"]))
 
 
 def _by_count(bounds: Mapping[str, Mapping[str, Sequence[float | None]]]) -> Bounds:
-    return {split: {int(count): values for count, values in of.items()} for split, of in bounds.items()}
+    return {
+        split: {int(count): values for count, values in of.items()} for split, of in bounds.items()
+    }
 
 
 def _provenance(run: Run, problems: list[Problem]) -> Record:
@@ -166,7 +189,10 @@ def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunDa
     by_start: dict[TrainConfig, list[RunData]] = {}
     for run in runs:
         by_start.setdefault(_start(run.config), []).append(run)
-    kept = [max(same, key=lambda run: (run.bounds is not None, run.config.replicas)) for same in by_start.values()]
+    kept = [
+        max(same, key=lambda run: (run.bounds is not None, run.config.replicas))
+        for same in by_start.values()
+    ]
     for best, same in zip(kept, by_start.values(), strict=True):
         for run in same:
             if run is not best:

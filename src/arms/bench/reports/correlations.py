@@ -20,9 +20,15 @@ from arms.arguments import as_count
 from arms.bench.reports.figures import COLUMN_WIDTH, figure_settings, line_style, save
 from arms.bench.reports.style import COUPLING_STYLES, style_of
 from arms.bench.reports.table_files import write_csv
-from arms.couplings import COUPLINGS, Stratified
+from arms.designs import COUPLINGS, BitCoupling
 
-__all__ = ["GRID_POINTS", "Correlations", "correlation_curves", "smallest_correlation", "write_correlations"]
+__all__ = [
+    "GRID_POINTS",
+    "Correlations",
+    "correlation_curves",
+    "smallest_correlation",
+    "write_correlations",
+]
 
 GRID_POINTS = 401
 
@@ -51,9 +57,13 @@ def correlation_curves(num_samples: int = 5, points: int = GRID_POINTS) -> Corre
     """Return the exact correlations of all couplings at probabilities strictly between 0 and 1."""
     probs = torch.linspace(0, 1, as_count(points, 3, "points"), dtype=torch.float64)[1:-1]
     logits = torch.logit(probs)
-    # Of bits, the stratified coupling is the systematic one.
-    couplings = {name: make() for name, make in COUPLINGS.items() if make is not Stratified}
-    curves = {name: coupling.correlation(logits, num_samples) for name, coupling in couplings.items()}
+    curves = {"independent": torch.zeros_like(probs)}
+    for name, make in COUPLINGS.items():
+        coupling = make()
+        if (
+            isinstance(coupling, BitCoupling) and name != "stratified"
+        ):  # for bits, that is the systematic one
+            curves[name] = coupling.correlation(logits, num_samples)
     return Correlations(num_samples, probs, curves, smallest_correlation(probs, num_samples))
 
 
@@ -71,7 +81,13 @@ def _figure(curves: Correlations) -> Figure:
     axes.plot(probs, curves.bound.tolist(), color="0.8", linewidth=5, label="smallest possible")
     for name, values in curves.of_coupling.items():
         line = line_style(COUPLING_STYLES.get(name) or style_of(name))
-        axes.plot(probs, values.tolist(), markevery=(len(probs) // 12, len(probs) // 6), label=name, **line)
+        axes.plot(
+            probs,
+            values.tolist(),
+            markevery=(len(probs) // 12, len(probs) // 6),
+            label=name,
+            **line,
+        )
     axes.set(xlabel="p", ylabel=r"correlation $\rho$ of two samples", xlim=(0, 1))
     axes.set_title(f"n = {curves.num_samples}")
     figure.legend(loc="outside lower center", ncols=3, handlelength=2.6, columnspacing=1.2)

@@ -32,7 +32,9 @@ class Curve:
     def edges(self, first: float) -> list[float]:
         """Return the lower and upper edges of the band from step `first` on."""
         std = self.std or [0.0] * len(self.mean)
-        late = [(m, s) for step, m, s in zip(self.steps, self.mean, std, strict=True) if step >= first]
+        late = [
+            (m, s) for step, m, s in zip(self.steps, self.mean, std, strict=True) if step >= first
+        ]
         return [edge for m, s in late for edge in (m - s, m + s)]
 
 
@@ -73,7 +75,9 @@ def _curve(row: Row, key: str) -> Curve | None:
     steps = sorted(set.intersection(*(set(series) for series in runs)))
     if not steps:
         return None
-    values = np.array([[_number(value) for series in runs for value in series[step]] for step in steps])
+    values = np.array(
+        [[_number(value) for series in runs for value in series[step]] for step in steps]
+    )
     # A replica that stopped is omitted from the first step on: shortly before, its values would dominate the mean.
     if (going := np.isfinite(values[-1])).any():
         values = values[:, going]
@@ -82,7 +86,11 @@ def _curve(row: Row, key: str) -> Curve | None:
         return None
     thin_steps, thin = _thin(np.array(steps)[finite], values[finite])
     std = thin.std(1, ddof=1).tolist() if thin.shape[1] > 1 else None
-    label = row.label if thin.shape[1] == len(going) else f"{row.label}, R={thin.shape[1]} of {len(going)}"
+    label = (
+        row.label
+        if thin.shape[1] == len(going)
+        else f"{row.label}, R={thin.shape[1]} of {len(going)}"
+    )
     return Curve(label, row.estimator, thin.shape[1], thin_steps, thin.mean(1).tolist(), std)
 
 
@@ -94,7 +102,9 @@ def _number(value: float | None) -> float:
     return float(value) if value is not None and is_drawable(value) else math.nan
 
 
-def _thin(steps: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[list[int], NDArray[np.float64]]:
+def _thin(
+    steps: NDArray[np.int64], values: NDArray[np.float64]
+) -> tuple[list[int], NDArray[np.float64]]:
     """Average consecutive records, under the last of their steps, so that at most MAX_POINTS are left."""
     width = math.ceil(len(steps) / MAX_POINTS)
     starts = np.arange(0, len(steps), width)

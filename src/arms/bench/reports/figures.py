@@ -60,7 +60,9 @@ def figure_settings() -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, folder: Path, name: str, endings: Sequence[str] = ("pdf", "svg")) -> list[Path]:
+def save(
+    figure: Figure, folder: Path, name: str, endings: Sequence[str] = ("pdf", "svg")
+) -> list[Path]:
     """Write a figure in every format, without dates, so that files change only with their contents."""
     make_folder(folder)
     paths = [folder / f"{name}.{ending}" for ending in endings]
@@ -115,7 +117,10 @@ def budgets_figure(columns: Mapping[int, Sequence[Plot]]) -> Figure:
 
 def _training_legend(figure: Figure, plots: Sequence[Plot]) -> None:
     first = {curve.label: curve for plot in plots for curve in plot.curves}
-    handles = [Line2D([], [], label=label, **line_style(style_of(c.estimator))) for label, c in first.items()]
+    handles = [
+        Line2D([], [], label=label, **line_style(style_of(c.estimator)))
+        for label, c in first.items()
+    ]
     legend_below(figure, handles, min(len(handles), 6))
 
 
@@ -142,5 +147,8 @@ def _draw_curve(axes: Axes, curve: Curve, *, positive: bool) -> None:
 def band(curve: Curve, *, positive: bool) -> tuple[list[float], list[float]]:
     """Return mean - std and mean + std; on a logarithmic axis the lower edge stays above zero."""
     assert curve.std is not None
-    low = [m - s if m > s or not positive else m / 10 for m, s in zip(curve.mean, curve.std, strict=True)]
+    low = [
+        m - s if m > s or not positive else m / 10
+        for m, s in zip(curve.mean, curve.std, strict=True)
+    ]
     return low, [m + s for m, s in zip(curve.mean, curve.std, strict=True)]

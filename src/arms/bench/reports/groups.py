@@ -8,7 +8,17 @@ from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.reports.collect import RunData
 from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, as_estimator
 
-__all__ = ["POOLED_FIELDS", "Group", "Row", "Setting", "group_runs", "marked", "name_structures", "setting_of", "work"]
+__all__ = [
+    "POOLED_FIELDS",
+    "Group",
+    "Row",
+    "Setting",
+    "group_runs",
+    "marked",
+    "name_structures",
+    "setting_of",
+    "work",
+]
 
 
 class Setting(NamedTuple):
@@ -34,8 +44,20 @@ class Setting(NamedTuple):
         rule = decoder.get(self.decoder_samples, self.decoder_samples)
         network = f"{self.network} (structure {self.structure})" if self.structure else self.network
         latents = f"{self.latents}x{self.categories} categories" if self.categories > 2 else ""
-        layers = f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} bits" if self.layers else ""
-        return [self.dataset, network, latents, layers, f"n = {self.num_samples}", f"{self.steps:,} steps", rule]
+        layers = (
+            f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} bits"
+            if self.layers
+            else ""
+        )
+        return [
+            self.dataset,
+            network,
+            latents,
+            layers,
+            f"n = {self.num_samples}",
+            f"{self.steps:,} steps",
+            rule,
+        ]
 
     @property
     def title(self) -> str:
@@ -121,21 +143,28 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
         by_difference.setdefault(_differences(run.config), []).append(run)
     shared = set.intersection(*(set(key) for key in by_difference))
     rows = [
-        Row(_label(dict(key), dict(shared)), of_row[0].config.estimator, of_row)
+        Row(_label(dict(key), dict(shared)), of_row[0].config.label, of_row)
         for key, of_row in by_difference.items()
     ]
     order = {name: place for place, name in enumerate(ALL_ESTIMATORS)}
-    return sorted(rows, key=lambda row: (order.get(row.estimator, len(order)), row.label))
+    return sorted(
+        rows, key=lambda row: (order.get(row.runs[0].config.estimator, len(order)), row.label)
+    )
 
 
 def _differences(config: TrainConfig) -> tuple[tuple[str, str], ...]:
-    omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS} - {"latents"}
-    return tuple((name, str(value)) for name, value in asdict(config).items() if name not in omitted)
+    omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS, "folded"} - {"latents"}
+    found = asdict(config) | {"estimator": config.label}
+    return tuple((name, str(value)) for name, value in found.items() if name not in omitted)
 
 
 def _label(own: Mapping[str, str], shared: Mapping[str, str]) -> str:
     """Return the estimator, followed by every field in which the row differs from others."""
-    extras = [f"{name} {value}" for name, value in own.items() if name not in shared and name != "estimator"]
+    extras = [
+        f"{name} {value}"
+        for name, value in own.items()
+        if name not in shared and name != "estimator"
+    ]
     name = marked(own["estimator"])
     return f"{name} ({', '.join(extras)})" if extras else name
 
@@ -148,16 +177,16 @@ def work(estimator: str, num_samples: int) -> list[str]:
     """
     if estimator not in ALL_ESTIMATORS:
         return []
-    asked = as_estimator(estimator, num_samples)
-    if asked.evaluations is None or (asked.evaluations, asked.derivatives) == (num_samples, 0):
+    needs = as_estimator(estimator, num_samples).design.needs
+    if needs.evaluations is None or (needs.evaluations, needs.derivatives) == (num_samples, 0):
         return []
-    return [f"{asked.evaluations} evaluations", f"{asked.derivatives} derivatives"]
+    return [f"{needs.evaluations} evaluations", f"{needs.derivatives} derivatives"]
 
 
 def marked(estimator: str) -> str:
     """Return the name of an estimator as it stands in tables, legends and captions: with a mark if it is biased.
 
-    >>> marked("arms-s"), marked("reinmax")
-    ('arms-s', 'reinmax (biased)')
+    >>> marked("arms"), marked("reinmax")
+    ('arms', 'reinmax (biased)')
     """
     return f"{estimator} (biased)" if estimator in BIASED_ESTIMATORS else estimator

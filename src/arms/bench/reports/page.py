@@ -49,9 +49,13 @@ class Overview:
     downloads: Sequence[str]
 
 
-def render(collection: Collection, sections: Sequence[Section], overview: Overview, version: str) -> str:
+def render(
+    collection: Collection, sections: Sequence[Section], overview: Overview, version: str
+) -> str:
     """Return the page."""
-    environment = Environment(loader=PackageLoader("arms.bench.reports"), autoescape=True, trim_blocks=True)
+    environment = Environment(
+        loader=PackageLoader("arms.bench.reports"), autoescape=True, trim_blocks=True
+    )
     figures = [figure_data(plot) for section in sections for plot in section.plots]
     return environment.get_template("page.html.j2").render(
         summary=summary(collection),

@@ -60,9 +60,9 @@ class Style:
 
 
 STYLES: Mapping[str, Style] = {
-    "arms-s": Style(VERMILION, "solid", "circle"),
-    "arms-d": Style(BLUE, "solid", "square"),
-    "arms-n": Style(SKY, "solid", "diamond"),
+    "arms": Style(VERMILION, "solid", "circle"),
+    "arms-dirichlet": Style(BLUE, "solid", "square"),
+    "arms-gaussian": Style(SKY, "solid", "diamond"),
     "loorf": Style(GREEN, "dash", "triangle-up"),
     "disarm": Style(PURPLE, "dash", "triangle-down"),
     "relax": Style(ORANGE, "dash", "cross"),
@@ -70,35 +70,34 @@ STYLES: Mapping[str, Style] = {
     "double-cv": Style(GREEN, "dot", "square"),
     "rodeo": Style(GREEN, "solid", "pentagon"),
     "arm": Style(GREY, "dash", "x"),
-    "arts": Style(PURPLE, "dot", "star"),
     "reinforce": Style(GREY, "dot", "cross"),
     "exact": Style(GREY, "solid", "star"),
     "midpoint": Style(VERMILION, "dash", "star"),
     "midpoint-single": Style(VERMILION, "dot", "diamond"),
-    "repaired": Style(BLUE, "dash", "pentagon"),
-    "arms-s-taylor": Style(VERMILION, "dashdot", "x"),
+    "cross-paired": Style(BLUE, "dash", "pentagon"),
+    "arms-taylor": Style(VERMILION, "dashdot", "x"),
     "reinmax": Style(GREY, "longdash", "circle"),
-    "arms-ms-s": Style(VERMILION, "longdash", "circle"),
-    "arms-ms-d": Style(BLUE, "longdash", "square"),
-    "arms-ms-n": Style(SKY, "longdash", "diamond"),
+    "arms-ms": Style(VERMILION, "longdash", "circle"),
+    "arms-ms-dirichlet": Style(BLUE, "longdash", "square"),
+    "arms-ms-gaussian": Style(SKY, "longdash", "diamond"),
     "loorf-ms": Style(GREEN, "dashdot", "triangle-up"),
     "disarm-ms": Style(PURPLE, "dashdot", "triangle-down"),
-    "arms-ms-s-paper": Style(VERMILION, "longdash", "x"),
-    "arms-ms-d-paper": Style(BLUE, "longdash", "x"),
-    "arms-ms-n-paper": Style(SKY, "longdash", "x"),
-    "loorf-ms-paper": Style(GREEN, "dashdot", "x"),
-    "disarm-ms-paper": Style(PURPLE, "dashdot", "x"),
+    "arms-ms (unfolded)": Style(VERMILION, "longdash", "x"),
+    "arms-ms-dirichlet (unfolded)": Style(BLUE, "longdash", "x"),
+    "arms-ms-gaussian (unfolded)": Style(SKY, "longdash", "x"),
+    "loorf-ms (unfolded)": Style(GREEN, "dashdot", "x"),
+    "disarm-ms (unfolded)": Style(PURPLE, "dashdot", "x"),
     "midpoint-ms": Style(VERMILION, "dashdot", "star"),
-    "midpoint-ms-tried": Style(VERMILION, "dashdot", "diamond"),
+    "midpoint-ms-shared": Style(VERMILION, "dashdot", "diamond"),
     "vimco": Style(ORANGE, "dashdot", "pentagon"),
     "reinforce-ms": Style(GREY, "dashdot", "cross"),
 }
 
 COUPLING_STYLES: Mapping[str, Style] = {
     "independent": STYLES["loorf"],
-    "dirichlet": STYLES["arms-d"],
-    "gaussian": STYLES["arms-n"],
-    "systematic": STYLES["arms-s"],
+    "dirichlet": STYLES["arms-dirichlet"],
+    "gaussian": STYLES["arms-gaussian"],
+    "systematic": STYLES["arms"],
 }
 """A coupling has the style of the estimator that draws from it."""
 
@@ -106,11 +105,13 @@ COUPLING_STYLES: Mapping[str, Style] = {
 def style_of(estimator: str) -> Style:
     """Return the style of an estimator; one that is not in the table gets a combination of its own from its name.
 
-    >>> style_of("arms-s").color
+    >>> style_of("arms").color
     '#D55E00'
     """
     if estimator in STYLES:
         return STYLES[estimator]
     # Black is in no entry of the table, so that no name can meet one of them.
     index = zlib.crc32(estimator.encode())
-    return Style(BLACK, list(DASHES)[index % len(DASHES)], list(MARKERS)[index // len(DASHES) % len(MARKERS)])
+    return Style(
+        BLACK, list(DASHES)[index % len(DASHES)], list(MARKERS)[index // len(DASHES) % len(MARKERS)]
+    )

@@ -39,11 +39,23 @@ def markdown(table: Table) -> str:
 
 def latex(table: Table) -> str:
     """Return the table as a LaTeX `tabular`, the best numbers in bold."""
-    body = [" & ".join([_tex(label), *(_tex_cell(cell) for cell in cells)]) + r" \\" for label, cells in table.rows]
+    body = [
+        " & ".join([_tex(label), *(_tex_cell(cell) for cell in cells)]) + r" \\"
+        for label, cells in table.rows
+    ]
     head = " & ".join(_tex(heading) for heading in (table.heading, *table.columns)) + r" \\"
     comments = [f"% {_one_line(text)}" for text in (table.title, *table.caveats)]
     begin = rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}"
-    lines = [*comments, begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+    lines = [
+        *comments,
+        begin,
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -52,7 +64,9 @@ def csv_text(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     parts = ("mean", "std", "replicas", "best")
-    writer.writerow([table.heading, *(f"{column} {part}" for column in table.columns for part in parts)])
+    writer.writerow(
+        [table.heading, *(f"{column} {part}" for column in table.columns for part in parts)]
+    )
     for label, cells in table.rows:
         writer.writerow([label, *(field for cell in cells for field in _fields(cell))])
     return out.getvalue()
@@ -83,7 +97,12 @@ def _fields(cell: Cell) -> list[object]:
     if cell.stat is None:
         return ["", "", "", ""]
     std, count = cell.stat.std, cell.stat.count
-    return [cell.stat.mean, "" if std is None else std, "" if count is None else count, int(cell.best)]
+    return [
+        cell.stat.mean,
+        "" if std is None else std,
+        "" if count is None else count,
+        int(cell.best),
+    ]
 
 
 def _line(fields: list[str]) -> str:

@@ -73,11 +73,18 @@ class Table:
 def comparison(group: Group, name: str) -> Table | None:
     """Return the table of one group, or None if none of its runs is finished."""
     rows = [row for row in group.rows if row.finished]
-    columns = [(split, count) for split, count in _columns(group) if any(bound_stat(r, split, count) for r in rows)]
+    columns = [
+        (split, count)
+        for split, count in _columns(group)
+        if any(bound_stat(r, split, count) for r in rows)
+    ]
     if not columns:
         return None
     biased = [row.biased for row in rows]
-    by_column = [mark_best([bound_stat(row, split, count) for row in rows], biased) for split, count in columns]
+    by_column = [
+        mark_best([bound_stat(row, split, count) for row in rows], biased)
+        for split, count in columns
+    ]
     cells = zip(*by_column, strict=True)
     headings = [_heading(split, count, group.setting.num_samples) for split, count in columns]
     labelled = [(_counted(row), tuple(of_row)) for row, of_row in zip(rows, cells, strict=True)]
@@ -90,7 +97,10 @@ def beside_paper(group: Group, name: str) -> list[Table]:
     rows = [row for row in group.rows if row.finished]
     counts = sorted({paper.released_count(row.estimator, n) for row in rows}, reverse=True)
     tables = [
-        _beside_paper(group, [r for r in rows if paper.released_count(r.estimator, n) == k], k, name) for k in counts
+        _beside_paper(
+            group, [r for r in rows if paper.released_count(r.estimator, n) == k], k, name
+        )
+        for k in counts
     ]
     return [table for table in tables if table is not None]
 
@@ -147,11 +157,16 @@ def mark_best(stats: Sequence[Stat | None], biased: Sequence[bool] | None = None
     if len(numbers) < 2:
         return [Cell(stat) for stat in stats]
     top = max(numbers, key=lambda stat: stat.mean)
-    return [Cell(stat, one is not None and _as_good(one, top)) for stat, one in zip(stats, ranked, strict=True)]
+    return [
+        Cell(stat, one is not None and _as_good(one, top))
+        for stat, one in zip(stats, ranked, strict=True)
+    ]
 
 
 def _as_good(stat: Stat, top: Stat) -> bool:
-    return stat.mean == top.mean or top.mean - stat.mean < math.hypot(_standard_error(stat), _standard_error(top))
+    return stat.mean == top.mean or top.mean - stat.mean < math.hypot(
+        _standard_error(stat), _standard_error(top)
+    )
 
 
 def _standard_error(stat: Stat) -> float:
@@ -174,27 +189,36 @@ def _counted(row: Row) -> str:
     started = sum(run.config.replicas for run in row.finished)
     left = sum(run.surviving for run in row.finished)
     counted = f"{row.label}, R={left}" + (f" of {started}" if left < started else "")
-    return ", ".join([counted, *work(row.estimator, row.runs[0].config.num_samples)])
+    return ", ".join([counted, *work(row.runs[0].config.estimator, row.runs[0].config.num_samples)])
 
 
 def _beside_paper(group: Group, rows: Sequence[Row], count: int, name: str) -> Table | None:
     pairs = [
-        (split, [paper.printed(group.setting, row.estimator, split) for row in rows]) for split in ("train", "test")
+        (split, [paper.printed(group.setting, row.estimator, split) for row in rows])
+        for split in ("train", "test")
     ]
     if not any(number for _, numbers in pairs for number in numbers):
         return None
     columns, cells = [], []
     for split, numbers in pairs:
         tables = sorted({number.table for number in numbers if number})
-        columns += [f"{split} K={count}, ours", f"{split}, paper's table {' and '.join(map(str, tables))}"]
+        columns += [
+            f"{split} K={count}, ours",
+            f"{split}, paper's table {' and '.join(map(str, tables))}",
+        ]
         cells.append([Cell(bound_stat(row, split, count)) for row in rows])
-        cells.append([Cell(Stat(number.mean, number.plus_minus) if number else None) for number in numbers])
+        cells.append(
+            [Cell(Stat(number.mean, number.plus_minus) if number else None) for number in numbers]
+        )
     part = "n" if count == group.setting.num_samples else "n/2"
     return Table(
         f"Beside the paper's numbers, at its default K = {part} = {count}",
         f"{name}-paper-k{count}",
         columns,
-        [(_counted(row), of_row) for row, of_row in zip(rows, zip(*cells, strict=True), strict=True)],
+        [
+            (_counted(row), of_row)
+            for row, of_row in zip(rows, zip(*cells, strict=True), strict=True)
+        ],
         paper.caveats(replace(group, rows=rows)),
     )
 
@@ -202,8 +226,13 @@ def _beside_paper(group: Group, rows: Sequence[Row], count: int, name: str) -> T
 def _differing_and_shared(lists: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
     """Return the parts in which each list differs from the others, joined, and the parts that all lists share."""
     common = [len(set(place)) == 1 for place in zip(*lists, strict=True)]
-    own = [", ".join(part for part, same in zip(parts, common, strict=True) if part and not same) for parts in lists]
-    return own, [part for part, same in zip(lists[0], common, strict=True) if part and same] if lists else []
+    own = [
+        ", ".join(part for part, same in zip(parts, common, strict=True) if part and not same)
+        for parts in lists
+    ]
+    return own, [
+        part for part, same in zip(lists[0], common, strict=True) if part and same
+    ] if lists else []
 
 
 def _signed(value: float) -> str:

@@ -41,7 +41,9 @@ def variance_figure(curves: Sequence[ToyCurve]) -> Figure:
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True)
     for index, axes in enumerate(grid.flat):
         if index < len(budgets):
-            _draw_variances(axes, [curve for curve in curves if curve.num_samples == budgets[index]])
+            _draw_variances(
+                axes, [curve for curve in curves if curve.num_samples == budgets[index]]
+            )
         else:
             axes.set_axis_off()
     for axes in grid[-1]:
@@ -72,20 +74,35 @@ def ascent_figure(paths: Sequence[Ascent]) -> Figure:
 
 def _draw_ascent(axes: Axes, path: Ascent) -> None:
     probs = torch.sigmoid(path.logits)
-    low, middle, high = torch.quantile(probs, torch.tensor([0.1, 0.5, 0.9], dtype=probs.dtype), dim=1).tolist()
+    low, middle, high = torch.quantile(
+        probs, torch.tensor([0.1, 0.5, 0.9], dtype=probs.dtype), dim=1
+    ).tolist()
     line = line_style(style_of(path.estimator))
     axes.plot(middle, markevery=25, label=path.estimator, **line)
     axes.fill_between(range(len(middle)), low, high, color=line["color"], alpha=0.25, linewidth=0)
 
 
 def _draw_variances(axes: Axes, curves: Sequence[ToyCurve]) -> None:
-    width = 1.1 if curves[0].num_samples <= 10 else 0.7  # arms-s has n arches, which must not merge
+    width = (
+        1.1 if curves[0].num_samples <= 10 else 0.7
+    )  # the curve of `arms` has n arches, which must not merge
     for curve in curves:
         line = line_style(style_of(curve.estimator))
         probs, drawn = _line(curve)
         axes.plot(probs, drawn, color=line["color"], linestyle=line["linestyle"], linewidth=width)
-        dots = {"linestyle": "none", "marker": line["marker"], "color": line["color"], "markersize": 2.8}
-        axes.plot(curve.probs.tolist(), curve.measured.tolist(), markevery=(4, 8), markeredgewidth=0, **dots)
+        dots = {
+            "linestyle": "none",
+            "marker": line["marker"],
+            "color": line["color"],
+            "markersize": 2.8,
+        }
+        axes.plot(
+            curve.probs.tolist(),
+            curve.measured.tolist(),
+            markevery=(4, 8),
+            markeredgewidth=0,
+            **dots,
+        )
     top = max(curve.measured.max().item() for curve in curves)
     axes.set_yscale("log")
     axes.set_ylim(top * 10**-SHOWN_DECADES, 2 * top)
@@ -94,8 +111,8 @@ def _draw_variances(axes: Axes, curves: Sequence[ToyCurve]) -> None:
 
 
 def _line(curve: ToyCurve) -> tuple[list[float], list[float]]:
-    """Return the closed form, on a grid fine enough for the arches of arms-s, or the measurements if there is none."""
-    if curve.estimator == "arms-s":
+    """Return the closed form, on a grid fine enough for the arches of `arms`, or the measurements if there is none."""
+    if curve.estimator == "arms":
         return exact_curve(curve.estimator, curve.num_samples, points=1601)
     return curve.probs.tolist(), (curve.measured if curve.exact is None else curve.exact).tolist()
 
@@ -119,5 +136,8 @@ def _write_paths(paths: Sequence[Ascent], path: Path) -> Path:
     rows: list[list[object]] = []
     for ascent in paths:
         points = zip(ascent.logits.mean(1).tolist(), ascent.std().tolist(), strict=True)
-        rows += [[ascent.estimator, ascent.num_samples, step, *point] for step, point in enumerate(points)]
+        rows += [
+            [ascent.estimator, ascent.num_samples, step, *point]
+            for step, point in enumerate(points)
+        ]
     return write_csv(path, ["estimator", "num_samples", "step", "mean_logit", "std_logit"], rows)

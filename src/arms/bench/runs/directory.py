@@ -19,18 +19,21 @@ import torch
 from torch import Tensor
 
 from arms.bench.config import (
-    RENAMED,
-    RENAMED_SCHEMA,
     SCHEMA,
     TrainConfig,
     difference,
     digest_of,
     identity,
     is_longer,
-    schema_of,
 )
 from arms.bench.metrics import Record, is_values, stopped_replicas
-from arms.bench.runs.checkpoints import CHECKPOINTS, DamagedError, digest_of_tensors, read_checkpoint, step_in
+from arms.bench.runs.checkpoints import (
+    CHECKPOINTS,
+    DamagedError,
+    digest_of_tensors,
+    read_checkpoint,
+    step_in,
+)
 from arms.bench.runs.files import (
     append_line,
     check_no_link,
@@ -46,13 +49,11 @@ from arms.bench.runs.files import (
 from arms.bench.runs.provenance import provenance_of
 from arms.bench.training.state import COUNTS, model_of, step_of
 
-__all__ = ["FILES_OF_A_RUN", "FIRST_SCHEMA", "NO_FIELDS", "Run", "is_complete", "is_record"]
+__all__ = ["FILES_OF_A_RUN", "NO_FIELDS", "Run", "is_complete", "is_record"]
 
 FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
 WRITTEN = ("config.json", "provenance.json", *FILES_OF_A_RUN)
 """Everything that a training writes, but for TensorBoard's events."""
-FIRST_SCHEMA = 2
-"""Of a config.json that does not name its schema."""
 NO_FIELDS = ("schema", "data_path", "lengthened")
 """What config.json holds beside the configuration."""
 
@@ -97,11 +98,16 @@ class Run:
         if not run.exists():
             make_folder(run.path)
             where = {"data_path": data_path} if data_path else {}
-            replace_file(run.path / "config.json", to_json({"schema": schema_of(config), **_fields(config), **where}))
+            replace_file(
+                run.path / "config.json", to_json({"schema": SCHEMA, **_fields(config), **where})
+            )
         elif is_longer(config, run.config()):
             written = run.read("config.json")
             ends = [*run._lengthened(), written.get("steps", TrainConfig.steps)]
-            replace_file(run.path / "config.json", to_json({**written, "steps": config.steps, "lengthened": ends}))
+            replace_file(
+                run.path / "config.json",
+                to_json({**written, "steps": config.steps, "lengthened": ends}),
+            )
         return run
 
     def exists(self) -> bool:
@@ -117,27 +123,33 @@ class Run:
                     "put it back, remove them, or choose another directory"
                 )
             return
-        if self.schema() not in (SCHEMA, RENAMED_SCHEMA):
+        if self.schema() != SCHEMA:
             raise ValueError(
-                f"{self.path} holds a run of another version of this library (schema {self.schema()}, expected "
-                f"{SCHEMA}): choose another directory, or resume it with that version"
+                f"{self.path} holds a run of another version of this library (schema "
+                f"{self.schema() or 'unknown'}, expected {SCHEMA}): choose another directory, or resume it with that "
+                "version"
             )
         there = self.config()
         if (other := difference(there, config)) and not is_longer(config, there):
-            parts = [f"{name} is {theirs!r} there, {ours!r} was asked for" for name, (theirs, ours) in other.items()]
+            parts = [
+                f"{name} is {theirs!r} there, {ours!r} was asked for"
+                for name, (theirs, ours) in other.items()
+            ]
             why = (
                 "; a cosine schedule ends at the last step, so that more steps make another run"
                 if set(other) == {"steps"} and config.steps > there.steps
                 else ""
             )
             what = ", ".join(parts) + why
-            raise ValueError(f"{self.path} holds another run ({what}): choose another directory, or ask for that run")
+            raise ValueError(
+                f"{self.path} holds another run ({what}): choose another directory, or ask for that run"
+            )
 
     def config(self) -> TrainConfig:
         """Return the configuration."""
-        found = {name: value for name, value in self.read("config.json").items() if name not in NO_FIELDS}
-        if self.schema() == FIRST_SCHEMA and (meant := RENAMED.get(str(found.get("estimator")))):
-            found["estimator"] = meant
+        found = {
+            name: value for name, value in self.read("config.json").items() if name not in NO_FIELDS
+        }
         known = {field.name for field in fields(TrainConfig)}
         if unknown := set(found) - known:
             raise ValueError(
@@ -147,7 +159,9 @@ class Run:
         try:
             return TrainConfig(**found)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{self.path / 'config.json'} is not a configuration: {error}") from None
+            raise ValueError(
+                f"{self.path / 'config.json'} is not a configuration: {error}"
+            ) from None
 
     def data_path(self) -> str | None:
         """Return the file or folder that a data set of the user's own was read from, None where that is not known."""
@@ -156,7 +170,7 @@ class Run:
 
     def schema(self) -> object:
         """Return the version of the identity that the configuration was written under."""
-        return self.read("config.json").get("schema", FIRST_SCHEMA)
+        return self.read("config.json").get("schema")
 
     def identity(self) -> dict[str, object]:
         """Return what tells the run from others, under the schema that it was written with."""
@@ -169,9 +183,13 @@ class Run:
         replicas = self.config().replicas
         result = {"note": "", **self.read("result.json")}
         if why := _why_no_result(result, replicas):
-            raise ValueError(f"{self.path / 'result.json'} must hold {why}: remove it, and train the run again")
+            raise ValueError(
+                f"{self.path / 'result.json'} must hold {why}: remove it, and train the run again"
+            )
         # A run that was given more steps has the bounds of its earlier end until it comes to the new one.
-        return result if not self._lengthened() or result.get("steps") == self.config().steps else None
+        return (
+            result if not self._lengthened() or result.get("steps") == self.config().steps else None
+        )
 
     def is_finished(self, config: TrainConfig | None = None, images: int | None = None) -> bool:
         """Return whether nothing remains to be done: the final bounds are there, over enough images.
@@ -204,14 +222,20 @@ class Run:
         try:
             content = parse_json(read_bytes(self.path / name))
         except FileNotFoundError:
-            what = "is no run directory, or an unfinished one" if self.path.is_dir() else "is not there"
+            what = (
+                "is no run directory, or an unfinished one"
+                if self.path.is_dir()
+                else "is not there"
+            )
             raise ValueError(f"{self.path} {what}: it has no {name}") from None
         except OSError as error:
             raise ValueError(f"{self.path / name} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.path / name} cannot be read: {error}") from None
         if not isinstance(content, dict):
-            raise ValueError(f"{self.path / name} must hold a JSON object, got {type(content).__name__}")
+            raise ValueError(
+                f"{self.path / name} must hold a JSON object, got {type(content).__name__}"
+            )
         return content
 
     def provenance(self) -> Record:
@@ -249,7 +273,10 @@ class Run:
         earlier: Record = {}
         with suppress(ValueError):
             earlier = self.provenance()
-        replace_file(self.path / "provenance.json", to_json(provenance_of(device, seconds, together, earlier)))
+        replace_file(
+            self.path / "provenance.json",
+            to_json(provenance_of(device, seconds, together, earlier)),
+        )
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint, and keep the one before.
@@ -264,7 +291,9 @@ class Run:
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             for name, tensor in tensors.items()
         }
-        data = save(flat, metadata={"sha256": digest_of_tensors(flat), "run": digest_of(self.identity())})
+        data = save(
+            flat, metadata={"sha256": digest_of_tensors(flat), "run": digest_of(self.identity())}
+        )
         newest, previous = (self.path / name for name in CHECKPOINTS)
         check_no_link(newest)
         with written_through(newest.with_suffix(".new"), data) as written:
@@ -289,11 +318,17 @@ class Run:
 
         A checkpoint of another configuration is an error.
         """
-        return next((state for state in map(self._checkpoint, CHECKPOINTS) if state is not None), None)
+        return next(
+            (state for state in map(self._checkpoint, CHECKPOINTS) if state is not None), None
+        )
 
     def checkpoints(self) -> dict[int, dict[str, Tensor]]:
         """Return every intact checkpoint by its step; of two of one step, the newer."""
-        return {step_of(state): state for state in map(self._checkpoint, reversed(CHECKPOINTS)) if state is not None}
+        return {
+            step_of(state): state
+            for state in map(self._checkpoint, reversed(CHECKPOINTS))
+            if state is not None
+        }
 
     def resumable(self) -> dict[int, dict[str, Tensor]]:
         """Return its intact checkpoints by step, and an empty one of step 0 if it was saved no more than once.
@@ -305,7 +340,14 @@ class Run:
 
     def step(self) -> int:
         """Return the step of the newest checkpoint that can be opened, 0 without one; its contents are not checked."""
-        return next((step for step in map(step_in, (self.path / name for name in CHECKPOINTS)) if step is not None), 0)
+        return next(
+            (
+                step
+                for step in map(step_in, (self.path / name for name in CHECKPOINTS))
+                if step is not None
+            ),
+            0,
+        )
 
     def stopped(self) -> dict[int, int]:
         """Return the replicas that have stopped, each with the step of the record that showed it."""
@@ -341,14 +383,14 @@ class Run:
         except (DamagedError, FileNotFoundError):
             return None
         except OSError as error:
-            raise ValueError(f"{self.path / name} cannot be read: {error.strerror or error}") from None
+            raise ValueError(
+                f"{self.path / name} cannot be read: {error.strerror or error}"
+            ) from None
         if COUNTS not in tensors or not tensors[COUNTS].numel():
             raise ValueError(
                 f"{self.path / name} does not say of which step it is, so that it is no checkpoint of a run: remove it"
             )
-        # A checkpoint that names no run was written before they did; there is nothing to compare, and refusing it
-        # would lose every run that was begun then.
-        if run is not None and run not in self._digests():
+        if run not in self._digests():
             raise ValueError(
                 f"{self.path / name} is a checkpoint of another configuration than the config.json beside it: "
                 "remove it to start from the beginning, or put back the config.json it belongs to"
@@ -367,14 +409,10 @@ class Run:
 
     def _digests(self) -> set[str]:
         """Return what checkpoints of this run may name it: it is one run, however often it was given more steps."""
-        config = self.config()
         own = {name: value for name, value in self.identity().items() if name != "steps"}
-        ends = (config.steps, *self._lengthened())
+        ends = (self.config().steps, *self._lengthened())
         found = [own | ({"steps": end} if end != TrainConfig.steps else {}) for end in ends]
-        # What config.json itself says: runs on the bound used to keep a decoder rule that they do not have.
-        rule = self.read("config.json").get("decoder_samples", config.decoder_samples)
-        earlier = [one | {"decoder_samples": rule} for one in found] if rule != config.decoder_samples else []
-        return set(map(digest_of, [*found, *earlier]))
+        return set(map(digest_of, found))
 
     def metric_lines(self) -> list[str]:
         """Return the lines of metrics.jsonl, also those that are no records."""
@@ -384,7 +422,9 @@ class Run:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise ValueError(f"{file} cannot be read: {error.strerror}: remove it, and train the run again") from None
+            raise ValueError(
+                f"{file} cannot be read: {error.strerror}: remove it, and train the run again"
+            ) from None
 
     def _whole_lines(self) -> Iterator[Record]:
         for line in self.metric_lines():
@@ -414,7 +454,9 @@ def _is_count(content: object) -> bool:
 def _why_no_result(result: Record, replicas: int) -> str:
     """Return what is wrong with the content of a result.json, nothing if it is one."""
     bounds = result.get("bounds")
-    if not (isinstance(bounds, dict) and bounds and all(isinstance(of, dict) for of in bounds.values())):
+    if not (
+        isinstance(bounds, dict) and bounds and all(isinstance(of, dict) for of in bounds.values())
+    ):
         return "{'bounds': {split: {K: [...]}}}, got something else"
     for split, of_split in bounds.items():
         for count, values in of_split.items():

@@ -85,13 +85,18 @@ def written_through(path: Path, data: bytes) -> Iterator[Path]:
     path.unlink(missing_ok=True)
     own = None
     try:
-        with _naming(path), os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        with (
+            _naming(path),
+            os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file,
+        ):
             own = os.fstat(file.fileno())
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         if not _is_at(path, own):
-            raise FileExistsError(errno.EEXIST, "another process is writing the same file", str(path))
+            raise FileExistsError(
+                errno.EEXIST, "another process is writing the same file", str(path)
+            )
         yield path
     finally:
         if own is not None and _is_at(path, own):
@@ -178,7 +183,9 @@ def check_path(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ValueError(f"the path {shown(path)} must be UTF-8, got other bytes in it: rename it") from None
+        raise ValueError(
+            f"the path {shown(path)} must be UTF-8, got other bytes in it: rename it"
+        ) from None
 
 
 def shown(path: Path) -> str:

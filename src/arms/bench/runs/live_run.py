@@ -44,7 +44,7 @@ class LiveRun:
     _listeners: list[OnRecord] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self.name = self.name or self.config.estimator
+        self.name = self.name or self.config.label
 
     @property
     def surviving(self) -> int:
@@ -76,11 +76,17 @@ class LiveRun:
         """Write a record and return it, None for every replica that has stopped; `finite` is of its parameters."""
         causes: dict[int, str] = {}
         for replica in self._running():
-            lost = [METRICS[key] for key in stopping_values(record) if not math.isfinite(record[key][replica])]
+            lost = [
+                METRICS[key]
+                for key in stopping_values(record)
+                if not math.isfinite(record[key][replica])
+            ]
             if lost or not finite[replica]:
                 causes[replica] = f"{lost[0].words} is" if lost else "parameters are"
         self._stop(record["step"], causes)
-        written = {name: value if name == "step" else self._masked(value) for name, value in record.items()}
+        written = {
+            name: value if name == "step" else self._masked(value) for name, value in record.items()
+        }
         self.run.append(written)
         return written
 
@@ -94,13 +100,18 @@ class LiveRun:
         bounds = result["bounds"]
         causes = {}
         for replica in self._running():
-            numbers = [values[replica] for of_split in bounds.values() for values in of_split.values()]
+            numbers = [
+                values[replica] for of_split in bounds.values() for values in of_split.values()
+            ]
             if not all(map(math.isfinite, numbers)):
                 causes[replica] = "final bound is"
         self._stop(self.config.steps, causes)
         if not self.surviving:
             return
-        masked = {split: {k: self._masked(values) for k, values in of.items()} for split, of in bounds.items()}
+        masked = {
+            split: {k: self._masked(values) for k, values in of.items()}
+            for split, of in bounds.items()
+        }
         stopped = {str(replica): step for replica, step in sorted(self.stopped.items())}
         self.run.finish({**result, "bounds": masked, **({"stopped": stopped} if stopped else {})})
 
@@ -134,7 +145,9 @@ def check_survivors(live_runs: Sequence[LiveRun]) -> None:
     """Raise if a run has no replica that survives."""
     lost = [live for live in live_runs if not live.surviving]
     if lost:
-        where = " and of ".join(f"{live.run.path} (step {max(live.stopped.values())})" for live in lost)
+        where = " and of ".join(
+            f"{live.run.path} (step {max(live.stopped.values())})" for live in lost
+        )
         rates = max(live.config.learning_rate for live in lost)
         raise DivergedError(
             f"no replica survives of {where}: their numbers are not finite; "

@@ -60,24 +60,38 @@ def load_model(
     config, weights, stopped = run.config(), run.load(), run.stopped()
     data = _data_of(run, config, dataset, data_dir)
     own = _blank_like(run, config, data, model)
-    if {name: t.shape for name, t in own.state_dict().items()} != {name: t.shape for name, t in weights.items()}:
-        what = f"the model given to {run.path}" if model is not None else f"the built-in {config.network} network"
+    if {name: t.shape for name, t in own.state_dict().items()} != {
+        name: t.shape for name, t in weights.items()
+    }:
+        what = (
+            f"the model given to {run.path}"
+            if model is not None
+            else f"the built-in {config.network} network"
+        )
         raise ValueError(
             f"{what} has other weights than the checkpoint of {run.path} on {data.name}: "
             "give the model that was trained, load_model(run, model=...) or --model my_module:make_model"
         )
-    learnt = {name: weights[name] for name, _ in own.named_parameters()}  # a buffer may hold infinities, such as a mask
+    learnt = {
+        name: weights[name] for name, _ in own.named_parameters()
+    }  # a buffer may hold infinities, such as a mask
     finite = finite_replicas(learnt, config.replicas)
-    kept = [replica for replica in range(config.replicas) if finite[replica] and replica not in stopped]
+    kept = [
+        replica for replica in range(config.replicas) if finite[replica] and replica not in stopped
+    ]
     if not kept:
-        raise ValueError(f"no replica of {run.path} survives: train again with a smaller learning_rate")
+        raise ValueError(
+            f"no replica of {run.path} survives: train again with a smaller learning_rate"
+        )
     own.load_state_dict(weights)
     if len(kept) < config.replicas:
         own = keep_replicas(own, kept)
     return own.to(choose_device(device)), data
 
 
-def own_model(config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Dataset) -> tuple[TrainConfig, BinaryVAE]:
+def own_model(
+    config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Dataset
+) -> tuple[TrainConfig, BinaryVAE]:
     """Return a model of the user's own with as many replicas as asked for, and the configuration of its run.
 
     Args:
@@ -94,18 +108,26 @@ def own_model(config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Datase
         own = replicated(lambda: _made(model, dataset), config.replicas, config.seed)
         own.name = name_of(own, model)
     else:
-        raise ValueError(f"model must be a BinaryVAE, or a function that makes one, got {type(model).__name__}")
+        raise ValueError(
+            f"model must be a BinaryVAE, or a function that makes one, got {type(model).__name__}"
+        )
     if isinstance(own, HierarchicalVAE):
-        raise ValueError("several layers are trained by TrainConfig(layers=...), --layers; got a model that has them")
+        raise ValueError(
+            "several layers are trained by TrainConfig(layers=...), --layers; got a model that has them"
+        )
     check_replicas(own, config.replicas)
     _check_on_images(own, dataset)
     check_savable(own)
     name, structure = name_of(own), structure_of(own)
     if not own.name and config.network in HIDDEN_WIDTHS:
-        built_in = blank_vae(config.network, own.latents, dataset.pixel_mean(), categories=own.categories)
+        built_in = blank_vae(
+            config.network, own.latents, dataset.pixel_mean(), categories=own.categories
+        )
         if structure == structure_of(built_in):  # made by hand
             name, structure = config.network, ""
-    return replace(config, network=name, structure=structure, latents=own.latents, categories=own.categories), own
+    return replace(
+        config, network=name, structure=structure, latents=own.latents, categories=own.categories
+    ), own
 
 
 def check_start(model: BinaryVAE, dataset: Dataset) -> None:
@@ -171,7 +193,9 @@ def _try_on_images(model: BinaryVAE, dataset: Dataset) -> tuple[Tensor, Tensor, 
             ) from error
 
 
-def _blank_like(run: Run, config: TrainConfig, dataset: Dataset, model: BinaryVAE | MakeModel | None) -> BinaryVAE:
+def _blank_like(
+    run: Run, config: TrainConfig, dataset: Dataset, model: BinaryVAE | MakeModel | None
+) -> BinaryVAE:
     """Return a model that the weights of a run fit into."""
     if model is None and config.structure:
         raise ValueError(
@@ -180,7 +204,9 @@ def _blank_like(run: Run, config: TrainConfig, dataset: Dataset, model: BinaryVA
         )
     if model is None:
         widths = config.layers or config.latents
-        return blank_vae(config.network, widths, dataset.pixel_mean(), config.replicas, config.categories)
+        return blank_vae(
+            config.network, widths, dataset.pixel_mean(), config.replicas, config.categories
+        )
     same, own = own_model(config, model, dataset)
     if config.structure and same.structure != config.structure:
         raise ValueError(
@@ -190,14 +216,18 @@ def _blank_like(run: Run, config: TrainConfig, dataset: Dataset, model: BinaryVA
     return own
 
 
-def own_data(config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None) -> Dataset | None:
+def own_data(
+    config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None
+) -> Dataset | None:
     """Return a data set that is the user's own, None for one of the catalogue."""
     if given is not None:
         return load(given, data_dir) if isinstance(given, str | Path) else as_dataset(given)
     return None if config.dataset in DATASETS else load(config.dataset, data_dir)
 
 
-def _data_of(run: Run, config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None) -> Dataset:
+def _data_of(
+    run: Run, config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None
+) -> Dataset:
     """Return the data set of a run: by its name, from where it was, or as it is given."""
     if given is None and config.dataset in DATASETS:
         return load(config.dataset, data_dir)

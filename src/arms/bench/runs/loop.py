@@ -26,7 +26,14 @@ from arms.bench.training.engine import Engine, Execution, block_of, check_execut
 from arms.bench.training.state import finite_replicas, of_run
 from arms.bench.training.trainer import Trainer
 
-__all__ = ["CHECKPOINT_SECONDS", "MOST_SAVING", "TerminatedError", "TrainOptions", "check_seconds", "train_ensemble"]
+__all__ = [
+    "CHECKPOINT_SECONDS",
+    "MOST_SAVING",
+    "TerminatedError",
+    "TrainOptions",
+    "check_seconds",
+    "train_ensemble",
+]
 
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
@@ -57,7 +64,9 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         if self.execution not in get_args(Execution):
-            raise ValueError(f"execution must be one of {', '.join(get_args(Execution))}, got {self.execution!r}")
+            raise ValueError(
+                f"execution must be one of {', '.join(get_args(Execution))}, got {self.execution!r}"
+            )
         check_seconds(self.checkpoint_seconds, "checkpoint_seconds")
         if self.evaluate is not None:
             as_count(self.evaluate, 1, "evaluate")
@@ -69,7 +78,9 @@ class TrainOptions:
         return replace(self, device=name)
 
 
-def train_ensemble(live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]) -> None:
+def train_ensemble(
+    live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]
+) -> None:
     trainer = _begin(live_runs, options, data)
     step, names, config = trainer.steps_done, [live.name for live in live_runs], live_runs[0].config
     engine = Engine(trainer, options.execution, block_of(config.report_every, config.steps, step))
@@ -80,22 +91,33 @@ def train_ensemble(live_runs: Sequence[LiveRun], options: TrainOptions, data: Ma
         for index, live in enumerate(live_runs):
             if live.surviving:
                 own = share_of_model(trainer, live.config, index, len(live_runs))
-                live.finish(final_bounds(own, data[live.config.dataset], live.config, options.evaluate))
+                live.finish(
+                    final_bounds(own, data[live.config.dataset], live.config, options.evaluate)
+                )
 
 
-def _begin(live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]) -> Trainer:
+def _begin(
+    live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]
+) -> Trainer:
     """Return the trainer of runs, at the step that all of them can resume from."""
     configs = [live.config for live in live_runs]
     found = [live.run.resumable() for live in live_runs]
     ((step, _),) = group_by_step([set(states) for states in found])
-    trainer = ensemble_trainer(configs, [data[config.dataset] for config in configs], options.device, options.model)
+    trainer = ensemble_trainer(
+        configs, [data[config.dataset] for config in configs], options.device, options.model
+    )
     if step:
-        trainer.load_state(joined_state([states[step] for states in found], configs[0].seed, options.device))
+        trainer.load_state(
+            joined_state([states[step] for states in found], configs[0].seed, options.device)
+        )
     return trainer
 
 
 def _advance(
-    engine: Engine, live_runs: Sequence[LiveRun], data: Mapping[str, Dataset], checkpoint_seconds: float
+    engine: Engine,
+    live_runs: Sequence[LiveRun],
+    data: Mapping[str, Dataset],
+    checkpoint_seconds: float,
 ) -> None:
     trainer, config = engine.trainer, live_runs[0].config
     due = -math.inf  # the first record saves
@@ -109,11 +131,20 @@ def _advance(
                 start = perf_counter()
                 _save(trainer, live_runs)
                 took = perf_counter() - start
-                due = start + took + max(checkpoint_seconds, MOST_SAVING * took if checkpoint_seconds else 0)
-            for live, record in records:  # after the save: whatever a user's function raises, the step is kept
+                due = (
+                    start
+                    + took
+                    + max(checkpoint_seconds, MOST_SAVING * took if checkpoint_seconds else 0)
+                )
+            for (
+                live,
+                record,
+            ) in records:  # after the save: whatever a user's function raises, the step is kept
                 live.show(record)
             if stop:
-                raise (TerminatedError if stop == signal.SIGTERM else KeyboardInterrupt)(f"saved at step {step}")
+                raise (TerminatedError if stop == signal.SIGTERM else KeyboardInterrupt)(
+                    f"saved at step {step}"
+                )
 
 
 def _save(trainer: Trainer, live_runs: Sequence[LiveRun]) -> None:
@@ -138,9 +169,13 @@ def _record(
         if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
             own = share_of_model(trainer, config, index, len(live_runs))
             dataset = data[config.dataset]
-            found = evaluate(own, dataset, "test", [TEST_BOUND_SAMPLES], config.seed, config.evaluate_images)
+            found = evaluate(
+                own, dataset, "test", [TEST_BOUND_SAMPLES], config.seed, config.evaluate_images
+            )
             record[TEST_BOUND.key] = found[TEST_BOUND_SAMPLES]
-        first = index * config.replicas  # the ensemble's replica axis holds run after run, each with its replicas
+        first = (
+            index * config.replicas
+        )  # the ensemble's replica axis holds run after run, each with its replicas
         written.append((live, live.append(record, finite[first : first + config.replicas])))
     return written
 
@@ -160,7 +195,11 @@ def _interruptible() -> Iterator[Callable[[], int]]:
             raise KeyboardInterrupt
         asked.append(number)
 
-    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    heard = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
     try:
         before = {number: signal.signal(number, ask) for number in heard}
     except ValueError:  # only the main thread may

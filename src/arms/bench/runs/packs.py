@@ -14,7 +14,14 @@ from statistics import fmean
 
 from arms.bench.metrics import Record
 from arms.bench.runs.directory import Run, is_complete, is_record
-from arms.bench.runs.files import check_json, check_path, make_folder, read_bytes, replace_file, shown
+from arms.bench.runs.files import (
+    check_json,
+    check_path,
+    make_folder,
+    read_bytes,
+    replace_file,
+    shown,
+)
 
 __all__ = [
     "CURVE_POINTS",
@@ -50,7 +57,11 @@ class PackedRun(Run):
     """
 
     def __init__(
-        self, path: Path | str, parts: Mapping[str, Record], records: Sequence[Record], damage: str = ""
+        self,
+        path: Path | str,
+        parts: Mapping[str, Record],
+        records: Sequence[Record],
+        damage: str = "",
     ) -> None:
         super().__init__(path)
         self._parts = parts
@@ -66,7 +77,9 @@ class PackedRun(Run):
         if self.damage:
             raise ValueError(self.damage)
         if not self.has(name):
-            raise ValueError(f"{self.path} is a packed run without {_PARTS.get(name, name)}: pack the run again")
+            raise ValueError(
+                f"{self.path} is a packed run without {_PARTS.get(name, name)}: pack the run again"
+            )
         return self._parts[_PARTS[name]]
 
     def metric_lines(self) -> list[str]:
@@ -90,7 +103,9 @@ def write_pack(path: Path | str, runs: Sequence[Run]) -> int:
     file = Path(path)
     check_path(file)
     if file.suffix != ".json":
-        raise ValueError(f"a pack must be a .json file, got {file}: try {file.with_suffix('.json')}")
+        raise ValueError(
+            f"a pack must be a .json file, got {file}: try {file.with_suffix('.json')}"
+        )
     entries: dict[str, str] = {}
     for run in sorted(runs, key=lambda run: run.path.name):
         entry = json.dumps(_packed(run), allow_nan=False)
@@ -100,13 +115,18 @@ def write_pack(path: Path | str, runs: Sequence[Run]) -> int:
             )
     make_folder(file.parent)
     # The marker comes first: by it a pack is told from other JSON files without reading them.
-    replace_file(file, f'{{"packed_runs": {PACK_VERSION}, "runs": [\n' + ",\n".join(entries.values()) + "\n]}\n")
+    replace_file(
+        file,
+        f'{{"packed_runs": {PACK_VERSION}, "runs": [\n' + ",\n".join(entries.values()) + "\n]}\n",
+    )
     return len(entries)
 
 
 def _packed(run: Run) -> Record:
     if not run.has_ended():
-        raise ValueError(f"{run.path} is unfinished, and only finished runs are packed: train it to its end first")
+        raise ValueError(
+            f"{run.path} is unfinished, and only finished runs are packed: train it to its end first"
+        )
     entry: Record = {"name": run.path.name}
     # Word for word as they were written: a later version may read them in another way than this one.
     entry |= {part: run.read(name) for name, part in _PARTS.items() if run.has(name)}
@@ -123,7 +143,10 @@ def _thinned(records: Sequence[Record], key: str) -> Record:
     """Average consecutive records, under the last of their steps, so that at most CURVE_POINTS are left."""
     width = -(-len(records) // CURVE_POINTS)
     parts = [records[start : start + width] for start in range(0, len(records), width)]
-    values = [[_mean(of_replica) for of_replica in zip(*(r[key] for r in part), strict=True)] for part in parts]
+    values = [
+        [_mean(of_replica) for of_replica in zip(*(r[key] for r in part), strict=True)]
+        for part in parts
+    ]
     return {"step": [part[-1]["step"] for part in parts], "values": values}
 
 
@@ -145,7 +168,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def is_pack(path: Path | str) -> bool:
     """Whether a file says that it is a pack."""
     try:
-        return re.match(rb'(\xef\xbb\xbf)?\s*\{\s*"packed_runs"', read_bytes(Path(path), 100)) is not None
+        return (
+            re.match(rb'(\xef\xbb\xbf)?\s*\{\s*"packed_runs"', read_bytes(Path(path), 100))
+            is not None
+        )
     except OSError:
         return False
 
@@ -161,9 +187,13 @@ def read_pack(path: Path | str) -> list[Run]:
         content = json.loads(read_bytes(file).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{shown(file)} must be a file of `arms pack`, but cannot be read: {why}") from None
+        raise ValueError(
+            f"{shown(file)} must be a file of `arms pack`, but cannot be read: {why}"
+        ) from None
     if not isinstance(content, dict) or "packed_runs" not in content:
-        raise ValueError(f"{file} must be a file of `arms pack`, got other JSON: give that, or run directories")
+        raise ValueError(
+            f"{file} must be a file of `arms pack`, got other JSON: give that, or run directories"
+        )
     if content["packed_runs"] != PACK_VERSION:
         raise ValueError(
             f"{file} must be a pack of version {PACK_VERSION}, got {content['packed_runs']!r}: read it with the "
@@ -171,8 +201,13 @@ def read_pack(path: Path | str) -> list[Run]:
         )
     runs = content.get("runs")
     if not isinstance(runs, list):
-        raise ValueError(f"{file} must hold a list of runs, got {type(runs).__name__}: pack the runs again")
-    found = {run.path.name: run for run in (_unpacked(file, index, entry) for index, entry in enumerate(runs, 1))}
+        raise ValueError(
+            f"{file} must hold a list of runs, got {type(runs).__name__}: pack the runs again"
+        )
+    found = {
+        run.path.name: run
+        for run in (_unpacked(file, index, entry) for index, entry in enumerate(runs, 1))
+    }
     if len(found) < len(runs):
         raise ValueError(
             f"{file} must hold each run once, got {len(runs)} with {len(found)} names: remove what is twice"

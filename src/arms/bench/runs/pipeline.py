@@ -95,7 +95,7 @@ def train(
         options = replace(options, model=own)
     with Bars(on_stderr=True) as bars:
         config = _on(data, config)
-        watch = bars.watcher(config.estimator, config.steps) if progress else None
+        watch = bars.watcher(config.label, config.steps) if progress else None
         live = LiveRun(Run(directory), config, notify, _both(watch, on_record), images=evaluate)
         if options.model is not None and live.is_finished():
             options.model.load_state_dict(live.run.load())
@@ -146,12 +146,18 @@ def train_together(
     options = TrainOptions(str(device), execution, checkpoint_seconds, notify, evaluate=evaluate)
     if isinstance(configs, TrainConfig) or not configs:
         got = "one" if isinstance(configs, TrainConfig) else "none"
-        raise ValueError(f"configs must be a list with at least one configuration, got {got}: write [config]")
+        raise ValueError(
+            f"configs must be a list with at least one configuration, got {got}: write [config]"
+        )
     given = _one_dataset_each(configs, datasets)
-    own = [own_data(config, dataset, data_dir) for config, dataset in zip(configs, given, strict=True)]
+    own = [
+        own_data(config, dataset, data_dir) for config, dataset in zip(configs, given, strict=True)
+    ]
     wanted = [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)]
     if alone := [config.network for config in wanted if config.structure]:
-        raise ValueError(f"a model of your own is trained alone, got {alone[0]!r}: call train for each of its runs")
+        raise ValueError(
+            f"a model of your own is trained alone, got {alone[0]!r}: call train for each of its runs"
+        )
     if len(wanted) > 1:
         stack(wanted)  # raises if they cannot share an ensemble, before anything is written
     paths = _one_directory_each(wanted, directories)
@@ -160,34 +166,52 @@ def train_together(
         for config, path, name in zip(wanted, paths, names_of(wanted), strict=True):
             watch = bars.watcher(name, config.steps) if progress else None
             listener = _both(watch, _listener(config, on_record))
-            live_runs.append(LiveRun(Run(path), config, notify, listener, name=name, images=evaluate))
+            live_runs.append(
+                LiveRun(Run(path), config, notify, listener, name=name, images=evaluate)
+            )
         _train(live_runs, options, data_dir, {dataset.name: dataset for dataset in own if dataset})
     return [live.run for live in live_runs]
 
 
-def _one_directory_each(configs: Sequence[TrainConfig], directories: Sequence[Path | str]) -> list[Path]:
+def _one_directory_each(
+    configs: Sequence[TrainConfig], directories: Sequence[Path | str]
+) -> list[Path]:
     """Return the directories, one for each run."""
     if isinstance(directories, str | Path):
-        raise ValueError(f"directories must be a list, got {str(directories)!r}: write [{str(directories)!r}]")
+        raise ValueError(
+            f"directories must be a list, got {str(directories)!r}: write [{str(directories)!r}]"
+        )
     if len(directories) != len(configs):
-        raise ValueError(f"each run needs a directory, got {len(directories)} for {len(configs)} runs")
+        raise ValueError(
+            f"each run needs a directory, got {len(directories)} for {len(configs)} runs"
+        )
     paths = [Path(directory) for directory in directories]
     try:
         different = {path.resolve() for path in paths}
     except (OSError, RuntimeError) as error:  # a loop of links
         raise ValueError(f"the directories cannot be used: {error}") from None
     if len(different) < len(paths):
-        raise ValueError(f"directories must be different, one for each run, got {', '.join(map(str, paths))}")
+        raise ValueError(
+            f"directories must be different, one for each run, got {', '.join(map(str, paths))}"
+        )
     return paths
 
 
-def _one_dataset_each(configs: Sequence[TrainConfig], datasets: Sequence[Dataset] | None) -> Sequence[Dataset | None]:
+def _one_dataset_each(
+    configs: Sequence[TrainConfig], datasets: Sequence[Dataset] | None
+) -> Sequence[Dataset | None]:
     """Return a data set for every configuration, None for the one that it names."""
     if datasets is None:
         return [None] * len(configs)
     if isinstance(datasets, Dataset) or len(datasets) != len(configs) or None in datasets:
-        got = "one" if isinstance(datasets, Dataset) else sum(dataset is not None for dataset in datasets)
-        raise ValueError(f"datasets must be a list with one for each run, got {got} for {len(configs)} runs")
+        got = (
+            "one"
+            if isinstance(datasets, Dataset)
+            else sum(dataset is not None for dataset in datasets)
+        )
+        raise ValueError(
+            f"datasets must be a list with one for each run, got {got} for {len(configs)} runs"
+        )
     different = [dataset.name for dataset in dict.fromkeys(datasets)]
     if len(set(different)) < len(different):
         raise ValueError(f"different data sets need different names, got {', '.join(different)}")
@@ -213,17 +237,24 @@ def _both(one: OnRecord | None, other: OnRecord | None) -> OnRecord | None:
 
 
 def _train(
-    live_runs: Sequence[LiveRun], options: TrainOptions, data_dir: Path | str | None, given: Mapping[str, Dataset]
+    live_runs: Sequence[LiveRun],
+    options: TrainOptions,
+    data_dir: Path | str | None,
+    given: Mapping[str, Dataset],
 ) -> None:
     rest = unfinished(live_runs)
     if lacking := [live for live in rest if live.config.structure and options.model is None]:
-        raise ValueError(f"{lacking[0].config.network!r} is a model of your own: give it, as model=")
+        raise ValueError(
+            f"{lacking[0].config.network!r} is a model of your own: give it, as model="
+        )
     if not any(live.surviving for live in rest):
         check_survivors(rest)
         return
     options = options.resolved()
     if options.device == "cpu" and (precision := live_runs[0].config.precision) != "highest":
-        options.notify(f"precision {precision!r} has an effect on a GPU only: a CPU computes in float32")
+        options.notify(
+            f"precision {precision!r} has an effect on a GPU only: a CPU computes in float32"
+        )
     names = dict.fromkeys(live.config.dataset for live in rest)
     data = {name: given.get(name) or load(name, data_dir) for name in names}
     check_same_shape_and_levels([*data.values()])
@@ -239,7 +270,10 @@ def _train(
 
 
 def _train_locked(
-    live_runs: Sequence[LiveRun], open_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]
+    live_runs: Sequence[LiveRun],
+    open_runs: Sequence[LiveRun],
+    options: TrainOptions,
+    data: Mapping[str, Dataset],
 ) -> None:
     # Another process may have trained some of them since we looked: what counts is what is there under the lock.
     rest = unfinished(open_runs)
@@ -265,14 +299,21 @@ def _check_goes_on(live: LiveRun, options: TrainOptions) -> None:
         options.notify(f"{live.run.path} goes on from step {max(steps):,} to {live.config.steps:,}")
 
 
-def _who_resumes(live_runs: Sequence[LiveRun], rest: Sequence[LiveRun], groups: Sequence[tuple[int, list[int]]]) -> str:
-    parts = [f"{', '.join(rest[index].name for index in indices)} from step {step}" for step, indices in groups]
+def _who_resumes(
+    live_runs: Sequence[LiveRun], rest: Sequence[LiveRun], groups: Sequence[tuple[int, list[int]]]
+) -> str:
+    parts = [
+        f"{', '.join(rest[index].name for index in indices)} from step {step}"
+        for step, indices in groups
+    ]
     done = [live.name for live in live_runs if live not in rest]
     parts += [f"{', '.join(done)} finished before"] if done else []
     return f"these runs are not all trained together: {'; '.join(parts)}"
 
 
-def _train_what_fits(live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]) -> None:
+def _train_what_fits(
+    live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]
+) -> None:
     """Train runs together, or one half after the other where memory does not suffice."""
     fits = _fits(live_runs, options, data)
     if not fits or options.device.startswith("cuda"):

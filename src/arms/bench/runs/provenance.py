@@ -20,7 +20,9 @@ __all__ = ["PACKAGE", "commit", "provenance_of"]
 PACKAGE = Path(arms.__file__).parent
 
 
-def provenance_of(device: str, seconds: float, together: Sequence[str], earlier: Mapping[str, object]) -> Record:
+def provenance_of(
+    device: str, seconds: float, together: Sequence[str], earlier: Mapping[str, object]
+) -> Record:
     """Return the provenance of a run after a session.
 
     Args:
@@ -34,7 +36,9 @@ def provenance_of(device: str, seconds: float, together: Sequence[str], earlier:
         "commit": commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
+        "device": torch.cuda.get_device_name(device)
+        if device.startswith("cuda")
+        else platform.machine(),
         "threads": torch.get_num_threads(),
         "command": " ".join(sys.argv),
         "wall_seconds": round(_seconds(earlier.get("wall_seconds")) + seconds, 3),
@@ -50,7 +54,11 @@ def commit() -> str:
     Where ARMS_COMMIT says it, that is it: a copy of a checkout may have a git that knows it only as dirty. Without
     either it is a digest of the package's source: two runs with the same one were made by the same code.
     """
-    return os.environ.get("ARMS_COMMIT", "").strip() or _git_commit(PACKAGE) or f"source-{_source_digest()}"
+    return (
+        os.environ.get("ARMS_COMMIT", "").strip()
+        or _git_commit(PACKAGE)
+        or f"source-{_source_digest()}"
+    )
 
 
 @cache  # it is asked of every run, and a process has the code that it was started with
@@ -69,7 +77,9 @@ def _git_commit(package: Path) -> str:
 def _source_digest() -> str:
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(
+            path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
+        )
     return digest.hexdigest()[:16]
 
 

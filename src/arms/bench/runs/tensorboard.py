@@ -19,7 +19,9 @@ class TensorBoardEvents:
 
             # The rest of the file's name can be guessed, and TensorBoard would follow a link there.
             token = f".{secrets.token_hex(8)}"
-            self._writer = SummaryWriter(str(path), purge_step=steps_done + 1, filename_suffix=token)
+            self._writer = SummaryWriter(
+                str(path), purge_step=steps_done + 1, filename_suffix=token
+            )
 
     def __call__(self, record: Record) -> None:
         if self._writer is None:

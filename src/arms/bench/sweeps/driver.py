@@ -85,7 +85,10 @@ def work_of(jobs: Iterable[Job], slots: int = 1) -> list[Work]:
         of = {task.config: task for task in job.rest if task.state != "diverged"}
         # Runs that were begun at several precisions are one job, but not one ensemble.
         groups = group_for_ensembles(list(of)) if job.on_gpu else [[config] for config in of]
-        found += [Work(tuple(group), tuple(of[config].path.resolve() for config in group)) for group in groups]
+        found += [
+            Work(tuple(group), tuple(of[config].path.resolve() for config in group))
+            for group in groups
+        ]
     return share_out(found, slots)
 
 
@@ -137,9 +140,13 @@ def run_sweep(
             engine.start(work)
         tally.running = count_running()
         watch(tally)
-        if not engine.running():  # all that is left is another process's: it will end it, or die and leave it to us
+        if (
+            not engine.running()
+        ):  # all that is left is another process's: it will end it, or die and leave it to us
             if not told:
-                notify(f"waiting for {sum(len(work.paths) for work in held)} runs that another process trains")
+                notify(
+                    f"waiting for {sum(len(work.paths) for work in held)} runs that another process trains"
+                )
             told = True
             sleep(PAUSE)
             waiting.extend(held)

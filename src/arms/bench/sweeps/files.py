@@ -1,7 +1,7 @@
 """A sweep as a TOML file: fields of a configuration, where a list stands for one run of each.
 
     steps = 2000
-    estimator = ["arms-s", "loorf"]
+    estimator = ["arms", "loorf"]
     seed = [0, 1, 2]
 
 are six runs. Tables `[[runs]]` are further combinations each, on top of what stands before them.
@@ -63,7 +63,9 @@ def read_sweep(path: Path | str) -> list[TrainConfig]:
 def _configs(content: Mapping[str, object]) -> Iterator[TrainConfig]:
     common = {name: value for name, value in content.items() if name != "runs"}
     tables = content.get("runs", [{}])
-    if not (isinstance(tables, list) and tables and all(isinstance(table, dict) for table in tables)):
+    if not (
+        isinstance(tables, list) and tables and all(isinstance(table, dict) for table in tables)
+    ):
         raise ValueError("runs must be tables, each under a line [[runs]]")
     for table in tables:
         given = common | table
@@ -73,7 +75,9 @@ def _configs(content: Mapping[str, object]) -> Iterator[TrainConfig]:
         choices = [_choices(name, value) for name, value in given.items()]
         for values in product(*choices):
             config = TrainConfig(**dict(zip(given, values, strict=True)))
-            if config.dataset not in DATASETS:  # a user's own file has another name on another machine
+            if (
+                config.dataset not in DATASETS
+            ):  # a user's own file has another name on another machine
                 raise unknown_name("data set", config.dataset, DATASETS)
             yield config
 

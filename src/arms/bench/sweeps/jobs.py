@@ -54,7 +54,9 @@ class Job:
             for state in STATES
             for same in _alike([task for task in self.tasks if task.state == state])
         ]
-        return f"{config.network}, n = {config.num_samples}, R = {config.replicas}: {'; '.join(parts)}"
+        return (
+            f"{config.network}, n = {config.num_samples}, R = {config.replicas}: {'; '.join(parts)}"
+        )
 
 
 def plan(
@@ -89,7 +91,9 @@ def totals(jobs: Sequence[Job]) -> str:
     """Return all jobs in one line."""
     tasks = [task for job in jobs for task in job.tasks]
     counts = {state: sum(task.state == state for task in tasks) for state in STATES}
-    shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count or state != "diverged")
+    shown = ", ".join(
+        f"{count} {state}" for state, count in counts.items() if count or state != "diverged"
+    )
     return f"total: {len(tasks)} runs in {len(jobs)} jobs: {shown}"
 
 
@@ -110,7 +114,9 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
     """Return how far a run has come: the best that was found, at the precision asked for if there is a choice."""
     finished = [run for run in (*here, *elsewhere) if _holds(run.is_finished)]
     found = min(
-        finished or here, key=lambda run: (run.config().precision != config.precision, -run.step()), default=None
+        finished or here,
+        key=lambda run: (run.config().precision != config.precision, -run.step()),
+        default=None,
     )
     if found is None:
         return Task(config, output / run_name(config), "missing")
@@ -146,5 +152,5 @@ def _names(tasks: Sequence[Task]) -> str:
     """Return the estimators of each data set."""
     of: dict[str, list[str]] = {}
     for task in tasks:
-        of.setdefault(task.config.dataset, []).append(task.config.estimator)
+        of.setdefault(task.config.dataset, []).append(task.config.label)
     return ", ".join(f"{dataset} {' '.join(estimators)}" for dataset, estimators in of.items())

@@ -84,7 +84,11 @@ def preview(
     on_gpu = planned_device(device).startswith("cuda")
     jobs = plan(wanted, output, results=results, precision=precision, on_gpu=on_gpu)
     drawn = [f"{name}: is drawn without training" for name, found in by_name.items() if not found]
-    return [*drawn, *(f"{index}/{len(jobs)} {job.line()}" for index, job in enumerate(jobs, 1)), totals(jobs)]
+    return [
+        *drawn,
+        *(f"{index}/{len(jobs)} {job.line()}" for index, job in enumerate(jobs, 1)),
+        totals(jobs),
+    ]
 
 
 def run_jobs(
@@ -138,4 +142,6 @@ def check_folders(results: Sequence[Path | str]) -> None:
     """Raise if a folder of results, or a pack, is not there."""
     for folder in results:
         if not Path(folder).exists():
-            raise ValueError(f"there is no folder {folder} to look for finished runs in: name one that is there")
+            raise ValueError(
+                f"there is no folder {folder} to look for finished runs in: name one that is there"
+            )

@@ -33,7 +33,12 @@ class RayCluster:
     """
 
     def __init__(
-        self, settings: Settings, *, address: str | None = None, cpus_per_job: int = 1, gpus_per_job: float = 0
+        self,
+        settings: Settings,
+        *,
+        address: str | None = None,
+        cpus_per_job: int = 1,
+        gpus_per_job: float = 0,
     ) -> None:
         try:
             import ray
@@ -49,18 +54,25 @@ class RayCluster:
         if self._ours:
             _connect(ray, address or os.environ.get("RAY_ADDRESS") or "local")
         # Ray's own retries are off: a sweep counts its attempts itself, on any engine.
-        self._task = ray.remote(num_cpus=cpus_per_job, num_gpus=gpus_per_job, max_retries=0)(_carry_out)
+        self._task = ray.remote(num_cpus=cpus_per_job, num_gpus=gpus_per_job, max_retries=0)(
+            _carry_out
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for task in self._running:
             self._ray.cancel(task)  # interrupts it, and it saves
         if self._running:  # a cluster that is left takes its workers away at once
-            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=SAVING_SECONDS)
+            self._ray.wait(
+                list(self._running), num_returns=len(self._running), timeout=SAVING_SECONDS
+            )
         if self._ours:
             self._ray.shutdown()
 
@@ -73,7 +85,9 @@ class RayCluster:
         if any(map(self._fit, self._nodes())):
             return None
         asked = f"{self._cpus} CPUs" + (f" and {self._gpus:g} of a GPU" if self._gpus else "")
-        largest = ", ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in self._nodes())
+        largest = ", ".join(
+            f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in self._nodes()
+        )
         return f"no node of the Ray cluster has {asked} for a job (there is: {largest}): waiting until it grows"
 
     def has_room(self) -> bool:
@@ -127,7 +141,9 @@ def _connect(ray: Any, address: str) -> None:
         ray.init(address, log_to_driver=False, logging_level=logging.WARNING, **own)
     except (OSError, ValueError, RuntimeError) as error:
         first = str(error).splitlines()[0]
-        raise ValueError(f"no Ray cluster at {address!r}: {first}: give --address HOST:PORT, or leave it out") from None
+        raise ValueError(
+            f"no Ray cluster at {address!r}: {first}: give --address HOST:PORT, or leave it out"
+        ) from None
 
 
 def _check_answers(address: str) -> None:

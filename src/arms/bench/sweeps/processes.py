@@ -27,12 +27,20 @@ def local_devices(cpus_per_job: int, gpus_per_job: float) -> list[str]:
         cpus_per_job: Cores of each.
         gpus_per_job: The share of a GPU of each; 0 trains on the CPU.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     if not gpus_per_job:
         return ["cpu"] * max(1, cores // cpus_per_job)
     if not torch.cuda.is_available():
-        raise ValueError(f"--gpus-per-job is {gpus_per_job:g}, and PyTorch sees no GPU here: give 0, or leave it out")
-    return [f"cuda:{index}" for index in range(torch.cuda.device_count()) for _ in range(int(1 / gpus_per_job))]
+        raise ValueError(
+            f"--gpus-per-job is {gpus_per_job:g}, and PyTorch sees no GPU here: give 0, or leave it out"
+        )
+    return [
+        f"cuda:{index}"
+        for index in range(torch.cuda.device_count())
+        for _ in range(int(1 / gpus_per_job))
+    ]
 
 
 @dataclass
@@ -59,11 +67,18 @@ class Processes:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for worker in self._workers:
             worker.connection.close()
-            if worker.work is not None and worker.process.pid is not None and worker.process.is_alive():
+            if (
+                worker.work is not None
+                and worker.process.pid is not None
+                and worker.process.is_alive()
+            ):
                 os.kill(worker.process.pid, signal.SIGTERM)  # it saves first
         for worker in self._workers:
             worker.process.join()
@@ -78,7 +93,9 @@ class Processes:
 
     def start(self, work: Work) -> None:
         """Have an idle process carry out work, or a new one."""
-        worker = next((worker for worker in self._workers if worker.work is None), None) or self._hire()
+        worker = (
+            next((worker for worker in self._workers if worker.work is None), None) or self._hire()
+        )
         worker.work = work
         with suppress(OSError):  # it died while it was idle: `ended` will find out
             worker.connection.send(work)
@@ -98,7 +115,10 @@ class Processes:
                 outcome, is_sound = worker.connection.recv(), True
             except (EOFError, OSError):
                 worker.process.join()
-                outcome, is_sound = Outcome("lost", (f"its process ended with code {worker.process.exitcode}",)), False
+                outcome, is_sound = (
+                    Outcome("lost", (f"its process ended with code {worker.process.exitcode}",)),
+                    False,
+                )
             found.append((worker.work, outcome))
             worker.work = None
             if not is_sound or outcome.kind == "failed":  # an error of a GPU stays with its process
@@ -112,7 +132,9 @@ class Processes:
         self._free.append(worker.device)
 
     def _hire(self) -> _Worker:
-        context = multiprocessing.get_context("spawn")  # a fork would inherit threads of PyTorch that no longer run
+        context = multiprocessing.get_context(
+            "spawn"
+        )  # a fork would inherit threads of PyTorch that no longer run
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, self._settings, self._free[0]))
         process.start()
@@ -125,7 +147,9 @@ class Processes:
 def _serve(connection: Connection, settings: Settings, device: str) -> None:
     """Carry out work until the driver closes the connection, or is gone."""
     keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C comes to the driver too, which has us save
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal's Ctrl-C comes to the driver too, which has us save
     Thread(target=_stop_with_the_driver, daemon=True).start()
     try:
         while True:

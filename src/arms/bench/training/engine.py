@@ -58,7 +58,9 @@ class Engine:
         self.block = block if self.execution != "eager" else 1
         self._graph: torch.cuda.CUDAGraph | None = None
         config, weights = trainer.config, sum(p.numel() for p in trainer.model.parameters())
-        self._is_small = not on_gpu and weights * config.batch_size * config.num_samples < ONE_THREAD_BELOW
+        self._is_small = (
+            not on_gpu and weights * config.batch_size * config.num_samples < ONE_THREAD_BELOW
+        )
 
     def advance(self, steps: int) -> None:
         """Do this many steps, a multiple of `block`."""
@@ -79,7 +81,9 @@ class Engine:
         self.trainer.note_steps(self.block)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        with self._rewound():  # warming up compiles, fills the optimiser's state and must leave no trace
+        with (
+            self._rewound()
+        ):  # warming up compiles, fills the optimiser's state and must leave no trace
             update = self._update()
             # On a stream of its own, as capture is: on the default one the caches would fill with what it cannot use.
             stream = torch.cuda.Stream()
@@ -104,7 +108,9 @@ class Engine:
     def _rewound(self) -> Iterator[None]:
         """Run the body, then put every tensor of the trainer back in place, where the graph will find it."""
         state = self.trainer.state()
-        before = {name: tensor.clone() for name, tensor in state.items()}  # `state` shows the tensors that will move
+        before = {
+            name: tensor.clone() for name, tensor in state.items()
+        }  # `state` shows the tensors that will move
         try:
             yield
         finally:
@@ -131,11 +137,11 @@ class Engine:
 def compiled_update(trainer: Trainer, compiler: Compiler) -> Callable[[], None]:
     """Return `trainer.update` with its parts compiled; making it may do a step, but for the parameters' move."""
     apply = compiler(_with_own_code(trainer.apply))
-    if trainer.estimator.slopes == "none" and not trainer.estimator_parameters:
+    if not trainer.needs.derivatives and not trainer.estimator_parameters:
         estimate = compiler(_with_own_code(trainer.estimate))
         return lambda: trainer.update(estimate, apply)
-    # Slopes, and what an estimator's own parameters learn from, are derivatives inside of the step, which compilers do
-    # not take: written out as plain operations first, it is a function like any other.
+    # Derivatives at points, and those that parameters of an estimator learn from, are taken inside the step, which
+    # compilers do not allow. Written out as plain operations first, the step is a function like any other.
     traced = trace(lambda: list(trainer.gradients()))
     if traced is None:
         return lambda: trainer.update(apply=apply)
@@ -171,4 +177,6 @@ def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
 def check_execution(execution: Execution, device: str) -> None:
     """Raise if steps cannot be driven like that on that device."""
     if execution in ("graph", "compiled") and not device.startswith("cuda"):
-        raise ValueError(f"execution {execution!r} needs a GPU, and the run is on {device}: try eager")
+        raise ValueError(
+            f"execution {execution!r} needs a GPU, and the run is on {device}: try eager"
+        )

@@ -21,7 +21,9 @@ class Noise:
     def __init__(self, own: Generator, default: Generator | None = None) -> None:
         """`default` is the generator that draws must come from, None where any will do."""
         self._own, self._default = own, default
-        self._state = own.get_state()  # of a run that is not active; where any generator will do, `own` holds it
+        self._state = (
+            own.get_state()
+        )  # of a run that is not active; where any generator will do, `own` holds it
         self._is_active = False
 
     @classmethod

@@ -9,7 +9,15 @@ from torch import Tensor
 from arms.bench.config import TrainConfig
 from arms.bench.training.torch_private import Moments, foreach_adam_, fused_adam_, per_parameter
 
-__all__ = ["EPSILON", "FIRST_DECAY", "SECOND_DECAY", "Adam", "Optimizer", "build_optimizer", "descend"]
+__all__ = [
+    "EPSILON",
+    "FIRST_DECAY",
+    "SECOND_DECAY",
+    "Adam",
+    "Optimizer",
+    "build_optimizer",
+    "descend",
+]
 
 FIRST_DECAY = 0.9
 SECOND_DECAY = 0.999
@@ -52,14 +60,20 @@ class Adam(Optimizer):
         self.parameters = list(parameters)
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
-        self._moments = Moments(self.parameters, self.means, self.squares, (FIRST_DECAY, SECOND_DECAY), EPSILON)
+        self._moments = Moments(
+            self.parameters, self.means, self.squares, (FIRST_DECAY, SECOND_DECAY), EPSILON
+        )
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
         if not self.parameters:
             return
         # The fused kernel takes one rate, and walks memory as it lies: it wants every tensor in one piece.
-        fuses = rate.ndim == 0 and not torch.compiler.is_compiling() and all(p.is_contiguous() for p in self.parameters)
+        fuses = (
+            rate.ndim == 0
+            and not torch.compiler.is_compiling()
+            and all(p.is_contiguous() for p in self.parameters)
+        )
         (fused_adam_ if fuses else foreach_adam_)(self._moments, grads, rate, count)
 
     def state(self) -> dict[str, list[Tensor]]:
@@ -77,5 +91,7 @@ def build_optimizer(config: TrainConfig, parameters: Sequence[Tensor]) -> Optimi
 @torch.no_grad()
 def descend(parameters: Sequence[Tensor], grads: Sequence[Tensor], rate: Tensor) -> None:
     """Move parameters by plain gradient descent, with one rate for all, or `[R]`."""
-    for parameter, grad, own in zip(parameters, grads, per_parameter(rate, parameters), strict=True):
+    for parameter, grad, own in zip(
+        parameters, grads, per_parameter(rate, parameters), strict=True
+    ):
         parameter.addcmul_(grad, own, value=-1)

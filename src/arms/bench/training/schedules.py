@@ -10,12 +10,25 @@ from arms.bench.config import TrainConfig
 
 __all__ = ["RATE_FIELDS", "LearningRates", "factor"]
 
-RATE_FIELDS = ("learning_rate", "prior_learning_rate", "schedule", "warmup_steps", "decay_every", "decay_factor")
+RATE_FIELDS = (
+    "learning_rate",
+    "prior_learning_rate",
+    "schedule",
+    "warmup_steps",
+    "decay_every",
+    "decay_factor",
+)
 """What of a configuration says how fast a run learns: runs of one ensemble may differ in it."""
 
 
 def factor(
-    steps_done: Tensor, *, steps: Tensor, warmup: Tensor, cosine: Tensor, decay_every: Tensor, decay_factor: Tensor
+    steps_done: Tensor,
+    *,
+    steps: Tensor,
+    warmup: Tensor,
+    cosine: Tensor,
+    decay_every: Tensor,
+    decay_factor: Tensor,
 ) -> Tensor:
     """Return what a schedule multiplies the rate of the next step by: a rise, a fall, and cuts, each 1 where unused.
 
@@ -50,7 +63,9 @@ class LearningRates:
     def __init__(self, configs: Sequence[TrainConfig], device: str | torch.device) -> None:
         self._device = torch.device(device)
         self._configs = [config for config in configs for _ in range(config.replicas)]
-        self._is_common = len({tuple(getattr(config, name) for name in RATE_FIELDS) for config in configs}) == 1
+        self._is_common = (
+            len({tuple(getattr(config, name) for name in RATE_FIELDS) for config in configs}) == 1
+        )
         self._changes = any(c.schedule != "constant" or c.warmup_steps for c in configs)
         self._rate = self._column(lambda config: config.learning_rate)
         self._prior_rate = self._column(lambda config: config.prior_learning_rate)
@@ -59,7 +74,9 @@ class LearningRates:
             "warmup": self._column(lambda config: config.warmup_steps),
             "cosine": self._column(lambda config: config.schedule == "cosine"),
             "decay_every": self._column(lambda config: max(1, config.decay_every)),
-            "decay_factor": self._column(lambda config: config.decay_factor if config.schedule == "step" else 1),
+            "decay_factor": self._column(
+                lambda config: config.decay_factor if config.schedule == "step" else 1
+            ),
         }
 
     def after(self, steps_done: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,4 +92,6 @@ class LearningRates:
         found = [value(config) for config in self._configs]
         # A CPU's fused Adam takes the rate in double precision, as it would a Python number; a GPU's in single.
         dtype = torch.float64 if self._device.type == "cpu" else torch.float32
-        return torch.tensor(found[0] if self._is_common else found, dtype=dtype, device=self._device)
+        return torch.tensor(
+            found[0] if self._is_common else found, dtype=dtype, device=self._device
+        )

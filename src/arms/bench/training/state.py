@@ -55,7 +55,9 @@ def step_of(state: State) -> int:
 
 def model_of(state: State) -> dict[str, Tensor]:
     """Return the model's tensors, as its `state_dict` names them."""
-    return {name.removeprefix(MODEL): tensor for name, tensor in state.items() if name.startswith(MODEL)}
+    return {
+        name.removeprefix(MODEL): tensor for name, tensor in state.items() if name.startswith(MODEL)
+    }
 
 
 def has_replica_axis(name: str) -> bool:
@@ -67,7 +69,9 @@ def has_replica_axis(name: str) -> bool:
         return False
     if name == ELBO_SUM or name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT)):
         return True
-    raise ValueError(f"a checkpoint has nothing called {name!r}: it is of another version of this library")
+    raise ValueError(
+        f"a checkpoint has nothing called {name!r}: it is of another version of this library"
+    )
 
 
 def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
@@ -92,7 +96,9 @@ def joined(states: Sequence[State], fresh_noise: Callable[[int], Tensor]) -> dic
         return dict(states[0])
     noises = [state[GENERATOR] for state in states]
     if len({len(noise) for noise in noises}) > 1:
-        raise ValueError("these runs were begun on different kinds of devices: resume each where it was begun")
+        raise ValueError(
+            "these runs were begun on different kinds of devices: resume each where it was begun"
+        )
     # What has no replica axis is the same in all of them, but for the noise.
     whole = {
         name: torch.cat([state[name] for state in states]) if has_replica_axis(name) else tensor
@@ -124,7 +130,9 @@ def check_fits(state: State, own: State, device: torch.device) -> None:
         )
     # Generators of a CPU and a GPU have states of different lengths, and no state says which numbers come next there.
     if state[GENERATOR].shape != own[GENERATOR].shape:
-        raise ValueError(f"the checkpoint was made on another kind of device than {device}: resume it there")
+        raise ValueError(
+            f"the checkpoint was made on another kind of device than {device}: resume it there"
+        )
     if other := [name for name in own if own[name].shape != state[name].shape]:
         name = other[0]
         raise ValueError(
@@ -134,7 +142,10 @@ def check_fits(state: State, own: State, device: torch.device) -> None:
 
 
 def _cut(state: State, cut: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    return {name: cut(tensor) if has_replica_axis(name) else tensor for name, tensor in _known(state).items()}
+    return {
+        name: cut(tensor) if has_replica_axis(name) else tensor
+        for name, tensor in _known(state).items()
+    }
 
 
 def _known(state: State) -> dict[str, Tensor]:

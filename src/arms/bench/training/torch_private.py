@@ -110,7 +110,9 @@ def plain_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Ten
     """Do a step of Adam in public operations."""
     first, second = adam.decays
     rates = per_parameter(rate / (1 - first**count), adam.parameters)
-    for parameter, mean, square, grad, own in zip(adam.parameters, adam.means, adam.squares, grads, rates, strict=True):
+    for parameter, mean, square, grad, own in zip(
+        adam.parameters, adam.means, adam.squares, grads, rates, strict=True
+    ):
         mean.lerp_(grad, 1 - first)
         square.mul_(second).addcmul_(grad, grad, value=1 - second)
         parameter.sub_(own * mean / ((square / (1 - second**count)).sqrt() + adam.epsilon))
@@ -150,7 +152,9 @@ def take_out_noise(traced: GraphModule) -> Draws:
     Up to the first that depends on something, such as a dropout: what comes later must wait for it.
     """
     random = [
-        node for node in traced.graph.nodes if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        node
+        for node in traced.graph.nodes
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
     ]
     drawn = list(takewhile(lambda node: not node.all_input_nodes, random))
     draws = [partial(node.target, *node.args, **node.kwargs) for node in drawn]

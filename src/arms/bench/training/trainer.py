@@ -28,7 +28,8 @@ from arms.bench.training.state import (
     check_fits,
 )
 from arms.bench.training.torch_private import lerp_all_
-from arms.estimators import Estimator, ExtraSample, as_estimator, estimate, variance_loss
+from arms.estimate import estimate
+from arms.estimators import Estimate, Estimator, ExtraSample, Learnable, variance_loss
 
 __all__ = ["Estimated", "Trainer", "check_replicas", "prepared_estimator"]
 
@@ -61,7 +62,9 @@ class Trainer:
         """
         datasets = [dataset] if isinstance(dataset, Dataset) else dataset
         if model is None and len(datasets) > 1:
-            raise ValueError(f"{len(datasets)} data sets need a model that knows them: see arms.bench.ensemble")
+            raise ValueError(
+                f"{len(datasets)} data sets need a model that knows them: see arms.bench.ensemble"
+            )
         self.config = config
         self.data = TrainingImages.of(datasets, config.replicas, device)
         self.device = self.data.images.device
@@ -69,23 +72,37 @@ class Trainer:
             pixel_mean = datasets[0].pixel_mean()
             widths = config.layers or config.latents
             model = build_vae(
-                config.network, widths, pixel_mean, config.replicas, config.seed, device, config.categories
+                config.network,
+                widths,
+                pixel_mean,
+                config.replicas,
+                config.seed,
+                device,
+                config.categories,
             )
         check_replicas(model, config.replicas)
         _check_kind(model, config)
         self.model = model.to(device)
         self.noise = Noise.of(config.seed, self.device)
-        self._noise = self.noise.generator  # None on a GPU: the device's default, which alone can be compiled
-        self.estimator = prepared_estimator(config, model.event_shape, self.data.images.shape[1], device, estimator)
+        self._noise = (
+            self.noise.generator
+        )  # None on a GPU: the device's default, which alone can be compiled
+        self.estimator = prepared_estimator(
+            config, model.event_shape, self.data.images.shape[1], device, estimator
+        )
+        self.needs = self.estimator.design.needs
         for layer in model.modules():
             if isinstance(layer, ReplicaLinear):  # a rough gradient can be taken only once
-                layer.rough_gradients = config.precision == "medium" and self.estimator.slopes != "twice"
+                layer.rough_gradients = config.precision == "medium" and not self.needs.second_order
         self._sort_parameters()
         self.rates = rates or LearningRates([config], self.device)
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
         self._scale = -1 / config.batch_size  # of the loss: minus the mean over images
         self._weight = torch.full(
-            (config.replicas, config.batch_size), self._scale, dtype=model.prior.dtype, device=device
+            (config.replicas, config.batch_size),
+            self._scale,
+            dtype=model.prior.dtype,
+            device=device,
         )
         self.steps_done = 0
         # The same number on the device, moved by the step itself: a replayed CUDA graph moves along the schedule.
@@ -96,14 +113,18 @@ class Trainer:
     def _sort_parameters(self) -> None:
         """Tell apart what is trained: the encoder's weights, the others', the estimator's own parameters, the prior."""
         model = self.model
-        encoder = [parameter for module in model.encoder_modules() for parameter in module.parameters()]
+        encoder = [
+            parameter for module in model.encoder_modules() for parameter in module.parameters()
+        ]
         known = {id(p) for p in (*encoder, model.prior)}
         self.encoder_weights = [p for p in encoder if p.requires_grad]
         self.prior = [model.prior] if model.prior.requires_grad else []
         self.estimator_parameters = list(self.estimator.parameters())
         others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
         if not (self.encoder_weights or others or self.prior):
-            raise ValueError("the model must have parameters to train, got none with requires_grad=True")
+            raise ValueError(
+                "the model must have parameters to train, got none with requires_grad=True"
+            )
         self.encoder_optimizer = build_optimizer(self.config, self.encoder_weights)
         self.other_optimizer = build_optimizer(self.config, [*others, *self.estimator_parameters])
         self.weights = [*self.encoder_optimizer.parameters, *self.other_optimizer.parameters]
@@ -142,31 +163,44 @@ class Trainer:
         if isinstance(self.model, HierarchicalVAE):
             return self._estimate_layers(self.model, x)
         logits = self.model.encode(x)
-        # The bound's own gradient through log q belongs to it; the ELBO's is zero on average, and only noise.
-        seen = logits if self.estimator.target.direct else logits.detach()
+        constant = logits.detach()
         found = estimate(
             self.estimator,
             lambda b: self.model.log_weights(
                 b,
                 x,
-                seen,
-                attached=min(len(b), self.estimator.attached()),
-                differentiated=self.estimator.derivatives,
-                twice=self.estimator.slopes == "twice",
+                constant,
+                attached=self._attached(len(b)),
+                differentiated=self.needs.derivatives,
+                twice=self.needs.second_order,
             ),
-            self.model.latent(logits.detach(), x),
+            self.model.latent(constant, x),
             self._noise,
             UNCHECKED,
         )
-        if self.estimator.equal_weights:
-            self.elbo_sum.add_(found.values.detach().mean((0, 2)))
-        else:
-            self.elbo_sum.add_(found.value.detach().mean(-1))
+        self.elbo_sum.add_(self._elbo(found))
         outputs, starts = (logits, found.value), (self._scale * found.grad.detach(), self._weight)
-        if found.grad.requires_grad:  # a mean over images for each replica: what one learns depends on no neighbour
+        if (
+            found.grad.requires_grad
+        ):  # a mean over images for each replica: what one learns depends on no neighbour
             loss = self.config.replicas * variance_loss(found)
             return (*outputs, loss), (*starts, torch.ones_like(loss))
         return outputs, starts
+
+    def _attached(self, points: int) -> int:
+        """Return how many of the points, the leading ones, the decoder and the prior learn from."""
+        return min(points, self.estimator.target.num_attached(self._samples(points)))
+
+    def _samples(self, points: int) -> int:
+        return points if self.needs.evaluations is None else self.estimator.design.num_samples
+
+    def _elbo(self, found: Estimate) -> Tensor:
+        """Return the mean ELBO of each replica over the batch."""
+        if self.estimator.design.weighted:
+            return found.value.detach().mean(-1)
+        values = found.values.detach()
+        # The extra sample is for the decoder; the ELBO is that of the estimator's own samples.
+        return (values[1:] if isinstance(self.estimator, ExtraSample) else values).mean((0, 2))
 
     def _estimate_layers(self, model: HierarchicalVAE, x: Tensor) -> Estimated:
         """Estimate every layer's gradient: the logits of each are where autograd starts, and the value."""
@@ -181,7 +215,9 @@ class Trainer:
         # In the order of `gradients`: the encoder's come first, then those of the other optimiser, then the prior's.
         inner, outer = len(self.encoder_weights), len(self.weights)
         with torch.no_grad():
-            rate, prior_rate = self.rates.after(self.step_count)  # counted from 0, Adam's correction from 1
+            rate, prior_rate = self.rates.after(
+                self.step_count
+            )  # counted from 0, Adam's correction from 1
             self.step_count.add_(1)
             self.encoder_optimizer.step(grads[:inner], rate, self.step_count)
             self.other_optimizer.step(grads[inner:outer], rate, self.step_count)
@@ -190,7 +226,11 @@ class Trainer:
                 lerp_all_(self.mean_grads, grads[:inner], 1 - SECOND_DECAY)
 
     def fit(
-        self, steps: int | None = None, *, progress: bool = True, on_record: Callable[[Record], None] | None = None
+        self,
+        steps: int | None = None,
+        *,
+        progress: bool = True,
+        on_record: Callable[[Record], None] | None = None,
     ) -> list[Record]:
         """Train, and return a record of the metrics every `config.report_every` steps.
 
@@ -204,11 +244,15 @@ class Trainer:
         from arms.bench.training.engine import Engine, block_of  # which drives a trainer
 
         every = self.config.report_every
-        left = max(0, self.config.steps - self.steps_done) if steps is None else as_count(steps, 0, "steps")
+        left = (
+            max(0, self.config.steps - self.steps_done)
+            if steps is None
+            else as_count(steps, 0, "steps")
+        )
         end, records = self.steps_done + left, []
         engine = Engine(self, block=block_of(every, end, self.steps_done))
         with Bars(on_stderr=True) as bars:
-            watch = bars.watcher(self.config.estimator, end) if progress else None
+            watch = bars.watcher(self.config.label, end) if progress else None
             while self.steps_done < end:
                 engine.advance_block()
                 if self.steps_done == end or self.steps_done % every == 0:
@@ -232,8 +276,14 @@ class Trainer:
         """
         correction = 1 - SECOND_DECAY ** max(1, self.steps_done)
         total = torch.zeros_like(self.elbo_sum)
-        for square, mean in zip(self.encoder_optimizer.second_moments(), self.mean_grads, strict=True):
-            total += (square / correction - (mean / correction).square()).reshape(self.config.replicas, -1).sum(1)
+        for square, mean in zip(
+            self.encoder_optimizer.second_moments(), self.mean_grads, strict=True
+        ):
+            total += (
+                (square / correction - (mean / correction).square())
+                .reshape(self.config.replicas, -1)
+                .sum(1)
+            )
         return total / max(1, sum(p.numel() for p in self.encoder_weights) // self.config.replicas)
 
     def recent_elbo(self) -> Tensor:
@@ -246,11 +296,17 @@ class Trainer:
     def state(self) -> dict[str, Tensor]:
         """Return all that the future of the run depends on, as named tensors: the trainer's own, not copies."""
         tensors = {f"{MODEL}{name}": tensor for name, tensor in self.model.state_dict().items()}
-        tensors |= {f"{ESTIMATOR}{index}": tensor for index, tensor in enumerate(self.estimator_parameters)}
+        tensors |= {
+            f"{ESTIMATOR}{index}": tensor for index, tensor in enumerate(self.estimator_parameters)
+        }
         for part, optimizer in self._optimizers().items():
             for kind, kept in optimizer.state().items():
-                tensors |= {f"{OPTIMIZER}{part}.{kind}.{index}": tensor for index, tensor in enumerate(kept)}
-        tensors |= {f"{MEAN_GRADIENT}{index}": tensor for index, tensor in enumerate(self.mean_grads)}
+                tensors |= {
+                    f"{OPTIMIZER}{part}.{kind}.{index}": tensor for index, tensor in enumerate(kept)
+                }
+        tensors |= {
+            f"{MEAN_GRADIENT}{index}": tensor for index, tensor in enumerate(self.mean_grads)
+        }
         tensors[GENERATOR] = self.noise.get_state()
         tensors[ELBO_SUM] = self.elbo_sum
         tensors[COUNTS] = torch.tensor([self.steps_done, self.elbo_count])
@@ -271,7 +327,9 @@ class Trainer:
         return {"encoder": self.encoder_optimizer, "others": self.other_optimizer}
 
     def _batch(self) -> Tensor:
-        return self.data.batch(self.config.replicas, self.config.batch_size, self._noise, bits=self.model.sees_bits)
+        return self.data.batch(
+            self.config.replicas, self.config.batch_size, self._noise, bits=self.model.sees_bits
+        )
 
 
 def _check_kind(model: BinaryVAE, config: TrainConfig) -> None:
@@ -282,17 +340,26 @@ def _check_kind(model: BinaryVAE, config: TrainConfig) -> None:
             "them only"
         )
     if isinstance(model, HierarchicalVAE) and not config.layers:
-        raise ValueError("a model of several layers needs a configuration that names them: TrainConfig(layers=...)")
+        raise ValueError(
+            "a model of several layers needs a configuration that names them: TrainConfig(layers=...)"
+        )
 
 
 def prepared_estimator(
-    config: TrainConfig, event: torch.Size, pixels: int, device: str, estimator: Estimator | None = None
+    config: TrainConfig,
+    event: torch.Size,
+    pixels: int,
+    device: str,
+    estimator: Estimator | None = None,
 ) -> Estimator:
     """Return the estimator of a run, by default the one its configuration names, with fresh parameters of its own."""
     generator = seeded_generator(config.seed, "estimator", device=device)
     batch = (config.replicas, config.batch_size)
-    chosen = estimator or as_estimator(config.estimator, config.samples_of_a_draw)
-    prepared = chosen.prepare(torch.Size([*batch, *event]), torch.Size([*batch, pixels]), generator)
+    prepared = chosen = estimator or config.make_estimator()
+    if isinstance(chosen, Learnable):
+        prepared = chosen.prepare(
+            torch.Size([*batch, *event]), torch.Size([*batch, pixels]), generator
+        )
     for parameter in prepared.parameters():
         if parameter.ndim == 0 or len(parameter) != config.replicas:
             raise ValueError(
@@ -300,13 +367,16 @@ def prepared_estimator(
                 f"got shape {list(parameter.shape)} from {type(chosen).__name__}: make them in its method prepare"
             )
     # The bound always trains its decoder on its own samples.
-    return ExtraSample(prepared) if config.decoder_samples == "extra" and not prepared.target.direct else prepared
+    extra = config.decoder_samples == "extra" and not prepared.target.subtracts_log_q
+    return ExtraSample(prepared) if extra else prepared
 
 
 def check_replicas(model: BinaryVAE, replicas: int) -> None:
     """Raise if a model does not have that many replicas."""
     if model.replicas != replicas:
-        raise ValueError(f"the model must have {replicas} replicas, as the configuration, got {model.replicas}")
+        raise ValueError(
+            f"the model must have {replicas} replicas, as the configuration, got {model.replicas}"
+        )
     if replicas > 1:
         for name, parameter in model.named_parameters():
             if parameter.ndim == 0 or len(parameter) != replicas:
@@ -317,7 +387,9 @@ def check_replicas(model: BinaryVAE, replicas: int) -> None:
                 )
 
 
-def _gradients(outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _gradients(
+    outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     """Return what autograd makes of outputs and their gradients, zero where a parameter or an output has no part."""
     attached = [(output, grad) for output, grad in outputs if output.requires_grad]
     if not attached:

@@ -1,0 +1,419 @@
+"""The public functions: values whose gradient is the estimate, in one call or in two steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import FLOATS, is_readable, true_or_unreadable
+from arms.attachment import attach_gradient, needs_gradient
+from arms.designs import Draw
+from arms.estimate import (
+    Evaluation,
+    Options,
+    as_values,
+    differentiate,
+    draw_ahead,
+    estimate,
+    finish,
+)
+from arms.estimators import Estimator, as_estimator
+from arms.estimators.base import Objective, Values
+from arms.latents import Latent, Logits, as_latent
+from arms.layers import (
+    deeper_gradient,
+    draw_deeper,
+    first_gradient,
+    reason_not_first_layer,
+    returns_to_go,
+)
+
+__all__ = ["Handle", "attach", "draw", "expectation", "importance_bound"]
+
+
+def expectation(
+    objective: Objective,
+    logits: Logits,
+    estimator: str | Estimator = "arms",
+    num_samples: int | None = None,
+    generator: Generator | None = None,
+    *,
+    evaluations: int | None = None,
+    chunk: int | None = None,
+    validate: bool = True,
+) -> Tensor:
+    """Return E[objective(b)] for a discrete latent b, estimated from samples, for `.backward()`.
+
+    The result is the mean of the objective's values. Its gradient is the estimator's for the
+    logits, plus autograd's own for everything else that the objective depends on.
+
+    Args:
+        objective: Maps samples `[n, *batch, d]` to values `[n, *batch]`; it may be a black box. For
+            a joint latent it is called with one keyword argument per part.
+        logits: `[*batch, d]` for independent bits b ~ Bernoulli(sigmoid(logits)); a torch
+            `Bernoulli`; a `Categorical` with logits `[*batch, d, K]`, whose indices `[n, *batch, d]`
+            the objective receives, or a `OneHotCategorical`, with samples `[n, *batch, d, K]`; any
+            of these in `Independent(..., 1)`; or a latent such as `arms.Subset(logits, k=3)`.
+        estimator: The name of an estimator (see `arms.ESTIMATORS`), or an estimator.
+        num_samples: The number of samples, 8 by default.
+        generator: Source of all randomness; PyTorch's global generator by default.
+        evaluations: The most evaluations of the objective, instead of `num_samples`: the estimator
+            splits this budget between samples and other points.
+        chunk: Evaluate this many points at a time, and again in the backward pass, to save memory.
+        validate: Look for NaN and infinity. On a GPU this waits for the device.
+
+    Returns:
+        `[*batch]`, differentiable once with respect to the logits.
+
+    >>> import torch
+    >>> logits = torch.zeros(5, 3, requires_grad=True)
+    >>> value = expectation(lambda b: (b - 0.4).square().sum(-1), logits, num_samples=4)
+    >>> value.sum().backward()
+    >>> value.shape, logits.grad.shape
+    (torch.Size([5]), torch.Size([5, 3]))
+    """
+    chosen = as_estimator(estimator, num_samples, evaluations)
+    if chosen.target.subtracts_log_q:
+        raise ValueError(
+            f"{chosen} estimates the gradient of the {chosen.target}: use arms.importance_bound"
+        )
+    return _value_with_gradient(chosen, objective, logits, generator, chunk, validate)
+
+
+def importance_bound(
+    log_joint: Objective,
+    logits: Logits,
+    estimator: str | Estimator = "disarm-ms",
+    num_samples: int | None = None,
+    generator: Generator | None = None,
+    *,
+    evaluations: int | None = None,
+    chunk: int | None = None,
+    validate: bool = True,
+) -> Tensor:
+    """Return the importance-weighted bound log(1/K sum_k w_k) of log p(x), for `.backward()`.
+
+    The weights are w = p(x, b) / q(b) with q given by the logits; the library computes log q. The
+    gradient is unbiased for that of E[log(1/K sum_k w_k)] over independent samples: the estimator's
+    for the logits, autograd's own for everything else that `log_joint` depends on.
+
+    Args:
+        log_joint: Maps samples `[n, *batch, d]` to log p(x, b) `[n, *batch]`.
+        logits: As for `expectation`.
+        estimator: The name of an estimator of a bound, or an estimator. docs/bound.md says which.
+        num_samples: The number of samples, 8 by default. K is n for `vimco` and `reinforce-ms`,
+            about n/3 for `midpoint-ms-shared`, and n/2 for the others.
+        generator: Source of all randomness; PyTorch's global generator by default.
+        evaluations: The most evaluations of `log_joint`, instead of `num_samples`.
+        chunk: Evaluate this many points at a time, and again in the backward pass, to save memory.
+        validate: Look for NaN and infinity. On a GPU this waits for the device.
+
+    Returns:
+        The bound `[*batch]`.
+
+    >>> import torch
+    >>> logits = torch.zeros(5, 3, requires_grad=True)
+    >>> importance_bound(lambda b: b.sum(-1), logits, num_samples=10).sum().backward()
+    >>> logits.grad.shape
+    torch.Size([5, 3])
+    """
+    chosen = as_estimator(estimator, num_samples, evaluations)
+    if not chosen.target.subtracts_log_q:
+        raise ValueError(
+            f"{chosen} estimates the gradient of the {chosen.target}: use arms.expectation"
+        )
+    return _value_with_gradient(chosen, log_joint, logits, generator, chunk, validate)
+
+
+def _value_with_gradient(
+    estimator: Estimator,
+    objective: Objective,
+    logits: Logits,
+    generator: Generator | None,
+    chunk: int | None,
+    validate: bool,
+) -> Tensor:
+    latent = as_latent(logits, validate=validate)
+    wanted = needs_gradient(latent)
+    options = Options(chunk, "all" if validate else "cheap", gradient=wanted)
+    found = estimate(estimator, objective, latent, generator, options)
+    return attach_gradient(found.value, latent, found.grad.detach()) if wanted else found.value
+
+
+@dataclass(frozen=True)
+class Handle:
+    """What `arms.draw` returns: points whose values are passed to `arms.attach` later."""
+
+    estimator: Estimator
+    """The estimator of the first layer."""
+    given: Latent = field(repr=False)
+    """The latent as it was passed, with its graph."""
+    drawn: Draw = field(repr=False)
+    """The points, and what the estimator must know about them."""
+    original: Tensor | None = field(default=None, repr=False)
+    """A copy of the points, to notice if they were changed in place."""
+    parent: "Handle | None" = field(default=None, repr=False)
+    """The layer before, if this is a deeper layer."""
+
+    @property
+    def points(self) -> Any:
+        """The points at which the objective is evaluated, in the form in which it receives them.
+
+        Derivatives, if the estimator needs any, are taken here.
+        """
+        return self.drawn.latent.to_objective(self.drawn.points)
+
+    @property
+    def samples(self) -> Any:
+        """The samples alone, as a copy without a graph, which a simulator may change."""
+        return self.drawn.latent.to_objective(self.drawn.samples.detach().clone())
+
+    @property
+    def logits(self) -> Tensor:
+        """The logits at which the points were drawn, detached."""
+        return self.drawn.latent.logits
+
+
+def draw(
+    logits: Logits,
+    estimator: str | Estimator | None = None,
+    num_samples: int | None = None,
+    generator: Generator | None = None,
+    *,
+    evaluations: int | None = None,
+    given: Handle | None = None,
+    validate: bool = True,
+) -> Handle:
+    """Draw samples now and pass their values to `attach` later.
+
+    This serves simulators, and models with several layers. The draw keeps the probabilities it was
+    made with, so an optimizer step in between does no harm.
+
+    Args:
+        logits: As for `expectation`. For a deeper layer `[n, *batch, d]`: each of the n samples of
+            the layer before has its own logits, and is followed by one sample.
+        estimator: The name of an estimator, or an estimator; "arms" by default.
+        num_samples: The number of samples, 8 by default.
+        generator: Source of all randomness; PyTorch's global generator by default.
+        evaluations: The most evaluations of the objective, instead of `num_samples`.
+        given: The draw of the layer before, if this is a deeper layer: the logits were computed
+            from its `samples`, or from its `points` if the first layer's estimator needs more than
+            values. Estimator and number of samples are then those of the first layer.
+        validate: Look for NaN, and let `attach` notice changed points.
+
+    >>> first = draw(torch.zeros(3), num_samples=2)
+    >>> first.samples.sum(0)  # at p = 1/2 two coupled samples are complementary
+    tensor([1., 1., 1.])
+    >>> draw(first.samples @ torch.ones(3, 5), given=first).samples.shape
+    torch.Size([2, 5])
+    """
+    latent = as_latent(logits, validate=validate)
+    kept = latent.with_logits(latent.logits.detach().clone())
+    if given is None:
+        chosen = as_estimator("arms" if estimator is None else estimator, num_samples, evaluations)
+        drawn = draw_ahead(chosen, kept, generator)
+        return Handle(chosen, latent, drawn, _copy_to_compare(drawn.points, validate))
+    first = _check_parent(given)
+    for name, value in (
+        ("estimator", estimator),
+        ("num_samples", num_samples),
+        ("evaluations", evaluations),
+    ):
+        if value is not None:
+            raise ValueError(
+                f"a deeper layer takes {name} from the first layer, got {name}={value!r}: leave it "
+                "out (its samples are independent, one per chain)"
+            )
+    _check_deeper_logits(first, latent)
+    points = draw_deeper(first.drawn, latent, generator)
+    drawn = Draw(kept, points, first.drawn.extra)
+    return Handle(first.estimator, latent, drawn, _copy_to_compare(points, validate), given)
+
+
+def attach(
+    draw: Handle | Sequence[Handle],
+    values: "Values | Sequence[Values]",
+    derivatives: "Tensor | dict[str, Any] | None" = None,
+    *,
+    validate: bool = True,
+) -> Tensor:
+    """Return the value `[*batch]` of a draw, or of several layers, ready for `.backward()`.
+
+    Args:
+        draw: What `arms.draw` returned. For several layers, a list: each one after the layer it
+            was drawn given.
+        values: `[m, *batch]`, the objective at `draw.points`, in any array type; for a bound,
+            log p(x, b). For several layers, either one such tensor, or a list with one term per
+            layer whose sum is the objective. Term l may depend on layers 1 to l only: each layer
+            then learns from its own term and those after it, which is less noisy.
+        derivatives: `[k, *batch, d]`, the objective's derivative at the last k points, if the
+            estimator needs any; for a bound, that of log p(x, b). By default they are taken from
+            the graph of `values`. For a joint latent, a dictionary.
+        validate: Look for NaN and infinity. On a GPU this waits for the device.
+
+    >>> logits = torch.zeros(3, requires_grad=True)
+    >>> drawn = globals()["draw"](logits, num_samples=4)
+    >>> attach(drawn, drawn.samples.numpy().sum(-1)).backward()
+    >>> logits.grad.shape
+    torch.Size([3])
+    """
+    options = Options(checks="all" if validate else "cheap")
+    if not isinstance(draw, Handle) and isinstance(draw, Sequence):
+        if derivatives is not None:
+            raise ValueError(
+                "derivatives of several layers are taken from the graph of their values: leave "
+                "derivatives out"
+            )
+        return _attach_layers(list(draw), values, options)
+    latent = _check_handle(draw)
+    if draw.parent is not None:
+        raise ValueError(
+            "this draw is one of several layers: attach all of them, as in "
+            "arms.attach([first, second], values)"
+        )
+    drawn, estimator = draw.drawn, draw.estimator
+    tensor = as_values(estimator, drawn, values, drawn.points, options)  # type: ignore[arg-type]
+    taken: Tensor | None = None
+    if derivatives is not None:
+        taken = _check_derivatives(draw, derivatives, options)
+        if estimator.target.subtracts_log_q:
+            taken = taken - _log_q_derivatives(drawn, len(taken))
+    elif estimator.design.needs.derivatives:
+        taken = differentiate(estimator, drawn.points, tensor, options)
+    wanted = needs_gradient(latent)
+    evaluation = Evaluation(tensor, taken)
+    found = finish(estimator, drawn, evaluation, replace(options, gradient=wanted))
+    return attach_gradient(found.value, latent, found.grad.detach()) if wanted else found.value
+
+
+def _attach_layers(
+    handles: list[Handle], values: "Values | Sequence[Values]", options: Options
+) -> Tensor:
+    """Return the mean over chains of the sum of all terms, with every layer's gradient."""
+    latents = _check_layers(handles)
+    first, several = handles[0], isinstance(values, list | tuple)
+    terms: list[Any] = list(values) if several else [values]  # type: ignore[arg-type]
+    if several and len(terms) != len(handles):
+        raise ValueError(
+            f"values of {len(handles)} layers must be one tensor, or a list with a term for each, "
+            f"got {len(terms)} terms"
+        )
+    points = first.drawn.points
+    tensors = [as_values(first.estimator, first.drawn, one, points, options) for one in terms]
+    to_go = returns_to_go(tensors) if several else tensors * len(handles)
+    n = len(points) - first.drawn.extra
+    value = first.estimator.target.value(to_go[0][:n], first.drawn.weights)
+    for handle, latent, signal in zip(handles, latents, to_go, strict=True):
+        if not needs_gradient(latent):
+            continue
+        if handle.parent is None:
+            grad = first_gradient(handle.estimator, handle.drawn, signal, options)
+            value = attach_gradient(value, latent, grad)
+        else:
+            grad = deeper_gradient(handle.drawn.latent, handle.drawn.points, signal, n)
+            # Zero in value, chain by chain.
+            zero = torch.zeros_like(signal.detach())
+            value = value + attach_gradient(zero, latent, grad).sum(0)
+    return value
+
+
+def _copy_to_compare(points: Tensor, validate: bool) -> Tensor | None:
+    """Return what `attach` compares the points with; None if it cannot look at them."""
+    return points.detach().clone() if validate and is_readable(points) else None
+
+
+def _check_parent(parent: object) -> Handle:
+    """Return the first layer of the chains that another layer is added to."""
+    if not isinstance(parent, Handle):
+        raise ValueError(f"given must be what arms.draw returned, got {type(parent).__name__}")
+    first = parent
+    while first.parent is not None:
+        first = first.parent
+    if reason := reason_not_first_layer(first.estimator):
+        raise ValueError(
+            f"{type(first.estimator).__name__} {reason} and cannot serve the first of several "
+            "layers: use arms or loorf, or midpoint if the objective can be differentiated"
+        )
+    return first
+
+
+def _check_deeper_logits(first: Handle, latent: Latent) -> None:
+    points = first.drawn.points
+    expected = points.shape[: points.ndim - first.drawn.latent.event_dims]
+    if latent.batch_shape != expected:
+        kind = "points" if first.estimator.design.needs.derivatives else "samples"
+        raise ValueError(
+            f"logits of a deeper layer must be [{', '.join(map(str, expected))}, "
+            f"{latent.event_axes}], one row of logits for each of its {len(points)} {kind}, got "
+            f"{list(latent.logits.shape)}: compute them from given.{kind}"
+        )
+
+
+def _check_handle(handle: object) -> Latent:
+    """Return the latent behind a draw, if its points are still those that were drawn."""
+    if not isinstance(handle, Handle):
+        raise ValueError(f"draw must be what arms.draw returned, got {type(handle).__name__}")
+    points = handle.drawn.points
+    if handle.original is not None and not torch.equal(points.detach(), handle.original):
+        raise ValueError(
+            "draw.points were changed in place, and the gradient is made of them: change "
+            "draw.samples, a copy"
+        )
+    return handle.given
+
+
+def _check_layers(handles: list[Handle]) -> list[Latent]:
+    """Return the latents of a list of layers: one first layer, every other one after its parent."""
+    if not handles:
+        raise ValueError("attach needs at least one draw, got an empty list")
+    latents = [_check_handle(one) for one in handles]
+    for position, one in enumerate(handles):
+        if any(one is earlier for earlier in handles[:position]):
+            raise ValueError(f"each draw must be in the list once, got number {position + 1} twice")
+        if position == 0 and one.parent is not None:
+            raise ValueError("the first draw in the list must be the first layer, without given")
+        if position and one.parent is None:
+            raise ValueError(
+                f"draws in a list must be layers of the same chains, but number {position + 1} was "
+                "drawn without given: draw it given the layer before, or attach it separately"
+            )
+        if position and not any(one.parent is earlier for earlier in handles[:position]):
+            raise ValueError(
+                f"draws in a list must be layers of the same chains, but number {position + 1} was "
+                "drawn given a draw that is not before it in the list: list all layers in order"
+            )
+    return latents
+
+
+def _check_derivatives(handle: Handle, derivatives: object, options: Options) -> Tensor:
+    needs, points = handle.estimator.design.needs, handle.drawn.points
+    name = type(handle.estimator).__name__
+    if not needs.derivatives:
+        raise ValueError(f"{name} needs no derivatives, got some: leave them out")
+    expected = points[len(points) - needs.derivatives :].shape
+    if isinstance(derivatives, dict):
+        derivatives = handle.drawn.latent.join_gradient(derivatives)
+    if not isinstance(derivatives, Tensor) or derivatives.dtype not in FLOATS:
+        got = derivatives.dtype if isinstance(derivatives, Tensor) else type(derivatives).__name__
+        raise ValueError(
+            f"derivatives must be a floating-point tensor of shape {list(expected)}, got {got}"
+        )
+    if derivatives.shape != expected:
+        raise ValueError(
+            f"derivatives must have shape {list(expected)}, got {list(derivatives.shape)}"
+        )
+    if options.checks == "all" and not true_or_unreadable(derivatives.isfinite().all()):
+        raise ValueError(
+            "derivatives must be finite, got NaN or infinity (validate=False lets it through)"
+        )
+    return derivatives.to(points.device)
+
+
+def _log_q_derivatives(drawn: Draw, count: int) -> Tensor:
+    """Return the derivative of log q at the last points."""
+    with torch.enable_grad():
+        points = drawn.points.detach().requires_grad_()
+        (found,) = torch.autograd.grad(drawn.latent.log_prob(points).sum(), points)
+    return found[len(points) - count :]

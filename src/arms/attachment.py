@@ -1,0 +1,170 @@
+"""Attach an estimate to the logits, as the derivative of a value, or to an estimator's parameters."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from arms.arguments import has_tangent
+from arms.latents import Latent
+
+__all__ = [
+    "SATURATED_LOGIT",
+    "attach_gradient",
+    "attach_to_parameters",
+    "has_tangent",
+    "needs_gradient",
+]
+
+SATURATED_LOGIT = 1e4
+"""A logit whose p is 0 or 1 in every floating-point format."""
+
+
+def needs_gradient(latent: Latent) -> bool:
+    """Whether a gradient with respect to the logits can be asked for at all."""
+    logits = latent.logits
+    return (torch.is_grad_enabled() and logits.requires_grad) or has_tangent(logits)
+
+
+def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
+    """Return the value with `grad` as its derivative with respect to the logits.
+
+    The value stays attached to whatever else it depends on.
+    """
+    logits = latent.logits
+    if torch.compiler.is_compiling():
+        # Zero in value, the estimate in derivative. The clamp only meets logits that cannot move,
+        # where inf - inf would be NaN. Zero before the product and the sum, which could overflow
+        # in half precision.
+        still = logits.clamp(-SATURATED_LOGIT, SATURATED_LOGIT)
+        return value + latent.sum_event((still - still.detach()) * grad)
+    attached: Tensor = _Attach.apply(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
+    return attached
+
+
+def attach_to_parameters(
+    grad: Tensor, parameters: Sequence[nn.Parameter], points: Tensor, leaf: Tensor | None
+) -> Tensor:
+    """Return an estimate that is attached to the estimator's parameters, and to nothing else.
+
+    Args:
+        grad: The estimate, attached to everything it was made of.
+        parameters: What it stays attached to.
+        points: The draw's points, attached to the parameters if these decide where they lie.
+        leaf: The copy of the points at which the objective was evaluated.
+    """
+    source = _Source(grad, points, leaf)
+    attached: Tensor = _AttachOnly.apply(grad.detach(), source, *parameters)  # type: ignore[no-untyped-call]
+    return attached
+
+
+class _Attach(torch.autograd.Function):
+    """The identity on the value, with the estimate as its derivative with respect to the logits."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor, logits: Tensor, grad: Tensor, event_dims: int) -> Tensor:
+        return value.clone()  # no view: the tangent of one would have to be a view too
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
+        _, logits, grad, ctx.event_dims = inputs
+        ctx.save_for_backward(logits, grad)
+        ctx.save_for_forward(logits, grad)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        logits, grad = ctx.saved_tensors
+        if (
+            torch.is_grad_enabled()
+        ):  # it stands in the graph of a derivative of this derivative, and only there
+            grad = _OnlyOnce.apply(grad, logits)  # type: ignore[no-untyped-call]
+        scale = upstream[0][(..., *[None] * ctx.event_dims)]
+        return upstream[0], scale * grad, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        logits, grad = ctx.saved_tensors
+        grad = _OnlyOnce.apply(grad, logits)  # type: ignore[no-untyped-call]
+        of_value, of_logits = tangents[:2]
+        moved: Tensor = (of_logits * grad).sum(tuple(range(-ctx.event_dims, 0)))
+        return moved if of_value is None else of_value + moved
+
+
+# PyTorch inspects the signature in every call, which otherwise takes longer than all the rest.
+_Attach.forward.__signature__ = inspect.signature(_Attach.forward)  # type: ignore[attr-defined]
+
+
+class _OnlyOnce(torch.autograd.Function):
+    """The estimate, as a function of the logits that has no derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, logits: Tensor) -> Tensor:
+        return grad.view_as(grad)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor]:
+        _refuse_second_derivatives()
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        _refuse_second_derivatives()
+
+
+def _refuse_second_derivatives() -> NoReturn:
+    raise ValueError(
+        "a gradient estimate is random and has no derivative of its own: second derivatives with respect to the logits "
+        "are not available; for few latents, differentiate arms.checks.exact_value instead"
+    )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What an estimate was made of.
+
+    No input of the function below: the engine would walk on into the objective's graph, and free what is still needed.
+    """
+
+    grad: Tensor
+    points: Tensor
+    leaf: Tensor | None
+
+
+class _AttachOnly(torch.autograd.Function):
+    """The identity, whose backward reaches the estimator's parameters and nothing else the estimate was made of."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, source: _Source, *parameters: Tensor) -> Tensor:
+        ctx.source, ctx.parameters = source, parameters
+        return grad.view_as(grad)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        source, parameters = ctx.source, ctx.parameters
+        inputs = [*parameters, *([] if source.leaf is None else [source.leaf])]
+        grads = torch.autograd.grad(
+            source.grad, inputs, upstream[0], retain_graph=True, allow_unused=True
+        )
+        own: tuple[Tensor | None, ...] = grads[: len(parameters)]
+        at_points = grads[len(parameters) :]
+        if at_points and at_points[0] is not None and source.points.requires_grad:
+            # Where the points lie depends on the parameters too.
+            moved = torch.autograd.grad(
+                source.points, parameters, at_points[0], retain_graph=True, allow_unused=True
+            )
+            own = tuple(_sum_of(a, b) for a, b in zip(own, moved, strict=True))
+        return None, None, *own
+
+
+def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    return second if first is None else first if second is None else first + second

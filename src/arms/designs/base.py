@@ -1,0 +1,195 @@
+"""The contract of a design: the points at which the objective is evaluated, and their distribution.
+
+A design draws points, says how many evaluations and derivatives they cost, and knows the joint
+distribution of its samples, from which tests compute the exact expectation of any estimator.
+"""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from arms.latents import Enumerable, Latent
+from arms.lazy import lazy_property
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a design asks of the objective, per call."""
+
+    evaluations: int | None
+    """Number of points; None if it depends on the latent, as when all states are enumerated."""
+    derivatives: int = 0
+    """Number of points, the last ones, at which the derivative df/db is taken."""
+    second_order: bool = False
+    """Whether that derivative must itself be differentiable, so that parameters can learn."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Points at which the objective is evaluated, and what the estimator must know about them."""
+
+    latent: Latent
+    """What was drawn; its logits are constants."""
+    points: Tensor
+    """`[m, *batch, *event]`: the samples first, then `extra` points that are not samples.
+
+    Detached, unless parameters of the estimator decide where the extra points lie.
+    """
+    extra: int = 0
+    """Number of trailing points that are evaluation points but not samples."""
+    memory: Any = None
+    """What `combine` needs beside the points, such as the noise behind them."""
+    weights: Tensor | None = None
+    """`[n, *batch]`: weights with which the samples' values add up to their expectation.
+
+    None if the plain mean over the samples stands for the expectation.
+    """
+
+    @property
+    def samples(self) -> Tensor:
+        """The samples `[n, *batch, *event]`."""
+        return self.points[: len(self.points) - self.extra] if self.extra else self.points
+
+
+class Rows(NamedTuple):
+    """All outcomes of the random rows of a design, for a latent without batch axes."""
+
+    rows: Tensor
+    """`[rows, outcomes, *event]`."""
+    probabilities: Tensor
+    """`[outcomes]`."""
+
+
+@dataclass(frozen=True)
+class Design(ABC):
+    """Where the objective is evaluated.
+
+    A design with a discrete distribution subclasses `RowDesign`, and its estimators are tested
+    exactly. A design with continuous noise implements `draw`; its estimators are tested
+    statistically.
+
+    Args:
+        num_samples: The number of samples, n.
+    """
+
+    num_samples: int
+
+    requires: ClassVar[tuple[type, ...]] = ()
+    """Capabilities that the latent must have."""
+
+    @lazy_property
+    def needs(self) -> Needs:
+        """The number of evaluations and derivatives per call."""
+        return Needs(self.num_samples)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether samples have unequal weights, so that their plain mean is not the expectation."""
+        return False
+
+    def takes(self, latent: Latent) -> bool:
+        """Whether this design can draw a latent."""
+        return all(latent.has(capability) for capability in self.requires)
+
+    @abstractmethod
+    def draw(self, latent: Latent, generator: Generator | None) -> Draw:
+        """Draw the points for a latent, whose logits are constants."""
+
+    def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
+        """Return everything that can be drawn, and the probability of each outcome.
+
+        Args:
+            latent: Without batch axes, and with few joint states.
+
+        Returns:
+            A draw whose batch runs over all outcomes, `[m, outcomes, 1, *event]`, and their
+            probabilities `[outcomes]`. Each outcome is the only row of its last batch axis,
+            because estimators may learn from other rows. None if the noise is continuous.
+        """
+        return None
+
+    def correct(self, latent: Latent, grad: Tensor) -> Tensor:
+        """Turn the leave-one-out estimate over these samples into an unbiased gradient.
+
+        Independent samples need no correction.
+        """
+        return grad
+
+
+class RowDesign(Design):
+    """A design whose randomness is a number of rows `[rows, *batch, *event]`, mostly samples.
+
+    Args:
+        num_samples: The number of samples, n.
+    """
+
+    @abstractmethod
+    def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
+        """Draw the random rows."""
+
+    @abstractmethod
+    def row_outcomes(self, latent: Latent) -> Rows | None:
+        """Return all outcomes of the rows for a latent without batch axes, or None if unknown."""
+
+    def assemble(self, latent: Latent, rows: Tensor) -> Draw:
+        """Return the draw that the rows stand for. By default, the rows are the samples."""
+        return Draw(latent, rows)
+
+    def draw(self, latent: Latent, generator: Generator | None) -> Draw:
+        return self.assemble(latent, self.draw_rows(latent, generator))
+
+    def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
+        found = self.row_outcomes(latent)
+        if found is None:
+            return None
+        many = latent.expand(len(found.probabilities), 1)
+        return self.assemble(many, found.rows.unsqueeze(2)), found.probabilities
+
+
+def independent_rows(latent: Latent, n: int) -> Rows:
+    """Return all outcomes of n independent samples."""
+    assert isinstance(latent, Enumerable)
+    states = latent.states()
+    one = Rows(states.unsqueeze(0), latent.log_prob(states).exp())
+    return product(*[one] * n)
+
+
+def by_variable(latent: Latent, outcomes_of: Callable[[Latent], Rows | None]) -> Rows | None:
+    """Return the outcomes of mutually independent variables, side by side.
+
+    Args:
+        latent: Without batch axes.
+        outcomes_of: Maps a latent that is a single variable to its outcomes, or None if unknown.
+    """
+    parts: list[Rows] = []
+    for variable in latent.variables():
+        found = outcomes_of(variable)
+        if found is None:
+            return None
+        parts.append(Rows(found.rows.flatten(2), found.probabilities))
+    chosen = _combinations(parts)
+    rows = torch.cat([part.rows[:, at] for part, at in zip(parts, chosen, strict=True)], -1)
+    return Rows(rows.unflatten(-1, latent.event_shape), _probabilities(parts, chosen))
+
+
+def product(*parts: Rows) -> Rows:
+    """Return the outcomes of independent groups of rows, one group after the other."""
+    chosen = _combinations(parts)
+    rows = torch.cat([part.rows[:, at] for part, at in zip(parts, chosen, strict=True)])
+    return Rows(rows, _probabilities(parts, chosen))
+
+
+def _combinations(parts: Sequence[Rows]) -> list[Tensor]:
+    """Return, for every combination of outcomes, which outcome of each part it consists of."""
+    sizes = [range(len(part.probabilities)) for part in parts]
+    return list(torch.tensor(list(itertools.product(*sizes))).T)
+
+
+def _probabilities(parts: Sequence[Rows], chosen: Sequence[Tensor]) -> Tensor:
+    found = [part.probabilities[at] for part, at in zip(parts, chosen, strict=True)]
+    return torch.stack(found).prod(0)

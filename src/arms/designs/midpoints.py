@@ -1,0 +1,205 @@
+"""Pairs of samples that share midpoints, for control variates that depend on the midpoint alone."""
+
+import itertools
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import as_count
+from arms.designs.base import Draw, Needs, RowDesign, Rows, by_variable, independent_rows
+from arms.designs.couplings import Coupling
+from arms.designs.samples import check_coupling, coupled_rows, coupled_samples
+from arms.latents import Couplable, ExchangeablePairs, Latent
+from arms.lazy import lazy_property
+
+
+@dataclass(frozen=True)
+class Midpoints(RowDesign):
+    """n/2 pairs of samples, several pairs to a midpoint, and the midpoints.
+
+    The first pairs are samples of the latent. Every other pair has the sum of one of them, and is
+    otherwise random. Points are all firsts, all seconds, then the midpoints; pair a has midpoint a
+    modulo their number.
+
+    Args:
+        num_samples: n, even.
+        pairs: How many pairs share a midpoint, at least; n/2 if that is less.
+        coupling: Of the samples that make the midpoints; independent if None.
+        evaluate_midpoints: Whether the objective is evaluated at the midpoints. With several pairs
+            to a midpoint, or without the midpoints, it is differentiated at the samples too.
+    """
+
+    pairs: int = 2
+    coupling: Coupling | None = None
+    evaluate_midpoints: bool = True
+
+    requires: ClassVar[tuple[type, ...]] = (ExchangeablePairs,)
+
+    def __post_init__(self) -> None:
+        count = as_count(self.num_samples, 2, "num_samples", even=True)
+        object.__setattr__(self, "num_samples", count)
+        object.__setattr__(self, "pairs", as_count(self.pairs, 1, "pairs"))
+        if self.coupling is not None:
+            check_coupling(self.coupling)
+
+    @lazy_property
+    def midpoints(self) -> int:
+        """The number of different midpoints."""
+        return max(1, self.num_samples // (2 * self.pairs))
+
+    @lazy_property
+    def shares(self) -> bool:
+        """Whether some pairs share a midpoint."""
+        return 2 * self.midpoints < self.num_samples
+
+    @lazy_property
+    def needs(self) -> Needs:
+        if not self.evaluate_midpoints:
+            return Needs(self.num_samples, self.num_samples)
+        total = self.num_samples + self.midpoints
+        return Needs(total, total if self.shares else self.midpoints)
+
+    def takes(self, latent: Latent) -> bool:
+        if self.coupling is None:
+            return super().takes(latent)
+        coupled = isinstance(latent, Couplable) and latent.is_coupled_by(self.coupling)
+        return coupled and super().takes(latent)
+
+    def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
+        assert isinstance(latent, ExchangeablePairs)
+        count = 2 * self.midpoints
+        if self.coupling is None:
+            samples = latent.sample(count, generator)
+        else:
+            samples = coupled_samples(self.coupling, latent, count, generator)
+        if not self.shares:
+            return samples
+        firsts, seconds = samples.chunk(2)
+        more = self.num_samples // 2 - self.midpoints
+        ends = repeat_per_pair(firsts, more), repeat_per_pair(seconds, more)
+        first, second = latent.exchange(*ends, generator)
+        return torch.cat([firsts, first, seconds, second])
+
+    def assemble(self, latent: Latent, rows: Tensor) -> Draw:
+        if not self.evaluate_midpoints:
+            return Draw(latent, rows)
+        firsts, seconds = rows.chunk(2)
+        middle = (firsts[: self.midpoints] + seconds[: self.midpoints]) / 2
+        return Draw(latent, torch.cat([rows, middle]), extra=self.midpoints)
+
+    def row_outcomes(self, latent: Latent) -> Rows | None:
+        return by_variable(latent, self._variable_outcomes)
+
+    def correct(self, latent: Latent, grad: Tensor) -> Tensor:
+        if self.coupling is None:
+            return grad
+        assert isinstance(latent, Couplable)
+        return latent.undo_coupling(self.coupling, 2 * self.midpoints, grad)
+
+    def _variable_outcomes(self, variable: Latent) -> Rows | None:
+        assert isinstance(variable, ExchangeablePairs)
+        count = 2 * self.midpoints
+        if self.coupling is None:
+            base: Rows | None = independent_rows(variable, count)
+        else:
+            base = coupled_rows(self.coupling, variable, count)
+        if base is None:
+            return None
+        more = self.num_samples // 2 - self.midpoints
+        rows, probabilities = [], []
+        for samples, chance in zip(base.rows.unbind(1), base.probabilities, strict=True):
+            firsts, seconds = samples.chunk(2)
+            options = [
+                variable.exchanges(firsts[pair % self.midpoints], seconds[pair % self.midpoints])
+                for pair in range(more)
+            ]
+            for chosen in itertools.product(*options):
+                sums = repeat_per_pair(firsts + seconds, more) if more else firsts[:0]
+                first = torch.stack(chosen) if chosen else firsts[:0]
+                rows.append(torch.cat([firsts, first, seconds, sums - first]))
+                probabilities.append(chance / torch.tensor([len(one) for one in options]).prod())
+        return Rows(torch.stack(rows, 1), torch.stack(probabilities))
+
+
+def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
+    """Return what belongs to each midpoint for each of `count` pairs."""
+    rounds, rest = divmod(count, len(of_midpoints))
+    if rounds == 1 and not rest:
+        return of_midpoints
+    if len(of_midpoints) == 1:
+        return of_midpoints.expand(count, *of_midpoints.shape[1:])
+    return torch.cat([of_midpoints] * rounds + [of_midpoints[:rest]] * (rest > 0))
+
+
+def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
+    """Return for each pair the mean over the other pairs of its midpoint, at least one."""
+    if len(of_pairs) == 2 * midpoints:
+        return of_pairs.roll(midpoints, 0)
+    # A product with a zero diagonal: subtracting the pair's own part from a sum would leave the
+    # rounding error of that part behind.
+    midpoint = torch.arange(len(of_pairs), device=of_pairs.device) % midpoints
+    weights = (midpoint.unsqueeze(-1) == midpoint).to(of_pairs.dtype).fill_diagonal_(0.0)
+    weights = weights / weights.sum(-1, keepdim=True)
+    return (weights @ of_pairs.reshape(len(of_pairs), -1)).view_as(of_pairs)
+
+
+def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
+    """Return the mean over the pairs of each midpoint."""
+    if len(of_pairs) == midpoints:
+        return of_pairs
+    rounds, rest = divmod(len(of_pairs), midpoints)
+    sums: Tensor = of_pairs[: rounds * midpoints].unflatten(0, (-1, midpoints)).sum(0)
+    if rest:
+        sums = torch.cat([sums[:rest] + of_pairs[rounds * midpoints :], sums[rest:]])
+    index = torch.arange(midpoints, device=of_pairs.device).view(-1, *[1] * (of_pairs.ndim - 1))
+    return sums / (rounds + (index < rest).to(of_pairs.dtype))
+
+
+@dataclass(frozen=True)
+class SharedPairs(RowDesign):
+    """n independent samples, of which the last are pairs, and the midpoints of these pairs.
+
+    It serves the importance-weighted bound. Without `pairs`, all samples are pairs, and the first
+    of each makes the bound. With `pairs`, the samples before them make the bound.
+
+    Args:
+        num_samples: n.
+        pairs: How many pairs there are, the last 2 `pairs` samples; n/2 if 0.
+    """
+
+    pairs: int = 0
+
+    requires: ClassVar[tuple[type, ...]] = (ExchangeablePairs,)
+
+    def __post_init__(self) -> None:
+        pairs = as_count(self.pairs, 0, "pairs")
+        least = 2 * pairs + 1 if pairs else 2
+        count = as_count(self.num_samples, least, "num_samples", even=not pairs)
+        object.__setattr__(self, "num_samples", count)
+        object.__setattr__(self, "pairs", pairs)
+
+    @lazy_property
+    def midpoints(self) -> int:
+        """The number of pairs, each with its midpoint."""
+        return self.pairs or self.num_samples // 2
+
+    @lazy_property
+    def bound_samples(self) -> int:
+        """The number of samples that make the bound, K."""
+        return self.num_samples - 2 * self.pairs if self.pairs else self.num_samples // 2
+
+    @lazy_property
+    def needs(self) -> Needs:
+        return Needs(self.num_samples + self.midpoints, self.midpoints)
+
+    def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
+        return latent.sample(self.num_samples, generator)
+
+    def assemble(self, latent: Latent, rows: Tensor) -> Draw:
+        first, second = rows[self.num_samples - 2 * self.midpoints :].chunk(2)
+        return Draw(latent, torch.cat([rows, (first + second) / 2]), extra=self.midpoints)
+
+    def row_outcomes(self, latent: Latent) -> Rows | None:
+        return by_variable(latent, lambda one: independent_rows(one, self.num_samples))

@@ -1,0 +1,154 @@
+r"""Distinct joint states, drawn without replacement.
+
+p_s R_s is the probability that state s was drawn first, given the set S of states, with
+R_s = P^{-s}(S \\ s) / P(S). Here P(S) is the probability that the set S is drawn, and P^{-s} the
+same among all states but s. All these probabilities are integrals over the time of the n-th event
+when state s arrives at rate p_s:
+
+$$ P(S) = \int_0^\infty \prod_{s \in S} (1 - e^{-a_s x})\, e^{-x}\, dx, \qquad
+   a_s = p_s / (1 - \textstyle\sum_S p), $$
+
+with one or two factors left out for R_s and R_st, by the trapezoid rule in log x.
+Reference: Kool, van Hoof & Welling, "Stochastic beams and where to find them", ICML 2019;
+"Estimating gradients for discrete random variables by sampling without replacement", ICLR 2020.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import as_count
+from arms.designs.base import Draw, RowDesign, Rows
+from arms.latents import Enumerable, Latent
+from arms.random import uniform
+
+NODES = 240
+"""Nodes of the quadrature, for relative errors of 1e-13."""
+LEAST_LEFT = 1e-13
+"""The smallest remaining probability mass; below it, only rounding error would be seen."""
+
+
+@dataclass(frozen=True)
+class WithoutReplacement(RowDesign):
+    """n different joint states, drawn one after the other by their probability among the rest.
+
+    Args:
+        num_samples: n, at least 2, and at most the number of joint states.
+    """
+
+    requires: ClassVar[tuple[type, ...]] = (Enumerable,)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_samples", as_count(self.num_samples, 2, "num_samples"))
+
+    @property
+    def weighted(self) -> bool:
+        return True
+
+    def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
+        assert isinstance(latent, Enumerable)
+        self._check_count(latent)
+        return distinct_states(latent, self.num_samples, generator)
+
+    def _check_count(self, latent: Enumerable) -> None:
+        if latent.count_states() < self.num_samples:
+            raise ValueError(
+                f"samples without replacement must be at most the joint states, "
+                f"{latent.count_states()}, got num_samples = {self.num_samples}: use exact, which "
+                "enumerates them"
+            )
+
+    def assemble(self, latent: Latent, rows: Tensor) -> Draw:
+        # In float64: 1 - sum p would lose its digits otherwise.
+        wide = latent.with_logits(latent.logits.detach().double())
+        log_probs = wide.log_prob(rows.double())
+        assert isinstance(latent, Enumerable)
+        if len(rows) == latent.count_states():  # exact, where 1 - sum p is only rounding error
+            weights = log_probs.exp()
+            baseline_weights = weights.unsqueeze(0).expand(len(rows), *weights.shape)
+            return Draw(latent, rows, memory=baseline_weights, weights=weights)
+        weights, baseline_weights = set_weights(log_probs)
+        return Draw(latent, rows, memory=baseline_weights, weights=weights)
+
+    def row_outcomes(self, latent: Latent) -> Rows:
+        """Return every set of n states with the probability that it is drawn, in any order."""
+        assert isinstance(latent, Enumerable)
+        self._check_count(latent)
+        states = latent.states()
+        probs = latent.log_prob(states).exp()
+        sets = torch.tensor(list(itertools.combinations(range(len(states)), self.num_samples)))
+        chances = torch.zeros(len(sets), dtype=torch.float64)
+        for order in itertools.permutations(range(self.num_samples)):
+            left, chance = torch.ones_like(chances), torch.ones_like(chances)
+            for one in sets[:, order].T:
+                chance = chance * probs[one] / left.clamp(min=1e-300)
+                left = left - probs[one]
+            chances += chance
+        if len(sets) == 1:  # all states: certain, and free of rounding error
+            chances = torch.ones_like(chances)
+        return Rows(states[sets].transpose(0, 1), chances)
+
+
+def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return p_s R_s `[n, *batch]`, and p_t R_st as `[n (s), n (t), *batch]`, for the states of a set, in float64.
+
+    An impossible state is treated as no part of the set: it fills up a set of fewer than n possible states.
+    """
+    possible = log_probs > -torch.inf
+    left = (1 - log_probs.exp().sum(0)).clamp(min=LEAST_LEFT)
+    y = torch.linspace(-34, 4.2, NODES, dtype=log_probs.dtype, device=log_probs.device)
+    exponent = (log_probs - left.log()).unsqueeze(-1) + y  # log(a x)
+    gone = torch.where(exponent < -30, exponent, torch.log(-torch.expm1(-exponent.exp())))
+    gone = torch.where(possible.unsqueeze(-1), gone, 0.0)  # log(1 - exp(-a x)) [n, *batch, nodes]
+    base = gone.sum(0) - y.exp() + y
+    base = base - base.logsumexp(-1, keepdim=True)
+    without = base - gone  # one left out; two left out are sums of products of their square roots
+    first = without.logsumexp(-1)
+    half = base / 2 - gone
+    top = half.amax(-1, keepdim=True)
+    scaled = (half - top).exp()
+    pairs = (
+        torch.einsum("s...x,t...x->st...", scaled, scaled).log()
+        + top.squeeze(-1)
+        + top.squeeze(-1).unsqueeze(1)
+    )
+    itself = torch.eye(len(log_probs), dtype=torch.bool, device=log_probs.device)
+    itself = itself.view(*itself.shape, *[1] * (log_probs.ndim - 1))
+    ratios = torch.where(itself, 0.0, pairs - first.unsqueeze(1))
+    return (log_probs + first).exp(), (log_probs.unsqueeze(0) + ratios).exp()
+
+
+def distinct_states(latent: Enumerable, n: int, generator: Generator | None) -> Tensor:
+    """Draw n different joint states, `[n, *batch, *event]`.
+
+    The n largest of log p plus Gumbel noise over all states are such a draw. They are found
+    variable by variable: the largest over all states with a common beginning is a Gumbel variable
+    too, and given it, so are the largest of each continuation.
+    """
+    log_probs = latent.variable_log_probs()
+    total, largest = (torch.zeros_like(log_probs[0][..., :1]) for _ in range(2))
+    chosen: list[tuple[Tensor, Tensor]] = []
+    for of_variable in log_probs:
+        totals = total.unsqueeze(-1) + of_variable.unsqueeze(-2)  # [*batch, beams, K]
+        tiny = torch.finfo(totals.dtype).tiny
+        clocks = -uniform(1, totals, generator)[0].clamp(min=tiny).log()
+        perturbed = totals - clocks.clamp(min=tiny).log()
+        # Shift the noise so that its maximum over each beam's continuations is the beam's own.
+        below = perturbed - perturbed.amax(-1, keepdim=True)
+        v = largest.unsqueeze(-1) - perturbed + torch.log(-torch.expm1(below))
+        moved = largest.unsqueeze(-1) - v.relu() - torch.log1p(torch.exp(-v.abs()))
+        moved = torch.where(totals > -torch.inf, moved, -torch.inf)
+        moved = moved.flatten(-2)
+        largest, place = moved.topk(min(n, moved.shape[-1]), -1)
+        total = totals.flatten(-2).gather(-1, place)
+        chosen.append((place // of_variable.shape[-1], place % of_variable.shape[-1]))
+    # Follow the beams back from the last variable to the first.
+    states = [chosen[-1][1]]
+    came_from = chosen[-1][0]
+    for beam, state in reversed(chosen[:-1]):
+        states.append(state.gather(-1, came_from))
+        came_from = beam.gather(-1, came_from)
+    return latent.from_states(states[::-1])

@@ -1,0 +1,208 @@
+"""The single path from an objective to a gradient: draw, evaluate, combine.
+
+`arms.expectation`, `arms.importance_bound`, `arms.attach`, layers, calling an estimator, the trainer
+and the checks all go through `estimate`, or through the steps it is made of.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import check_generator, is_readable, true_or_unreadable
+from arms.attachment import attach_to_parameters
+from arms.designs import Draw
+from arms.estimators.base import Estimate, Estimator, Objective
+from arms.estimators.labels import label
+from arms.latents import Latent, describe
+from arms.objective import (
+    DEFAULT,
+    Evaluation,
+    Options,
+    as_values,
+    call_objective,
+    differentiate,
+    evaluate,
+    is_learning,
+    refuse_function_transform,
+)
+from arms.random import warn_if_ranks_share_noise
+
+__all__ = [
+    "DEFAULT",
+    "Evaluation",
+    "Options",
+    "as_values",
+    "call_objective",
+    "differentiate",
+    "draw_ahead",
+    "draw_points",
+    "estimate",
+    "evaluate",
+    "finish",
+    "gradient",
+    "is_learning",
+    "propagate_nan",
+    "takes",
+]
+
+
+def estimate(
+    estimator: Estimator,
+    objective: Objective,
+    latent: Latent,
+    generator: Generator | None = None,
+    options: Options = DEFAULT,
+) -> Estimate:
+    """Return an estimator's gradient, and the target's value, for one objective.
+
+    Args:
+        estimator: The estimator.
+        objective: Maps points `[m, *batch, *event]` to values `[m, *batch]`, in one call; for a
+            bound, to log p(x, b).
+        latent: What is drawn.
+        generator: Source of all randomness; the global generator by default.
+        options: Chunks and checks.
+
+    Returns:
+        The gradient with respect to the logits, detached; the value and the samples' values,
+        attached to what the objective depends on.
+    """
+    draw = draw_points(estimator, latent, generator)
+    return finish(estimator, draw, evaluate(estimator, objective, draw, options), options)
+
+
+def finish(
+    estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
+) -> Estimate:
+    """Return the estimate of a draw whose objective has been evaluated."""
+    of_samples = found.values[: len(found.values) - draw.extra] if draw.extra else found.values
+    value = estimator.target.value(of_samples, draw.weights)
+    value = propagate_nan(value, draw.latent, options)
+    if not options.gradient:
+        return Estimate(torch.zeros_like(draw.latent.logits), value, of_samples)
+    return Estimate(gradient(estimator, draw, found, options), value, of_samples)
+
+
+def draw_points(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
+    """Draw an estimator's points for a latent, after checking that the two fit together."""
+    check_generator(generator)
+    if generator is None:
+        warn_if_ranks_share_noise(latent.logits.device)
+    _check_fits(estimator, latent)
+    with _full_precision(latent.logits.device):
+        draw = estimator.design.draw(latent.detach(), generator)
+    _check_draw(estimator, draw)
+    return draw
+
+
+def draw_ahead(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
+    """Draw points whose values come later, attached so that derivatives can be taken there."""
+    draw = draw_points(estimator, latent, generator)
+    if not estimator.design.needs.derivatives or draw.points.requires_grad:
+        return draw
+    refuse_function_transform(estimator)
+    return replace(draw, points=draw.points.detach().requires_grad_())
+
+
+def takes(estimator: Estimator, latent: Latent) -> bool:
+    """Whether an estimator takes a latent."""
+    return estimator.design.takes(latent) and all(latent.has(one) for one in estimator.requires)
+
+
+def _check_fits(estimator: Estimator, latent: Latent) -> None:
+    if not takes(estimator, latent):
+        name, kind = label(estimator), type(latent).__name__
+        other = "vimco" if estimator.target.subtracts_log_q else "loorf"
+        advice = f"use an estimator that takes any latent, such as {other}"
+        for capability in (*estimator.design.requires, *estimator.requires):
+            if not latent.has(capability):
+                lacking = next(one for one in latent.elements() if not one.has(capability))
+                part = kind if lacking is latent else f"the {type(lacking).__name__} in this {kind}"
+                raise ValueError(
+                    f"{name} needs a latent with {describe(capability)}, which {part} does not "
+                    f"have: {advice}"
+                )
+        raise ValueError(f"{estimator.design} does not draw {kind} latents: {advice}")
+    if estimator.design.needs.derivatives and not latent.differentiable:
+        raise ValueError(
+            f"{label(estimator)} differentiates the objective with respect to its samples, and "
+            "category indices have no derivative: pass a OneHotCategorical (the objective then receives "
+            "one-hot samples), or use an estimator for black boxes such as arms"
+        )
+
+
+def _check_draw(estimator: Estimator, draw: Draw) -> None:
+    """Raise if a design has not drawn what it says: tables and ensembles rely on its needs."""
+    design, needs = estimator.design, estimator.design.needs
+    if not isinstance(draw, Draw):
+        raise ValueError(
+            f"the design {type(design).__name__} must return a Draw, got {type(draw).__name__}"
+        )
+    shape = draw.latent.logits.shape
+    if draw.points.shape[1:] != shape:
+        raise ValueError(
+            f"points must have shape [m, {', '.join(map(str, shape))}], got "
+            f"{list(draw.points.shape)}: check the design {type(design).__name__}"
+        )
+    if needs.evaluations not in (None, len(draw.points)) or needs.derivatives > len(draw.points):
+        raise ValueError(
+            f"{type(design).__name__} says that it needs {needs.evaluations} evaluations and "
+            f"{needs.derivatives} derivatives, and draws {len(draw.points)} points: correct its "
+            "`needs`"
+        )
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context without autocast, which would round matrix products of estimates."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
+
+
+def gradient(
+    estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
+) -> Tensor:
+    """Return the estimate of a draw in the dtype of the logits, attached to parameters only."""
+    logits, needs = draw.latent.logits, estimator.design.needs
+    values, derivatives, learning = found.values, found.derivatives, is_learning(estimator)
+    twice = learning and needs.second_order
+    if not twice:
+        values = values.detach()
+        derivatives = None if derivatives is None else derivatives.detach()
+    with torch.set_grad_enabled(learning), _full_precision(logits.device):
+        grad: object = estimator.combine(draw, values, derivatives)
+        if not isinstance(grad, Tensor):
+            raise ValueError(
+                f"the combine method of {type(estimator).__name__} must return a tensor, got "
+                f"{type(grad).__name__}"
+            )
+        grad = grad.to(logits.dtype)
+        if twice:
+            own = [one for one in estimator.parameters() if one.requires_grad]
+            grad = attach_to_parameters(grad, own, draw.points, found.leaf)
+    if grad.shape != logits.shape:
+        raise ValueError(
+            f"the estimate must have the shape of the logits, {list(logits.shape)}, got "
+            f"{list(grad.shape)}: check the combine method of {type(estimator).__name__}"
+        )
+    special = derivatives is not None or any(True for _ in estimator.parameters())
+    if special and options.checks == "all" and not true_or_unreadable(grad.isfinite().all()):
+        raise ValueError(
+            "the estimate is NaN or infinite although the objective is not: check the parameters "
+            f"of {type(estimator).__name__} (validate=False lets it through)"
+        )
+    return propagate_nan(grad, draw.latent, options)
+
+
+def propagate_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
+    """Return a result with NaN wherever a logit behind it is NaN and could not be checked before.
+
+    Bits drawn with p = NaN are ordinary bits, so nothing else would show it.
+    """
+    seen = options.checks == "all" and is_readable(latent.logits)
+    if options.checks == "none" or seen:
+        return result
+    nan = torch.where(latent.detach().undefined(), torch.nan, 0.0).to(result.dtype)
+    return result + (nan if result.shape == latent.logits.shape else latent.sum_event(nan))

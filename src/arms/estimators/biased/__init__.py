@@ -1,0 +1,1 @@
+"""Biased estimators, for comparison."""

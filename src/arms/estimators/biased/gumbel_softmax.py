@@ -1,0 +1,62 @@
+r"""Gumbel-softmax (Concrete): the gradient of a relaxed objective, also straight through.
+
+$$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(x_i)\, \frac{y_i (1 - y_i)}{\tau},
+   \qquad y_i = \sigma\big((\phi + \ell_i)/\tau\big), \quad \ell_i \text{ logistic} $$
+
+with x = y, or straight through with the bits x = 1[y > 1/2]. For categories,
+y = softmax((log p + Gumbel noise) / tau).
+
+Biased because with x = y it is the exact gradient of another quantity, E[f(y)]: the bits are the
+limit of y as tau falls to 0, where the bias vanishes and the variance grows without bound. Straight
+through, the derivative is taken at the bit and the path at the relaxed point, and neither sees the
+difference of f between 0 and 1.
+
+With x = y, the relaxed points take the place of samples: `samples` of a draw are the y, and the
+value is f there.
+Reference: Maddison, Mnih & Teh, "The concrete distribution: A continuous relaxation of discrete
+random variables", ICLR 2017; Jang, Gu & Poole, "Categorical reparameterization with
+Gumbel-softmax", ICLR 2017.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from arms.arguments import as_count, as_positive, at_least_float32
+from arms.designs import Draw, Perturbed
+from arms.designs.relaxed import relaxed
+from arms.estimators.base import Estimator, set_design
+from arms.estimators.biased.path import mean_of_paths
+
+
+@dataclass(frozen=True)
+class GumbelSoftmax(Estimator):
+    """Gumbel-softmax with n relaxed points, or straight through with n samples. Biased.
+
+    Args:
+        num_samples: n.
+        temperature: tau: low for a small bias, high for a small variance.
+        hard: Whether f is evaluated at samples (straight-through) instead of relaxed points.
+
+    >>> import torch
+    >>> GumbelSoftmax(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
+    torch.Size([5, 3])
+    """
+
+    num_samples: int
+    temperature: float = 0.5
+    hard: bool = False
+
+    unbiased: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
+        count = as_count(self.num_samples, 1, "num_samples of GumbelSoftmax")
+        set_design(self, Perturbed(count, self.temperature, self.hard))
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        assert derivatives is not None
+        path = relaxed(draw.latent, draw.memory, self.temperature)
+        found = path.covariance_matvec(at_least_float32(derivatives)) / self.temperature
+        return mean_of_paths(draw.latent, found)

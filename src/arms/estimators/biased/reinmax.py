@@ -1,0 +1,69 @@
+r"""REINMAX: straight-through with second-order accuracy, the trapezoid rule between 0 and 1.
+
+$$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{|b_i - \sigma(\phi)|}{2} $$
+
+at temperature 1. For two categories with logits (0, phi) the published estimate is
+df/db (2 q (1 - q) - p (1 - p) / 2) with q = (s + b)/2 and s = sigma(phi / tau). Written with
+r = |b - s| that is df/db (r + s (1 - s) - p (1 - p)) / 2, and at tau = 1 the last two terms cancel.
+For K categories it is 2 (diag q - q q') df/db - 1/2 (diag p - p p') df/db, with
+q = (softmax(phi / tau) + b)/2.
+
+Biased because the trapezoid rule is: its expectation is p (1 - p) (df/db at 1 + df/db at 0) / 2,
+where the gradient has f(1) - f(0). The two are equal if f is quadratic in every single bit, at
+tau = 1.
+Reference: Liu et al., "Bridging discrete and backpropagation: Straight-through and beyond", NeurIPS
+2023.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from arms.arguments import as_count, as_positive, at_least_float32
+from arms.designs import Draw, Independent
+from arms.estimators.base import Estimator, set_design
+from arms.estimators.biased.path import mean_of_paths, sigmoid_derivative
+from arms.latents import Binary, HasMean, Latent, Relaxable
+from arms.latents.categories import softmax_derivative
+
+
+@dataclass(frozen=True)
+class ReinMax(Estimator):
+    """ReinMax on n independent samples of bits or categories. Biased.
+
+    Args:
+        num_samples: n.
+        temperature: tau; the authors advise 1 or more.
+
+    >>> ReinMax(1)(lambda b: b.sum(-1), torch.zeros(3)).grad
+    tensor([0.2500, 0.2500, 0.2500])
+    """
+
+    num_samples: int
+    temperature: float = 1.0
+
+    unbiased: ClassVar[bool] = False
+    requires: ClassVar[tuple[type, ...]] = (HasMean, Relaxable)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
+        count = as_count(self.num_samples, 1, "num_samples of ReinMax")
+        set_design(self, Independent(count, differentiated=True))
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        assert derivatives is not None
+        found = draw.latent.map_parts(self._paths, draw.points, at_least_float32(derivatives))
+        return mean_of_paths(draw.latent, found)
+
+    def _paths(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
+        phi = at_least_float32(part.logits)
+        points, tempered = samples.to(phi.dtype), phi / self.temperature
+        if part.has(Binary):
+            distance = torch.sigmoid((1 - 2 * points) * tempered)  # |b - s| with all its digits
+            excess = sigmoid_derivative(tempered) - sigmoid_derivative(phi)
+            return derivatives * ((distance + excess) / 2)
+        assert isinstance(part, HasMean)
+        middle = (torch.softmax(tempered, -1) + points) / 2
+        return 2 * softmax_derivative(middle, derivatives) - part.covariance_matvec(derivatives) / 2

@@ -1,0 +1,1 @@
+"""Estimators for the importance-weighted bound."""

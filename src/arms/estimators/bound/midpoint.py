@@ -1,0 +1,139 @@
+r"""MIDPOINT for the K-sample bound: a pair and its midpoint for every slot.
+
+Given the other slots, h_{-k}(b) = log(R_k + w(b)) - w(b) / (R_k + w(b)), R_k = sum_{l != k} w(b_l), is
+a function of one sample (see `arms.estimators.bound.slots`), and the midpoint estimator applies slot
+by slot. With s_k = b_k - b'_k,
+
+$$ g_i = \sum_k \tfrac12 \Big[ h_{-k}(b_k) - h_{-k}(b'_k) - \sum_{j \ne i} C_{k,j}\, s_{k,j} \Big]\, s_{k,i},
+   \qquad C_k = \omega_k^2\, \nabla \log w(m_k), \quad m_k = \frac{b_k + b'_k}{2} $$
+
+Omega, the share of a sample in the bound, squared is the derivative of h_{-k} in log w. At the
+midpoint itself it would be that of a sample which is far too good: log w(m) of a trained model is
+many nats above both ends. The other slots' pairs know how far, so omega_k^2 is the mean over them of
+sigmoid(log w(m_k) + log w(e) - log w(m_l) - log R_k)^2, where e is b_l or b'_l, l != k.
+
+Unbiased because the pair of slot k is independent of the other slots, and C_k depends on it through
+b_k + b'_k alone: the argument of the midpoint estimator. The first of each pair makes the bound,
+K = n/2; of the 3n/2 evaluations the n/2 at midpoints are differentiated.
+
+With `shared` pairs, K samples make the bound, and P = (n - K)/2 fresh pairs with midpoints are tried
+in every slot: the midpoint estimator of the function sum_k h_{-k}. A single pair there takes omega
+from the bound's own samples.
+Reference: this project (docs/bound.md).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arms.arguments import as_count, at_least_float32
+from arms.designs import Draw, SharedPairs
+from arms.estimators.base import Estimator, set_design
+from arms.estimators.bound.slots import (
+    diagonal_mask,
+    others_of_each,
+    replace_slots,
+    slot_shares,
+)
+from arms.estimators.derivative.midpoint import combine_pairs
+from arms.latents import ExchangeablePairs
+from arms.targets import ImportanceBound, Target
+
+
+@dataclass(frozen=True)
+class MidpointOnBound(Estimator):
+    """Midpoint for the K-sample bound: for differentiable log-weights of many latents.
+
+    Args:
+        num_samples: n, even: the evaluations at samples. Those at midpoints come on top.
+        shared: How many fresh pairs are tried in every slot; the other n - 2 `shared` samples make
+            the bound. With 0, every slot has its own pair.
+
+    >>> MidpointOnBound(8).target, MidpointOnBound(8).design.needs.evaluations
+    (ImportanceBound(samples=4), 12)
+    >>> MidpointOnBound(8, shared=3).target, MidpointOnBound(8, shared=3).design.needs.evaluations
+    (ImportanceBound(samples=2), 11)
+    """
+
+    num_samples: int
+    shared: int = 0
+
+    def __post_init__(self) -> None:
+        shared = as_count(self.shared, 0, "shared of MidpointOnBound")
+        least = 2 * shared + 1 if shared else 2
+        what = "num_samples of MidpointOnBound"
+        count = as_count(self.num_samples, least, what, even=not shared)
+        set_design(self, SharedPairs(count, shared))
+
+    @property
+    def target(self) -> Target:
+        assert isinstance(self.design, SharedPairs)
+        return ImportanceBound(self.design.bound_samples)
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        design, latent, values = self.design, draw.latent, at_least_float32(values)
+        assert isinstance(design, SharedPairs)
+        assert derivatives is not None
+        assert isinstance(latent, ExchangeablePairs)
+        pairs, first = design.midpoints, design.num_samples - 2 * design.midpoints
+        points = draw.points[first:]
+        step = (points[:pairs] - points[pairs : 2 * pairs]).to(values.dtype)
+        top, others = others_of_each(values[: design.bound_samples])
+        # First ends, second ends, midpoints.
+        paired = values[first:].unflatten(0, (3, pairs))
+        drops = paired[:2] - paired[2]
+        if design.pairs:  # every pair in every slot, then the sum over slots
+            table = paired.unsqueeze(2) - top  # [3, pairs, K, *batch]
+            ends = replace_slots(others, table[:2].flatten(0, 1), folded=True).sum(1)
+            if pairs > 1:
+                rise = _derivative_in_log_weight(others, table[2], drops).sum(1)
+            else:
+                rise = _derivative_from_others(others).sum(1)
+        else:  # pair k in slot k
+            ends = replace_slots(others, paired[:2] - top, folded=True).flatten(0, 1)
+            every = _derivative_in_log_weight(others, paired[2].unsqueeze(1) - top, drops)
+            rise = torch.where(diagonal_mask(values[:pairs]), every, 0.0).sum(1)
+        control = latent.with_event_axes(rise) * at_least_float32(derivatives)
+        found = combine_pairs(latent, step, ends, control)
+        return found if design.pairs else pairs * found  # a sum over slots, not a mean
+
+
+def _derivative_in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
+    """Return the derivative of h in log w around each midpoint in each slot, `[P, K, *batch]`.
+
+    Args:
+        others: As for `replace_slots`.
+        middle: `[P, K, *batch]`, log w at the midpoints, relative to the slot's top.
+        drops: `[2, P, *batch]`, log w at the ends of each pair minus log w at its midpoint.
+    """
+    count = len(middle)
+    if count == 1:
+        return slot_shares(others, middle).square()
+    levels = middle.unsqueeze(1) + drops[:, None, :, None]  # [2, P, P, K, *batch]
+    rises = slot_shares(others, levels.flatten(0, 2)).square().unflatten(0, (2, count, count))
+    apart = ~diagonal_mask(middle)
+    return torch.where(apart, rises, 0.0).sum((0, 2)) / (2 * (count - 1))
+
+
+def _derivative_from_others(others: Tensor) -> Tensor:
+    """Return the same for any sample in each slot `[1, K, *batch]`, from the bound's samples."""
+    count = len(others)
+    if count == 1:
+        return torch.ones_like(others)
+    # Sample l in slot k; a sample has no share in its own slot.
+    rises = slot_shares(others, others.transpose(0, 1)).square()
+    return rises.sum(0, keepdim=True) / (count - 1)
+
+
+def shared_midpoints(num_samples: int) -> MidpointOnBound:
+    """Return the form with shared pairs; about a third of the samples make the bound.
+
+    Args:
+        num_samples: n, at least 3.
+
+    >>> shared_midpoints(9).target
+    ImportanceBound(samples=3)
+    """
+    count = as_count(num_samples, 3, "num_samples of MidpointOnBound with shared pairs")
+    return MidpointOnBound(count, shared=count // 3)

@@ -1,0 +1,92 @@
+r"""The importance-weighted bound of Burda et al., and the algebra that its estimators share.
+
+$$ L_K = E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x), \quad
+   w(b) = p(x, b) / q(b), \quad b_k \sim q $$
+
+Write f_{-k}(b) for the logarithm with slot k replaced by b. The gradient has two parts,
+
+$$ \nabla L_K = E\Big[\sum_k f_{-k}(b_k)\,\nabla \log q(b_k)\Big]
+   + E\Big[\nabla \log \frac1K \sum_k w(b_k)\Big], $$
+
+a sum (not a mean) over slots of score-function gradients, and the direct term
+-sum_k w_k/(sum_l w_l) grad log q(b_k), because log w contains log q. A slot depends on the others
+only through their log-sum-exp, taken over them alone: subtracting w_k from the total would lose all
+digits where w_k dominates.
+
+The direct term is a score-function gradient of every slot too, so both parts can be written as one:
+
+$$ \nabla L_K = E\Big[\sum_k h_{-k}(b_k)\,\nabla \log q(b_k)\Big], \qquad
+   h_{-k}(b) = f_{-k}(b) - \frac{w(b)}{\sum_{l \ne k} w_l + w(b)} $$
+
+An estimator that applies a one-sample rule to h_{-k} instead of f_{-k} is *folded*: the direct
+term's own noise does not come on top.
+Reference: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016; folding:
+this project (docs/bound.md).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from arms.latents import Latent
+
+
+def direct_term(latent: Latent, samples: Tensor, shares: Tensor) -> Tensor:
+    """Return the direct term `[*batch, *event]`, -sum_k share_k grad log q(b_k).
+
+    Args:
+        latent: What was drawn.
+        samples: `[K, *batch, *event]`.
+        shares: `[K, *batch]`, the bound's derivative with respect to each log-weight: w_k / sum_l w_l.
+    """
+    return -(latent.with_event_axes(shares) * latent.score(samples)).sum(0)
+
+
+def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-weights of the other slots: their largest, and all of them relative to it.
+
+    The largest is `[K, *batch]`, the others `[K, K, *batch]`, with -inf for the slot itself. Kept
+    apart, neither loses digits to the other. If there are no others, or all their weights are zero,
+    the largest is 0.
+
+    >>> others_of_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
+    tensor([1.0000e+00, 1.0000e+04, 1.0000e+04])
+    """
+    table = torch.where(diagonal_mask(values), -torch.inf, values.unsqueeze(0))
+    top = table.amax(1)
+    top = torch.where(top > -torch.inf, top, 0.0)
+    return top, table - top.unsqueeze(1)
+
+
+def diagonal_mask(values: Tensor) -> Tensor:
+    """Return the diagonal `[K, K, 1, ...]` of the table of all slots against all samples."""
+    count = len(values)
+    diagonal = torch.eye(count, dtype=torch.bool, device=values.device)
+    return diagonal.view(count, count, *[1] * (values.ndim - 1))
+
+
+def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> Tensor:
+    """Return f_{-k}, or h_{-k} if `folded`, for each candidate in each slot, `[m, K, *batch]`.
+
+    Each slot's function is returned up to a constant. `others` `[K, K, *batch]` and `candidates`
+    `[m, K, *batch]` are log-weights relative to the slot's largest. The sum of the others is taken
+    out of each slot, so that differences far below one keep their digits too.
+    """
+    some, relative = _relative(others, candidates)
+    bounds = nn.functional.softplus(relative, threshold=40)  # e^-40 is lost in float64 too
+    if folded:
+        bounds = bounds - torch.sigmoid(relative)
+    # Alone in the bound, a sample has the share 1 whatever it is: a constant.
+    return torch.where(some, bounds, relative)
+
+
+def slot_shares(others: Tensor, candidates: Tensor) -> Tensor:
+    """Return the share w(b) / (sum_{l != k} w_l + w(b)) of each candidate in each slot."""
+    some, relative = _relative(others, candidates)
+    return torch.where(some, torch.sigmoid(relative), torch.ones_like(relative))
+
+
+def _relative(others: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which slots have others at all, and the candidates relative to the others' sum."""
+    rest = others.exp().sum(1).log()
+    some = rest != -torch.inf  # true for NaN, which must not be lost
+    return some, candidates - torch.where(some, rest, 0.0)

@@ -1,0 +1,79 @@
+r"""VIMCO: the K-sample bound; each slot's baseline is the bound with that slot guessed.
+
+$$ g = \sum_k \Big(\log \frac1n \sum_j w_j - \log \frac1n \big(\textstyle\sum_{j \ne k} w_j + \hat w_{-k}\big)\Big)
+       \nabla \log q(b_k) - \sum_k \frac{w_k}{\sum_j w_j} \nabla \log q(b_k),
+   \qquad \log \hat w_{-k} = \frac{1}{n-1} \sum_{j \ne k} \log w_j $$
+
+(geometric), or w-hat is the arithmetic mean of the others. The second sum is the direct term. K = n.
+Unbiased because slot k's baseline is a function of the other samples only, which are independent of
+b_k. A single sample has no others and no baseline. Without any baseline it is REINFORCE for the
+bound, which serves as a reference point.
+Reference: Mnih & Rezende, "Variational inference for Monte Carlo objectives", ICML 2016.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from arms.arguments import as_count, at_least_float32
+from arms.designs import Draw, Independent
+from arms.estimators.base import Estimator, set_design
+from arms.estimators.bound.slots import diagonal_mask, direct_term, others_of_each, replace_slots
+from arms.targets import ImportanceBound, Target
+
+Baseline: TypeAlias = Literal["geometric", "arithmetic", "none"]
+
+
+@dataclass(frozen=True)
+class VIMCO(Estimator):
+    """VIMCO for the n-sample bound, on n independent samples.
+
+    Args:
+        num_samples: n, which is also K.
+        baseline: How a slot is guessed from the others: by their geometric mean, by their
+            arithmetic mean, or not at all ("none", REINFORCE).
+
+    >>> grad, *_ = VIMCO(4)(lambda b: torch.full(b.shape[:-1], 7.0), torch.zeros(3))
+    >>> grad.shape
+    torch.Size([3])
+    """
+
+    num_samples: int
+    baseline: Baseline = "geometric"
+
+    def __post_init__(self) -> None:
+        if self.baseline not in ("geometric", "arithmetic", "none"):
+            raise ValueError(
+                f"baseline must be 'geometric', 'arithmetic' or 'none', got {self.baseline!r}"
+            )
+        set_design(self, Independent(as_count(self.num_samples, 1, "num_samples of VIMCO")))
+
+    @property
+    def target(self) -> Target:
+        return ImportanceBound(self.design.num_samples)
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        latent, values = draw.latent, at_least_float32(values)
+        if self.baseline == "none":
+            bound = latent.with_event_axes(self.target.value(values))
+            found = bound * latent.score(draw.points).sum(0)
+        else:
+            signals = latent.with_event_axes(local_signals(values, self.baseline))
+            found = (signals * latent.score(draw.points)).sum(0)
+        return found + direct_term(latent, draw.points, values.softmax(0))
+
+
+def local_signals(values: Tensor, baseline: Baseline) -> Tensor:
+    """Return each slot's learning signal `[n, *batch]`: the bound minus the one with it guessed."""
+    if len(values) == 1:
+        return values
+    top, others = others_of_each(values)
+    if baseline == "arithmetic":
+        guess = others.logsumexp(1) - math.log(len(values) - 1)
+    else:
+        guess = torch.where(diagonal_mask(values), 0.0, others).sum(1) / (len(values) - 1)
+    bounds = replace_slots(others, torch.stack([values - top, guess]))
+    return bounds[0] - bounds[1]

@@ -1,0 +1,146 @@
+"""Estimators made of others: one more sample for the value, and several side by side."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from arms.designs import Draw, OneMore, SideBySide
+from arms.estimators.base import Estimator, set_design
+from arms.targets import Expectation, Target
+
+
+@dataclass(frozen=True)
+class ExtraSample(Estimator):
+    """An estimator whose value is f at one more, independent sample.
+
+    In the ARMS paper the decoder learns from such a sample. The gradient for the logits is the
+    inner estimator's.
+
+    Args:
+        inner: An estimator of the expectation.
+
+    >>> from arms import LOORF
+    >>> ExtraSample(LOORF(4)).design.needs.evaluations
+    5
+    """
+
+    inner: Estimator
+
+    def __post_init__(self) -> None:
+        if self.inner.target.subtracts_log_q:
+            raise ValueError(
+                f"one extra sample cannot stand for the {self.inner.target} of {self.inner}: use "
+                f"{self.inner} itself"
+            )
+        set_design(self, OneMore(self.inner.design))
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        return self.inner.unbiased
+
+    @property
+    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
+        return self.inner.requires
+
+    @property
+    def target(self) -> Target:
+        return Expectation(samples=1)
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        return self.inner.combine(draw.memory, values[1:], derivatives)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return self.inner.parameters()
+
+
+@dataclass(frozen=True)
+class Stacked(Estimator):
+    """Several estimators on the first batch axis, each for its own part of it.
+
+    They must ask the same of the objective: equally many points, samples and derivatives, and one
+    target.
+
+    Args:
+        inners: The estimators.
+        widths: How many entries of the first batch axis each of them serves.
+
+    >>> from arms import ARMS, LOORF
+    >>> Stacked([LOORF(4), ARMS(4)], [2, 3])(lambda b: b.sum(-1), torch.zeros(5, 7, 3)).grad.shape
+    torch.Size([5, 7, 3])
+    """
+
+    inners: Sequence[Estimator]
+    widths: Sequence[int]
+
+    def __post_init__(self) -> None:
+        inners, widths = tuple(self.inners), tuple(self.widths)
+        if not inners or len(inners) != len(widths):
+            raise ValueError(
+                f"each estimator needs a width, got {len(widths)} for {len(inners)} estimators"
+            )
+        for inner in inners:
+            if reason := reason_not_stacked(inners[0], inner):
+                raise ValueError(reason)
+        object.__setattr__(self, "inners", inners)
+        object.__setattr__(self, "widths", widths)
+        set_design(self, SideBySide([inner.design for inner in inners], widths))
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        return all(inner.unbiased for inner in self.inners)
+
+    @property
+    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
+        return tuple(dict.fromkeys(one for inner in self.inners for one in inner.requires))
+
+    @property
+    def target(self) -> Target:
+        return self.inners[0].target
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        of_values = values.split(list(self.widths), 1)
+        of_derivatives = [None] * len(self.inners)
+        if derivatives is not None:
+            of_derivatives = list(derivatives.split(list(self.widths), 1))
+        parts = zip(self.inners, draw.memory, of_values, of_derivatives, strict=True)
+        return torch.cat([inner.combine(own, f, slope) for inner, own, f, slope in parts])
+
+
+def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
+    """Return what an estimator asks of the objective; None if it cannot be stacked.
+
+    Estimators with equal signatures can share one evaluation. Parameters would have to be told
+    apart by part, and an enumeration has as many points as there are states.
+    """
+    needs, target = estimator.design.needs, estimator.target
+    if needs.evaluations is None or any(True for _ in estimator.parameters()):
+        return None
+    return (needs, target.num_attached(estimator.design.num_samples), target)
+
+
+def reason_not_stacked(first: Estimator, other: Estimator) -> str:
+    """Return why two estimators cannot be stacked, or nothing if they can."""
+    for one in (first, other):
+        if evaluation_signature(one) is None:
+            enumerates = one.design.needs.evaluations is None
+            kind = "enumerates all states" if enumerates else "has parameters"
+            return (
+                f"{type(one).__name__} {kind} and cannot be stacked with other estimators: use it "
+                "separately"
+            )
+    if evaluation_signature(first) != evaluation_signature(other):
+        return (
+            "stacked estimators must ask the same of the objective, got "
+            f"{type(first).__name__} ({describe_signature(first)}) and {type(other).__name__} "
+            f"({describe_signature(other)}): use them separately"
+        )
+    return ""
+
+
+def describe_signature(estimator: Estimator) -> str:
+    """Return what an estimator asks of the objective, in words."""
+    needs = estimator.design.needs
+    derivatives = f", {needs.derivatives} derivatives" if needs.derivatives else ""
+    return f"{needs.evaluations} evaluations{derivatives}, {estimator.target}"

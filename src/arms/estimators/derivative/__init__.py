@@ -1,0 +1,1 @@
+"""Unbiased estimators that also use derivatives of the objective."""

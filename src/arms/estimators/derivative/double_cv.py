@@ -1,0 +1,67 @@
+r"""DOUBLE-CV: leave-one-out REINFORCE with a linear control variate for every sample.
+
+$$ g = \mathrm{LOORF}[f] - \alpha \Big(\mathrm{LOORF}[h] - \mathrm{Cov}(b)\,\frac{1}{n} \sum_i G_i\Big),
+   \qquad h_i = c_i \cdot (b_i - p), \quad c_i = \frac{1}{n-1} \sum_{j \ne i} G_j,
+   \quad G_i = \frac{\partial f}{\partial b}(b_i) $$
+
+LOORF of h puts h_i beside f(b_i) and the other h_j into its baseline: two control variates, hence
+the name. Unbiased because the bracket has mean zero: given the other samples c_i is fixed, and
+E[h_i (b_i - p)] = Cov(b) c_i; h_j in the baseline of i has mean zero given all samples but b_j. That
+needs E[b_i | others] = p, so the samples are independent; on coupled ones it would be biased. The
+coefficient alpha is fitted on the other rows of the batch, where the published method learns one
+number for all.
+Reference: Titsias & Shi, "Double control variates for gradient estimation in discrete latent
+variable models", AISTATS 2022.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from arms.arguments import as_count, at_least_float32
+from arms.designs import Draw, Independent
+from arms.estimators.base import Estimator, set_design
+from arms.estimators.regression import subtract_fitted_control, sum_of_others
+from arms.estimators.score.leave_one_out import leave_one_out
+from arms.latents import HasMean
+
+
+@dataclass(frozen=True)
+class DoubleCV(Estimator):
+    """Double control variates on n independent samples, all differentiated.
+
+    Args:
+        num_samples: n, at least 2.
+        coefficient: alpha if there is no other row to fit it on, and the value that it is shrunk
+            towards if there are few.
+
+    >>> import torch
+    >>> DoubleCV(4)(lambda b: b @ torch.tensor([1.0, -3.0]), torch.zeros(2)).grad.shape
+    torch.Size([2])
+    """
+
+    num_samples: int
+    coefficient: float = 1.0
+
+    requires: ClassVar[tuple[type, ...]] = (HasMean,)
+
+    def __post_init__(self) -> None:
+        count = as_count(self.num_samples, 2, "num_samples of DoubleCV")
+        set_design(self, Independent(count, differentiated=True))
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        assert derivatives is not None
+        latent = draw.latent
+        assert isinstance(latent, HasMean)
+        estimate = leave_one_out(latent, draw.points, values)
+        control = linear_control(latent, draw.points, derivatives)
+        return subtract_fitted_control(latent, estimate, control, self.coefficient)
+
+
+def linear_control(latent: HasMean, samples: Tensor, derivatives: Tensor) -> Tensor:
+    """Return LOORF[h] - Cov(b) mean_i G_i, which has mean zero for independent samples."""
+    derivatives = at_least_float32(derivatives)
+    of_others = sum_of_others(derivatives, 0) / (len(derivatives) - 1)
+    linear = latent.sum_event(of_others * latent.score(samples))
+    return leave_one_out(latent, samples, linear) - latent.covariance_matvec(derivatives.mean(0))

@@ -1,0 +1,137 @@
+r"""MIDPOINT: pairs of samples; a derivative at their midpoint cancels the noise of other latents.
+
+For a pair (b, b') with s = b - b', and any C that is a function of b + b' alone,
+
+$$ g = \tfrac12 \Big[ \big(f(b) - f(b') - C \cdot s\big)\, s + E[s s' \mid b + b']\, C \Big],
+   \qquad C = \nabla f\big((b + b')/2\big) $$
+
+Unbiased because (C . s) s has the expectation E[s s' | b + b'] C given b + b', which is added back.
+What is left is leave-one-out REINFORCE on two samples. For bits, exchanging a single bit between b
+and b' leaves their distribution and b + b' as they are, so E[s_k s_l | b + b'] is s_k^2 for k = l
+and 0 otherwise:
+
+$$ g_k = \tfrac12 \Big[ f(b) - f(b') - \sum_{l \ne k} C_l\, s_l \Big]\, s_k. $$
+
+If f is quadratic, f(b) - f(b') = C . s exactly: the linear and the quadratic part of f make no noise
+except through latent k itself. Leaving the own term of latent k in (l = k) would be biased, and so
+would derivatives at b and b' themselves, because those depend on the orientation of the pair.
+
+Given b + b', all orientations of the differing latents are equally likely. So further pairs with the
+same midpoint come from exchanging latents at random, and a pair's C may use the derivatives at the
+other pairs:
+
+$$ C = \tfrac12 \nabla f(m) + \tfrac12\, \mathrm{mean}\,\{\nabla f
+   \text{ at the ends of the other pairs}\}, \qquad m = (b + b')/2 $$
+
+The first term misses how the other latents, once decided, bend f; the second knows it, with noise.
+Without the first term (`at_midpoints=False`), f is never evaluated between 0 and 1.
+
+Several midpoints are independent draws, or coupled ones, corrected as in ARMS. With independent
+ones, whether latent k differs in its pair at all is a noise whose size the other midpoints' C know:
+
+$$ Z = \mathrm{mean}\,\big\{\tfrac12 E[s s' \mid b + b']\, \tilde C - \mathrm{Cov}(b)\, \tilde C\big\},
+   \qquad \tilde C = \mathrm{mean}\, C \text{ of the other midpoints}, $$
+
+is subtracted with a coefficient from the other rows of the batch (1/2 if there are none).
+Reference: this project (docs/midpoint.md).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arms.arguments import as_count, at_least_float32
+from arms.designs import Coupling, Draw, Midpoints
+from arms.designs.midpoints import mean_of_siblings, mean_per_midpoint, repeat_per_pair
+from arms.estimators.base import Estimator, set_design
+from arms.estimators.regression import subtract_fitted_control, sum_of_others
+from arms.latents import ExchangeablePairs, HasMean
+
+
+@dataclass(frozen=True)
+class Midpoint(Estimator):
+    """Pairs of samples with the derivative at their midpoint as a control variate.
+
+    It is for differentiable objectives of many latents. Unless `at_midpoints` is False, the
+    objective must be defined and differentiable between 0 and 1.
+
+    Args:
+        num_samples: n, even: the number of evaluations at samples. Each midpoint is one more.
+        coupling: Of the samples that make the midpoints; independent if None.
+        pairs: How many pairs share a midpoint, at least; n/2 if that is less. With 1, only the
+            midpoints are differentiated; with more, all points are.
+        own_bits: Whether to remove the noise of a latent's own part, if there are several
+            independent midpoints.
+        at_midpoints: Whether to evaluate the midpoints. Without them, n must be at least 4 and
+            each pair is controlled by the others of its midpoint.
+
+    >>> f = lambda b: (b.sum(-1) - 2.0) ** 2
+    >>> estimate = Midpoint(8)(f, torch.zeros(100, 5))
+    >>> estimate.values.shape, Midpoint(8).design.needs
+    (torch.Size([8, 100]), Needs(evaluations=10, derivatives=10, second_order=False))
+    """
+
+    num_samples: int
+    coupling: Coupling | None = None
+    pairs: int = 2
+    own_bits: bool = True
+    at_midpoints: bool = True
+
+    def __post_init__(self) -> None:
+        count, pairs = self.num_samples, self.pairs
+        if not self.at_midpoints:
+            count = as_count(count, 4, "num_samples without midpoints", even=True)
+            pairs = as_count(pairs, 2, "pairs without midpoints")
+        set_design(self, Midpoints(count, pairs, self.coupling, self.at_midpoints))
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        design, latent = self.design, draw.latent
+        assert isinstance(design, Midpoints)
+        assert derivatives is not None
+        assert isinstance(latent, ExchangeablePairs)
+        count, midpoints = design.num_samples // 2, design.midpoints
+        derivatives = at_least_float32(derivatives)
+        control = derivatives
+        if design.shares:
+            ends = derivatives[:count] + derivatives[count : 2 * count]
+            control = mean_of_siblings(ends, midpoints) / 2
+            if self.at_midpoints:
+                middle = repeat_per_pair(derivatives[2 * count :], count)
+                control = torch.lerp(middle, control, 0.5)
+        step = (draw.points[:count] - draw.points[count : 2 * count]).to(control.dtype)
+        found = combine_pairs(latent, step, values, control)
+        if self.own_bits and self.at_midpoints and midpoints > 1 and self.coupling is None:
+            assert isinstance(latent, HasMean)
+            elsewhere = sum_of_others(mean_per_midpoint(control, midpoints), 0) / (midpoints - 1)
+            own = latent.pair_covariance_matvec(step[:midpoints], elsewhere) / 2
+            noise = (own - latent.covariance_matvec(elsewhere)).mean(0)
+            found = subtract_fitted_control(latent, found, noise, prior=0.5)
+        return design.correct(latent, found)
+
+
+def cross_paired(num_samples: int, coupling: Coupling | None = None) -> Midpoint:
+    """Return the midpoint estimator that evaluates no midpoints, with three pairs to each.
+
+    Args:
+        num_samples: n, even, at least 4.
+        coupling: Of the samples that make the midpoints; independent if None.
+    """
+    return Midpoint(num_samples, coupling, pairs=3, own_bits=False, at_midpoints=False)
+
+
+def combine_pairs(
+    latent: ExchangeablePairs, step: Tensor, values: Tensor, control: Tensor
+) -> Tensor:
+    """Return the mean over pairs of 1/2 [(f - f' - C . s) s + E[s s' | b + b'] C].
+
+    Args:
+        latent: What was drawn.
+        step: `[pairs, *batch, *event]`, the differences s of the pairs.
+        values: `[2 pairs or more, *batch]`: f at the first ends, then at the second ones.
+        control: `[pairs, *batch, *event]`, the C of each pair.
+    """
+    values = at_least_float32(values)
+    fall = values[: len(step)] - values[len(step) : 2 * len(step)]
+    rest = latent.with_event_axes(fall - latent.step_product(step, control)) * step
+    return (rest + latent.pair_covariance_matvec(step, control)).sum(0) / (2 * len(step))

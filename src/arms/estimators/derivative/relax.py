@@ -1,0 +1,295 @@
+r"""REBAR and RELAX: the score function with a control variate that has mean zero.
+
+$$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi)) + \partial_\phi c(z) - \partial_\phi c(\tilde z),
+   \qquad c(z) = \eta\, f(\sigma(z/\tau)) + r(z) $$
+
+averaged over n/2 samples (an average of products: multiplying averages, as the ARMS authors'
+released code does, is biased). Here z = phi + logistic noise, b = 1[z > 0], and z~ is a second draw
+of z given b. The draws are made in the other order, b first and then z and z~ given b: the
+distribution is the same, and dz/dphi is 1 as before. REBAR has no free function r; RELAX adds one,
+such as a neural network. Without the first term of c (`relaxation=None`), the objective may be a
+black box.
+
+Unbiased because E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)], which is E[c(z)],
+for any fixed c. How c is chosen changes the variance only, so eta, tau and r may learn
+(`variance_loss`).
+Reference: Tucker et al., "REBAR: Low-variance, unbiased gradient estimates for discrete latent
+variable models", NeurIPS 2017; Grathwohl et al., "Backpropagation through the void: Optimizing
+control variates for black-box gradient estimation", ICLR 2018.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import torch
+from torch import Generator, Tensor, nn
+
+from arms.arguments import as_count, as_positive, at_least_float32
+from arms.designs import Draw, RelaxedPairs
+from arms.estimators.base import Learnable, set_design
+
+HIDDEN = 137
+
+
+class Relaxation(nn.Module):
+    """The learnt temperature tau > 0 and scale eta of c(z) = eta f(sigma(z / tau)).
+
+    Args:
+        temperature: tau, as it begins.
+        scale: eta, as it begins.
+        shape: Of both, to broadcast to the batch: `()` is one pair for all, `(5, 1)` one for each of five replicas.
+
+    >>> Relaxation().temperature
+    tensor(0.1000, grad_fn=<ExpBackward0>)
+    """
+
+    def __init__(
+        self, temperature: float = 0.1, scale: float = 1.0, shape: Sequence[int] = ()
+    ) -> None:
+        super().__init__()
+        temperature = as_positive(temperature, "temperature")
+        self.log_temperature = nn.Parameter(torch.full(tuple(shape), math.log(temperature)))
+        self.scale = nn.Parameter(torch.full(tuple(shape), float(scale)))
+
+    @property
+    def temperature(self) -> Tensor:
+        """The temperature tau."""
+        return self.log_temperature.exp()
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the relaxed bits sigma(z / tau)."""
+        return torch.sigmoid(z / self.temperature.to(z).unsqueeze(-1))
+
+
+class AdditiveControl(nn.Module):
+    """r(z) = sum_i h(z_i), one piecewise linear h for all latents, zero at first: the control for any number of them.
+
+    >>> AdditiveControl()(torch.zeros(4, 5, 3)).shape
+    torch.Size([4, 5])
+    """
+
+    knots: Tensor
+
+    def __init__(self, knots: int = 9, reach: float = 4.0) -> None:
+        super().__init__()
+        self.register_buffer("knots", torch.linspace(-reach, reach, knots))
+        self.bends = nn.Parameter(torch.zeros(knots))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Map `[n, *batch, d]` to `[n, *batch]`."""
+        ramps = nn.functional.leaky_relu(z.unsqueeze(-1) - self.knots.to(z), 0.3)
+        return (ramps @ self.bends.to(z)).sum(-1)
+
+
+class HiddenControl(nn.Module):
+    """r(z) by one hidden layer of LeakyReLU units on z, or on z and a context; see `relax_control`."""
+
+    def __init__(self, d: int, hidden: int, context: int) -> None:
+        super().__init__()
+        self.latent = nn.Linear(d, hidden)
+        self.context = nn.Linear(context, hidden, bias=False) if context else None
+        self.output = nn.Linear(hidden, 1)
+
+    def forward(self, z: Tensor, context: Tensor | None = None) -> Tensor:
+        """Map `[n, *batch, d]`, and a context `[*batch, c]` where there is one, to `[n, *batch]`."""
+        if (self.context is None) != (context is None):
+            raise ValueError(
+                "a control made by relax_control(..., context=c) needs a latent with a context, "
+                "arms.Bits(logits, x), and one without needs a latent without"
+            )
+        hidden = self.latent(z)
+        if self.context is not None:
+            hidden = hidden + self.context(context)
+        values: Tensor = self.output(nn.functional.leaky_relu(hidden, 0.3)).squeeze(-1)
+        return values
+
+
+class ReplicaControl(nn.Module):
+    """The same network, one for each of R replicas: z `[n, R, B, d]` and context `[R, B, c]` to `[n, R, B]`."""
+
+    def __init__(
+        self, replicas: int, d: int, context: int, generator: Generator, hidden: int = HIDDEN
+    ) -> None:
+        super().__init__()
+        self.latent, self.context = (
+            self._uniform(replicas, inputs, hidden, generator) for inputs in (d, context)
+        )
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, hidden, device=generator.device))
+        self.output = self._uniform(replicas, hidden, 1, generator)
+
+    def forward(self, z: Tensor, context: Tensor) -> Tensor:
+        """Map each replica by its own weights."""
+        latent, seen, bias, output = (
+            p.to(z) for p in (self.latent, self.context, self.bias, self.output)
+        )
+        hidden = nn.functional.leaky_relu(z @ latent + (context.to(z) @ seen + bias), 0.3)
+        values: Tensor = (hidden @ output).squeeze(-1)
+        return values
+
+    @staticmethod
+    def _uniform(replicas: int, inputs: int, outputs: int, generator: Generator) -> nn.Parameter:
+        limit = math.sqrt(6 / (inputs + outputs))
+        draw = torch.rand(replicas, inputs, outputs, generator=generator, device=generator.device)
+        return nn.Parameter(limit * (2 * draw - 1))
+
+
+def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
+    """Return the control network of the ARMS paper's VAE: a hidden layer on z, or on [x, z] with x `[*batch, context]`.
+
+    Args:
+        d: How many latents.
+        hidden: Width of the hidden layer.
+        context: Width of x; 0 where the network sees z alone.
+
+    >>> relax_control(3)(torch.zeros(4, 5, 3)).shape
+    torch.Size([4, 5])
+    """
+    return HiddenControl(d, hidden, context)
+
+
+@dataclass(frozen=True)
+class RELAX(Learnable):
+    """RELAX on n/2 samples: 3n/2 evaluations, n of them differentiated, and n/2 without relaxation.
+
+    Args:
+        num_samples: n, even, twice the number of samples of b.
+        relaxation: Temperature and scale of the relaxed objective; None leaves it out, for black
+            boxes.
+        control: The free function r, any module that maps `[n, *batch, d]` to `[n, *batch]`; None
+            leaves it out, which is REBAR. If the latent has a context, such as the image behind
+            the logits, it is called as control(z, context): see `arms.Bits`.
+
+    Keep one RELAX and train it on `arms.variance_loss`, in one backward pass with the rest:
+
+    >>> from arms import variance_loss
+    >>> estimator = RELAX(4, control=relax_control(3))
+    >>> optimizer = torch.optim.Adam(estimator.parameters())
+    >>> logits, weights = torch.zeros(5, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+    >>> estimate = estimator(lambda b: (b @ weights).square(), logits)
+    >>> logits.backward(estimate.grad.detach())  # as arms.expectation(...).sum().backward() does
+    >>> (estimate.value.sum() + variance_loss(estimate)).backward()
+    >>> optimizer.step()
+    """
+
+    num_samples: int
+    relaxation: Relaxation | None = field(default_factory=Relaxation)
+    control: nn.Module | None = field(default_factory=AdditiveControl)
+
+    def __post_init__(self) -> None:
+        relaxation: object = self.relaxation
+        control: object = self.control
+        if relaxation is not None and not isinstance(relaxation, Relaxation):
+            raise ValueError(
+                f"relaxation must be an arms.Relaxation, got {relaxation!r}: leave it out for the "
+                "default"
+            )
+        if control is not None and not isinstance(control, nn.Module):
+            raise ValueError(
+                f"control must be a module, such as arms.relax_control(d), got {control!r}"
+            )
+        if relaxation is None and control is None:
+            raise ValueError("RELAX needs a relaxation or a control, got neither")
+        count = as_count(self.num_samples, 2, "num_samples of RELAX", even=True)
+        set_design(self, RelaxedPairs(count // 2, self.relaxation))
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        for module in (self.relaxation, self.control):
+            if module is not None:
+                yield from module.parameters()
+
+    def prepare(
+        self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator
+    ) -> Self:
+        replicas, d = logits_shape[0], logits_shape[-1]
+        relaxation, control = self.relaxation, self.control
+        if relaxation is not None:
+            relaxation = Relaxation(shape=(replicas, 1)).to(generator.device)
+        if control is not None:
+            control = ReplicaControl(replicas, d, context_shape[-1], generator)
+        return replace(self, relaxation=relaxation, control=control)
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        path, count = draw.memory[1], self.design.num_samples
+        control, derivative = self._control_variate(draw, values[count:], derivatives)
+        samples, of_samples = draw.points[:count], values[:count].detach()
+        return combine_relaxed(draw.latent.logits, samples, of_samples, control, derivative, path)
+
+    def _control_variate(
+        self, draw: Draw, values: Tensor, derivatives: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return c(z) `[2m, *batch]` and dc/dz `[2m, *batch, d]`."""
+        if self.control is None:
+            return self._relaxed_part(draw, values, derivatives)
+        free, free_derivative = self._free_part(self.control, draw)
+        if self.relaxation is None:
+            return free, free_derivative
+        control, derivative = self._relaxed_part(draw, values, derivatives)
+        return free + control, free_derivative + derivative
+
+    def _relaxed_part(
+        self, draw: Draw, values: Tensor, derivatives: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return eta f(sigma(z / tau)) and its derivative, from f and df/db at the relaxed points."""
+        assert derivatives is not None
+        assert self.relaxation is not None
+        z = draw.memory[0]
+        relaxed, scale = self.relaxation(z), self.relaxation.scale.to(z)
+        # d sigma(z / tau) / dz
+        inner = relaxed * (1 - relaxed) / self.relaxation.temperature.to(z).unsqueeze(-1)
+        value = scale * at_least_float32(values)
+        return value, scale.unsqueeze(-1) * at_least_float32(derivatives) * inner
+
+    def _free_part(self, control: nn.Module, draw: Draw) -> tuple[Tensor, Tensor]:
+        """Return r(z) and its derivative."""
+        learning = torch.is_grad_enabled()
+        with torch.enable_grad():
+            z = draw.memory[0].detach().requires_grad_()
+            context = getattr(draw.latent, "context", None)
+            try:
+                free: Tensor = control(z) if context is None else control(z, context)
+            except RuntimeError as error:
+                raise ValueError(
+                    f"the control cannot be applied to points {list(z.shape)}: {error}"
+                ) from error
+            if free.shape != z.shape[:-1]:
+                raise ValueError(
+                    f"the control must return one value per sample, shape {list(z.shape[:-1])}, "
+                    f"got {list(free.shape)}"
+                )
+            (derivative,) = torch.autograd.grad(
+                free.sum(), z, create_graph=learning, allow_unused=True, materialize_grads=True
+            )
+        return free, derivative
+
+
+def REBAR(num_samples: int, relaxation: Relaxation | None = None) -> RELAX:
+    """Return REBAR: RELAX without a free function in its control variate.
+
+    Args:
+        num_samples: n, even, twice the number of samples of b.
+        relaxation: Temperature and scale of the relaxed objective, which may learn.
+
+    >>> REBAR(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
+    torch.Size([5, 3])
+    """
+    return RELAX(num_samples, Relaxation() if relaxation is None else relaxation, control=None)
+
+
+def combine_relaxed(
+    phi: Tensor, samples: Tensor, values: Tensor, control: Tensor, derivative: Tensor, path: Tensor
+) -> Tensor:
+    """Return the mean over samples of (f(b) - c(z~)) (b - p) + c'(z) - c'(z~) d z~/d phi.
+
+    `control` and `derivative` hold z in their first half and z~ in their second; `path` is
+    d z~/d phi.
+    """
+    wide = at_least_float32(phi)
+    free, conditional = derivative.chunk(2)
+    difference = at_least_float32(values) - control.chunk(2)[1]
+    grad = (
+        difference.unsqueeze(-1) * (samples - torch.sigmoid(wide)) + free - conditional * path
+    ).mean(0)
+    # A bit that cannot change has no gradient; the derivatives at z and z~ cancel only on average.
+    return torch.where(torch.sigmoid(-wide.abs()) > 0, grad, 0.0).to(phi.dtype)

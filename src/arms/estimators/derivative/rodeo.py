@@ -1,0 +1,152 @@
+r"""RODEO: leave-one-out REINFORCE with control variates made by a Stein operator.
+
+$$ g = \frac{1}{n} \sum_i \Big(f(b_i) - \frac{1}{n-1} \sum_{j \ne i} \big(f(b_j) + (S h_{j0})(b_j)\big)\Big) (b_i - p)
+   + \frac{1}{n} \sum_i \big(S[h_{i1}(\cdot)\,(\cdot - p)]\big)(b_i) $$
+
+S is the expected change of a Gibbs sampler's step,
+(S h)(x) = mean_k P(bit k is redrawn to the other value) (h(x with bit k flipped) - h(x)), where that
+probability is |x_k - p_k|. The functions (h_i0, h_i1) of sample i are a small network H of what the
+other samples know:
+
+$$ h_i(x) = \frac{1}{n-1} \sum_{j \ne i} H\big(G_j \cdot (x - b_j),\ f(b_j)\big),
+   \qquad G_j = \frac{\partial f}{\partial b}(b_j) $$
+
+A flip of bit k changes G.x by G_k (1 - 2 x_k), so all flips of all bits cost n (n - 1) (d + 1)
+evaluations of H and nothing of order d^2.
+
+Unbiased because E[(S h)(b)] = 0 for every h that does not depend on b: the Gibbs sampler leaves the
+distribution invariant. Given the other samples h_i is fixed; S h_j0 at b_j, which depends on b_i,
+has mean zero given all samples but b_j. H may be anything, and learns on `variance_loss`; its two
+outputs are scaled by numbers that start at zero, so RODEO starts as LOORF.
+Reference: Shi et al., "Gradient estimation with discrete Stein operators", NeurIPS 2022.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Generator, Tensor, nn
+
+from arms.arguments import as_count, at_least_float32
+from arms.designs import Draw, Independent
+from arms.estimators.base import Learnable, set_design
+from arms.estimators.regression import sum_of_others
+from arms.estimators.score.leave_one_out import leave_one_out
+from arms.latents import Binary
+
+HIDDEN = 16
+
+
+class SteinControl(nn.Module):
+    """H: one hidden layer of LeakyReLU units on two numbers, with two outputs.
+
+    Each output has a scale that starts at zero.
+
+    Args:
+        hidden: Width of the hidden layer.
+        shape: Broadcasts to the batch: `()` is one network for all rows, `(5, 1)` one for each of
+            five replicas.
+        generator: Source of the weights; by default a new one with seed 0.
+
+    >>> SteinControl()(torch.zeros(4, 5, 3), torch.zeros(4, 5, 1)).shape
+    torch.Size([4, 5, 3, 2])
+    """
+
+    def __init__(
+        self, hidden: int = HIDDEN, shape: Sequence[int] = (), generator: Generator | None = None
+    ) -> None:
+        super().__init__()
+        # Creating a network must not advance the global generator.
+        source = generator or torch.Generator().manual_seed(0)
+        self.hidden = hidden
+        self.inputs = self._uniform(shape, 2, hidden, source)
+        self.bias = nn.Parameter(torch.zeros(*shape, 1, hidden, device=source.device))
+        self.outputs = self._uniform(shape, hidden, 2, source)
+        self.scales = nn.Parameter(torch.zeros(*shape, 1, 2, device=source.device))
+
+    def forward(self, change: Tensor, value: Tensor) -> Tensor:
+        """Map changes `[n, *batch, k]` and values `[n, *batch, 1]` to `[n, *batch, k, 2]`."""
+        inputs, bias, outputs, scales = (
+            p.to(change) for p in (self.inputs, self.bias, self.outputs, self.scales)
+        )
+        of_change, of_value = inputs[..., :1, :], inputs[..., 1:, :]
+        hidden = change.unsqueeze(-1) * of_change + (value.unsqueeze(-1) * of_value + bias)
+        return nn.functional.leaky_relu(hidden, 0.3) @ (outputs * scales)
+
+    @staticmethod
+    def _uniform(
+        shape: Sequence[int], inputs: int, outputs: int, generator: Generator
+    ) -> nn.Parameter:
+        limit = math.sqrt(6 / (inputs + outputs))
+        draw = torch.rand(*shape, inputs, outputs, generator=generator, device=generator.device)
+        return nn.Parameter(limit * (2 * draw - 1))
+
+
+@dataclass(frozen=True)
+class RODEO(Learnable):
+    """RODEO on n independent samples, all differentiated.
+
+    Keep one RODEO and train it on `arms.variance_loss`, like RELAX; `arms train` does that.
+
+    Args:
+        num_samples: n, at least 2.
+        control: H, any module that maps changes `[n, *batch, k]` and values `[n, *batch, 1]` to
+            `[n, *batch, k, 2]`. The paper's has a hidden layer of 100 units: `SteinControl(100)`.
+
+    >>> from arms import variance_loss
+    >>> estimator = RODEO(4)
+    >>> variance_loss(estimator(lambda b: b.prod(-1), torch.zeros(5, 3))).backward()
+    >>> estimator.control.scales.grad.shape
+    torch.Size([1, 2])
+    """
+
+    num_samples: int
+    control: nn.Module = field(default_factory=SteinControl)
+
+    requires: ClassVar[tuple[type, ...]] = (Binary,)
+
+    def __post_init__(self) -> None:
+        count = as_count(self.num_samples, 2, "num_samples of RODEO")
+        set_design(self, Independent(count, differentiated=True))
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        yield from self.control.parameters()
+
+    def prepare(
+        self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator
+    ) -> Self:
+        hidden = self.control.hidden if isinstance(self.control, SteinControl) else HIDDEN
+        return replace(self, control=SteinControl(hidden, (logits_shape[0], 1), generator))
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        assert derivatives is not None
+        latent, values = draw.latent, at_least_float32(values)
+        score = latent.score(draw.points)
+        derivatives = at_least_float32(derivatives).to(score.dtype)
+        baseline, correction = self._stein(draw.points.to(score.dtype), score, values, derivatives)
+        of_others = sum_of_others(baseline, 0) / (len(values) - 1)
+        controls = (correction - of_others.unsqueeze(-1) * score).mean(0)
+        return leave_one_out(latent, draw.points, values) + controls
+
+    def _stein(
+        self, samples: Tensor, score: Tensor, values: Tensor, derivatives: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return S h_i0 `[n, *batch]` and S[h_i1 (. - p)] `[n, *batch, d]` at every sample."""
+        n, d = len(samples), max(1, samples.shape[-1])
+        flips, steps = score.abs(), 1 - 2 * samples  # |b - p| is the probability of a flip
+        baseline, correction = torch.zeros_like(score.sum(-1)), torch.zeros_like(score)
+        for distance in range(1, n):  # sample i beside sample i + distance, for all i at once
+            g, point, value = (
+                of.roll(-distance, 0) for of in (derivatives, samples, values.to(score.dtype))
+            )
+            here = (g * (samples - point)).sum(-1, keepdim=True)
+            # H at the sample itself, then at each of its d flips.
+            found = self.control(torch.cat([here, here + g * steps], -1), value.unsqueeze(-1))
+            stay, flipped = found[..., :1, :], found[..., 1:, :]
+            change = (flips.unsqueeze(-1) * (flipped - stay)).mean(-2)
+            baseline = baseline + change[..., 0]
+            # A flip changes the factor (x_k - p_k) by 1 - 2 x_k, the others not at all.
+            correction = correction + change[..., 1:] * score + flips * flipped[..., 1] * steps / d
+        return baseline / (n - 1), correction / (n - 1)

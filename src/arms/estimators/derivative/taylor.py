@@ -1,0 +1,63 @@
+r"""A linear control variate: the objective's derivative at the mean, for smooth f of few latents.
+
+$$ g - \alpha Z, \qquad Z = \hat g[c \cdot (b - p)] - \mathrm{Cov}(b)\, c, \qquad
+   c = \nabla f(p) $$
+
+where g-hat is any unbiased estimator that is linear in the values of f, such as ARMS. Unbiased
+because c does not depend on the samples: g-hat is unbiased for the function c . b too, and the
+gradient of its expectation c . p is Cov(b) c. The coefficient alpha comes from the other rows of the
+batch, and is 1/2 if there are none, because 1 can do harm where f is far from linear.
+Reference: the first-order expansion at the mean is MuProp's (Gu et al. 2016), here with any inner
+estimator and a fitted coefficient.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from arms.arguments import at_least_float32
+from arms.designs import Draw, WithMean
+from arms.estimators.base import Estimator, set_design
+from arms.estimators.regression import subtract_fitted_control
+from arms.latents import HasMean
+
+
+@dataclass(frozen=True)
+class WithTaylor(Estimator):
+    """An estimator with a first-order control variate at the mean: one more evaluation.
+
+    Args:
+        inner: An unbiased estimator of the expectation that is linear in the values and needs no
+            derivatives.
+
+    >>> import torch
+    >>> from arms import ARMS
+    >>> WithTaylor(ARMS(4))(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
+    torch.Size([5, 3])
+    """
+
+    inner: Estimator
+
+    def __post_init__(self) -> None:
+        inner = self.inner
+        if inner.design.needs.derivatives or inner.target.subtracts_log_q or not inner.unbiased:
+            raise ValueError(
+                "a Taylor control variate needs an unbiased estimator of the expectation without "
+                f"derivatives, such as arms.ARMS(4), got {inner}"
+            )
+        set_design(self, WithMean(inner.design))
+
+    @property
+    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
+        return (*self.inner.requires, HasMean)
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        assert derivatives is not None
+        inner: Draw = draw.memory
+        latent = inner.latent
+        assert isinstance(latent, HasMean)
+        c = at_least_float32(derivatives[0])
+        linear = latent.sum_event(c * (inner.points - latent.mean()))
+        found = self.inner.combine(inner, values[:-1])
+        control = self.inner.combine(inner, linear) - latent.covariance_matvec(c)
+        return subtract_fitted_control(latent, found, control, prior=0.5)

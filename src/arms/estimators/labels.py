@@ -1,0 +1,99 @@
+"""Short labels of estimator objects: the class, and what tells one object from another."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+
+import numpy as np
+from torch import Tensor, nn
+
+from arms.designs import Coupled, Coupling, Design, Independent
+from arms.estimators.base import Estimator
+from arms.estimators.derivative.relax import RELAX
+from arms.estimators.score.leave_one_out import LeaveOneOut
+
+LONGEST = 60
+LONGEST_VALUE = 24
+
+
+def label(estimator: Estimator) -> str:
+    """Return the class of an estimator, and what distinguishes it from others of its class.
+
+    The number of samples is left out. The label is the same in every process: it contains no
+    addresses and no learned numbers.
+
+    >>> from arms import ARMS, LOORF, REBAR, DisARM
+    >>> [label(one) for one in (LOORF(4), ARMS(4), DisARM(4, correlation=-0.5), REBAR(4))]
+    ['LOORF', 'ARMS(Systematic())', 'DisARM(correlation=-0.5)', 'REBAR']
+    """
+    parts = []
+    for field in _fields(estimator):
+        value = getattr(estimator, field.name)
+        if isinstance(value, Independent):
+            continue
+        if isinstance(value, Coupled):
+            value = value.coupling
+        if isinstance(value, Coupling | Estimator | Design):
+            parts.append(_text(value))
+        elif field.name != "num_samples" and field.repr and not _is_default(field, value):
+            parts.append(f"{field.name}={_text(value)}")
+    name = _class_name(estimator)
+    if name == "REBAR":
+        parts.remove("control=None")
+    return _shortened(name + (f"({', '.join(parts)})" if parts else ""), LONGEST)
+
+
+def _fields(estimator: object) -> "tuple[Field[object], ...]":
+    return fields(estimator) if is_dataclass(estimator) else ()
+
+
+def _class_name(estimator: Estimator) -> str:
+    """Return the class of an estimator, or the function that makes such objects of its class."""
+    if type(estimator) is RELAX and estimator.control is None:
+        return "REBAR"
+    if type(estimator) is LeaveOneOut and isinstance(estimator.design, Independent):
+        return "LOORF"
+    if type(estimator) is LeaveOneOut and isinstance(estimator.design, Coupled):
+        return "ARMS"
+    return type(estimator).__name__
+
+
+def deduplicate_labels(labels: Sequence[str]) -> list[str]:
+    """Number the labels that occur more than once.
+
+    >>> deduplicate_labels(["LOORF", "ARM", "LOORF"])
+    ['LOORF #1', 'ARM', 'LOORF #2']
+    """
+    total, seen = Counter(labels), Counter[str]()
+    numbered = []
+    for one in labels:
+        seen[one] += 1
+        numbered.append(f"{one} #{seen[one]}" if total[one] > 1 else one)
+    return numbered
+
+
+def _is_default(field: "Field[object]", value: object) -> bool:
+    if isinstance(value, Tensor | np.ndarray):
+        return True  # too long for a label
+    if field.default is not MISSING:
+        return bool(value == field.default)
+    # A factory that is called could draw from the global generator; a class says what it makes without a call.
+    return isinstance(value, nn.Module) and type(value) is field.default_factory
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Estimator):
+        return label(value)
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_text, value))})"
+    if isinstance(value, nn.Module):
+        return type(value).__name__
+    if type(value).__repr__ is object.__repr__:  # it would be an address
+        return f"{type(value).__name__}()"
+    if callable(value) and hasattr(value, "__name__"):
+        return str(value.__name__)
+    return _shortened(repr(value), LONGEST_VALUE)
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."

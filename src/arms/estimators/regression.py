@@ -1,0 +1,81 @@
+"""Coefficients of control variates, fitted on the other rows of the batch."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from arms.arguments import at_least_float32
+from arms.latents import Latent
+
+PSEUDO_ROWS = 4
+"""The number of rows that the prior counts for: with few rows, a ratio of sums is noisy."""
+SHORT = 128
+"""The longest axis along which sums of others are computed as a matrix product."""
+
+
+def subtract_fitted_control(
+    latent: Latent, estimate: Tensor, control: Tensor, prior: float
+) -> Tensor:
+    r"""Return estimate - alpha control, where the other rows choose each row's alpha.
+
+    $$ \alpha_x = \frac{\sum_{y \ne x} N_y + L\,\alpha_0\,\bar M}
+                     {\sum_{y \ne x} M_y + L\,\bar M}, \qquad
+       N = \langle \text{estimate}, \text{control} \rangle, \quad
+       M = \langle \text{control}, \text{control} \rangle $$
+
+    N and M are sums over the event axes, and M-bar is the mean of M over the other rows. For a
+    control with mean zero, this estimates the coefficient with the least variance, and shrinks it
+    towards alpha_0 as L more rows would.
+
+    The result is exactly unbiased if the control has mean zero: rows of a batch are independent
+    draws and an objective acts row by row, so alpha_x, which is made of the other rows, is
+    independent of what it multiplies. Rows are those of the last batch axis; entries of earlier
+    axes, such as replicas, do not influence each other.
+
+    Args:
+        latent: The latent, for its axes.
+        estimate: `[*batch, *event]`.
+        control: `[*batch, *event]`, with mean zero.
+        prior: alpha_0; also alpha itself if there is no other row, or if the control is zero in
+            all other rows.
+    """
+    estimate, control = at_least_float32(estimate), at_least_float32(control)
+    batch = latent.batch_shape
+    rows = batch[-1] if batch else 1
+    if rows == 1:
+        return estimate - prior * control
+    along, square = latent.sum_event(estimate * control), latent.sum_event(control.square())
+    finite = along.isfinite() & square.isfinite()  # a row of NaN must not spoil the others
+    along, square = (
+        sum_of_others(torch.where(finite, of_row, 0.0), -1) for of_row in (along, square)
+    )
+    pseudo = PSEUDO_ROWS * square / (rows - 1)
+    total = square + pseudo
+    alpha = torch.where(
+        total > 0, (along + prior * pseudo) / torch.where(total > 0, total, 1.0), prior
+    )
+    return estimate - latent.with_event_axes(alpha) * control
+
+
+def sum_of_others(tensor: Tensor, dim: Literal[0, -1]) -> Tensor:
+    """Return for each entry along the first or the last axis the sum of all the others.
+
+    No entry is ever subtracted from a total. Its rounding error would stay behind, and where the
+    others are much smaller, the result would depend on the entry itself.
+
+    >>> sum_of_others(torch.tensor([1.0, 2e-8, 2e-8]), 0)
+    tensor([4.0000e-08, 1.0000e+00, 1.0000e+00])
+    """
+    length = tensor.shape[dim]
+    if length <= SHORT:  # a product with a zero diagonal, which is faster than cumulative sums
+        others = 1 - torch.eye(length, dtype=tensor.dtype, device=tensor.device)
+        return (
+            tensor @ others if dim == -1 else (others @ tensor.reshape(length, -1)).view_as(tensor)
+        )
+    edge = torch.zeros_like(tensor.narrow(dim, 0, 1))
+    before = torch.cat([edge, tensor.narrow(dim, 0, length - 1).cumsum(dim)], dim)
+    after = torch.cat([edge, tensor.narrow(dim, 1, length - 1).flip(dim).cumsum(dim)], dim).flip(
+        dim
+    )
+    return before + after

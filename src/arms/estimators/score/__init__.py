@@ -1,0 +1,1 @@
+"""Estimators that use the objective's values and the score of the samples."""

@@ -1,0 +1,100 @@
+r"""DisARM (also U2G, ARTS): antithetic pairs, their correlation divided out.
+
+$$ g = \big(f(b) - f(b')\big)\,\frac{b - b'}{2\,(1-\rho)} $$
+
+averaged over n/2 pairs. Unbiased because (f(b) - f(b'))(b - b')/2 has expectation
+(f(1) - f(0)) P(b = 1, b' = 0), and P(b = 1, b' = 0) = p(1-p)(1-rho) whatever the dependence. The
+variance increases with rho, so the most negative correlation that p allows is best: then
+1/(1 - rho) = max(p, 1-p), and the estimator is DisARM, ARMS with n = 2. Other correlations make it
+ARTS.
+
+A category is reached by bits on a binary tree, and each bit is an antithetic pair. For node v, with
+theta_v = log P_right - log P_left and w_v = sigmoid(theta_v),
+
+$$ g_v = \frac{f - f'}{2}\,\big(1_v\,(b - w_v) - 1'_v\,(b' - w_v)\big) \cdot
+   \begin{cases} 1/(1-\rho_v) & \text{if both reach } v \\ 1 & \text{otherwise,} \end{cases} $$
+
+where 1_v says whether a sample reaches the node, and the gradient for the logits is
+sum_v g_v d theta_v / d phi. With all bits drawn, reached or not, this would be DisARM of the bits; a
+bit that is not reached does not influence f, and is replaced by its mean given the other one.
+Reference: Dong, Mnih & Tucker, "DisARM: An antithetic gradient estimator for binary latent
+variables", NeurIPS 2020; Yin et al., "Probabilistic best subset selection via gradient-based
+optimization", 2020; Dimitriev & Zhou 2021, theorem 1 (ARTS); Dong, Mnih & Tucker, "Coupled gradient
+estimators for discrete latent variables", NeurIPS 2021 (trees).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arms.arguments import as_count, at_least_float32
+from arms.designs import Draw, Pairs
+from arms.designs.pairs import Tree, TreeBits
+from arms.estimators.base import Estimator, set_design
+from arms.latents import Binary, Bits, Latent
+
+
+@dataclass(frozen=True)
+class DisARM(Estimator):
+    """DisARM, the average of n/2 antithetic pairs. With K categories it costs K^2 per latent.
+
+    Args:
+        num_samples: n, even.
+        correlation: Of the bits of a pair, from -1 to below 1; where p does not allow it, the most
+            negative one that p allows. 0 makes it LOORF on pairs.
+        tree: For categories: "balanced", or "stick", whose bit k takes category k or goes on.
+
+    >>> DisARM(2)(lambda b: b[..., 0], torch.zeros(1)).grad
+    tensor([0.2500])
+    """
+
+    num_samples: int
+    correlation: float = -1.0
+    tree: Tree = "balanced"
+
+    def __post_init__(self) -> None:
+        count = as_count(self.num_samples, 2, "num_samples of DisARM", even=True)
+        set_design(self, Pairs(count, self.correlation, self.tree))
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        first, second = at_least_float32(values).chunk(2)
+        assert isinstance(self.design, Pairs)
+        return mean_over_pairs(self.design, draw, first - second)
+
+
+def mean_over_pairs(design: Pairs, draw: Draw, difference: Tensor) -> Tensor:
+    """Return the mean over pairs of DisARM's estimate, given f - f' of each pair."""
+
+    def of_part(part: Latent, samples: Tensor) -> Tensor:
+        if not part.has(Binary):
+            return _of_categories(design, part, samples, difference)
+        one, other = samples.chunk(2)
+        mean = (difference.unsqueeze(-1) * (one - other)).mean(0) / 2
+        return mean * design.pair.debias(at_least_float32(part.logits), 2)
+
+    return draw.latent.map_parts(of_part, draw.samples)
+
+
+def _of_categories(design: Pairs, part: Latent, samples: Tensor, difference: Tensor) -> Tensor:
+    bits_of = TreeBits.of(part.logits, design.tree)
+    points = samples.to(bits_of.logits.dtype)
+    bits = points @ bits_of.right
+    reached = bits + points @ bits_of.left
+    one, other = (reached * Bits(bits_of.logits).score(bits)).chunk(2)
+    debias = design.pair.debias(bits_of.logits, 2)
+    both_reach = reached.chunk(2)[0] * reached.chunk(2)[1]
+    factor = torch.lerp(torch.ones_like(bits_of.logits), debias, both_reach)
+    of_pairs = part.with_event_axes(difference / 2) * (one - other) * factor
+    of_bits = of_pairs.mean(0)
+    log_probs = torch.log_softmax(at_least_float32(part.logits), -1).unsqueeze(-1)
+    # p_k / P is 0 where no category of a side is possible.
+    share_left, share_right = (
+        (log_probs - log_side.unsqueeze(-2)).exp().nan_to_num(0.0) * side
+        for log_side, side in (
+            (bits_of.log_left, bits_of.left),
+            (bits_of.log_right, bits_of.right),
+        )
+    )
+    shares = (share_right - share_left).to(of_bits.dtype)
+    return (shares @ of_bits.unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,42 @@
+r"""REINFORCE, the score-function estimator without a baseline.
+
+$$ g = \frac{1}{n} \sum_i f(b_i)\,\nabla \log p(b_i) $$
+
+Unbiased because E[f grad log p] = grad E[f]. Its variance grows with the square of f itself rather
+than of its differences, so it serves as a reference point.
+Reference: Williams, "Simple statistical gradient-following algorithms for connectionist
+reinforcement learning", 1992.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from arms.arguments import as_count, at_least_float32
+from arms.designs import Draw, Independent
+from arms.estimators.base import Estimator, set_design
+
+
+@dataclass(frozen=True)
+class Reinforce(Estimator):
+    """REINFORCE without a baseline, on n independent samples.
+
+    Args:
+        num_samples: n.
+
+    >>> import torch
+    >>> grad, value, values = Reinforce(4)(lambda b: b.sum(-1), torch.zeros(3))
+    >>> grad.shape, values.shape
+    (torch.Size([3]), torch.Size([4]))
+    """
+
+    num_samples: int
+
+    def __post_init__(self) -> None:
+        set_design(self, Independent(as_count(self.num_samples, 1, "num_samples of Reinforce")))
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        latent = draw.latent
+        return (latent.with_event_axes(at_least_float32(values)) * latent.score(draw.points)).mean(
+            0
+        )

@@ -1,0 +1,54 @@
+r"""The unordered-set estimator: n different joint states, weighted by how likely each was first.
+
+$$ g = \sum_{s \in S} p_s R_s \Big(f_s - \sum_{t \in S} p_t R_{st} f_t\Big) \nabla \log p_s, \qquad
+   R_s = \frac{P^{-s}(S \setminus s)}{P(S)}, \quad
+   R_{st} = \frac{P^{-s,t}(S \setminus s, t)}{P^{-s}(S \setminus s)}, \quad R_{ss} = 1 $$
+
+where P(S) is the probability that the set S is drawn, and P^{-s} the same among all states but s.
+Unbiased because p_s R_s is the probability that s was drawn first given the set, so that
+sum_s p_s R_s h(s) averages h over the first draw, an ordinary one, given the set; and given s, the
+inner sum does the same for the states drawn after it. As S comes to hold all probability mass, g
+becomes exact.
+Reference: Kool, van Hoof & Welling, "Estimating gradients for discrete random variables by sampling
+without replacement", ICLR 2020.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from arms.arguments import as_count, at_least_float32
+from arms.designs import Draw, WithoutReplacement
+from arms.estimators.base import Estimator, set_design
+
+
+@dataclass(frozen=True)
+class UnorderedSet(Estimator):
+    """The unordered-set estimator with its built-in baseline: n of the joint states, all different.
+
+    It is for a single choice, or for few states that carry most of the probability. Its value is
+    weighted accordingly, and unbiased.
+
+    Args:
+        num_samples: n, at least 2, and at most the number of joint states.
+
+    >>> import torch
+    >>> UnorderedSet(4)(lambda b: b.prod(-1), torch.zeros(2)).grad  # all four states of two bits
+    tensor([0.1250, 0.1250])
+    """
+
+    num_samples: int
+
+    def __post_init__(self) -> None:
+        count = as_count(self.num_samples, 2, "num_samples of UnorderedSet")
+        set_design(self, WithoutReplacement(count))
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        weights, baseline_weights = draw.weights, draw.memory
+        assert weights is not None
+        # A common constant has no influence on the estimate, and would cost digits.
+        values = values.double() - values.double().mean(0)
+        baselines = (baseline_weights * values.unsqueeze(0)).sum(1)
+        dtype = at_least_float32(draw.latent.logits).dtype
+        signal = (weights * (values - baselines)).to(dtype)
+        return (draw.latent.with_event_axes(signal) * draw.latent.score(draw.points)).sum(0)

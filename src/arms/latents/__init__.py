@@ -1,0 +1,37 @@
+"""Latents: what is random. Bits, categories, subsets, and several of them together."""
+
+from arms.latents.base import (
+    Binary,
+    Choices,
+    Couplable,
+    Enumerable,
+    ExchangeablePairs,
+    HasMean,
+    Latent,
+    Relaxable,
+    describe,
+)
+from arms.latents.bits import Bits
+from arms.latents.categories import Indices, OneHot
+from arms.latents.convert import Logits, as_latent
+from arms.latents.joint import Joint
+from arms.latents.subset import Subset
+
+__all__ = [
+    "Binary",
+    "Bits",
+    "Choices",
+    "Couplable",
+    "Enumerable",
+    "ExchangeablePairs",
+    "HasMean",
+    "Indices",
+    "Joint",
+    "Latent",
+    "Logits",
+    "OneHot",
+    "Relaxable",
+    "Subset",
+    "as_latent",
+    "describe",
+]

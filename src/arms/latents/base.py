@@ -1,0 +1,272 @@
+"""The contract of a latent: what is random, and what an estimator may ask of it.
+
+A latent holds its logits. Samples have the sample axis first and the event axes last,
+`[n, *batch, *event]`, in the shape of the logits. Every latent can be sampled and knows its
+log-probability and its score. Everything else is a capability: a small mixin that estimators name
+in `requires`, so that a new latent works with every estimator whose needs it meets.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Generator, Tensor
+
+if TYPE_CHECKING:
+    from arms.designs.couplings import Coupling
+
+
+MOST_STATES = 2**16
+"""Joint states that are listed at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Latent(ABC):
+    """Discrete random variables given by logits.
+
+    Args:
+        logits: `[*batch, *event]`, attached to the graph that produced them.
+    """
+
+    logits: Tensor
+
+    event_dims: ClassVar[int] = 1
+    """Number of trailing axes of the logits that belong to one draw."""
+    event_axes: ClassVar[str] = "d"
+    """Names of these axes in error messages."""
+    differentiable: ClassVar[bool] = True
+    """Whether the objective can be differentiated with respect to what it receives."""
+    allowed: ClassVar[str] = "infinite logits are allowed"
+    """Which logits define a distribution, for error messages."""
+
+    @abstractmethod
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        """Draw n independent samples `[n, *batch, *event]` in the dtype of the logits, detached."""
+
+    @abstractmethod
+    def log_prob(self, samples: Tensor) -> Tensor:
+        """Return log p(sample) `[n, *batch]`, attached to the logits.
+
+        Midpoints of samples are allowed where the log-probability is linear in the sample.
+        """
+
+    @abstractmethod
+    def score(self, samples: Tensor) -> Tensor:
+        """Return the gradient of log p(sample) with respect to the logits, at least in float32.
+
+        It must be a new tensor, since estimators multiply it in place.
+        """
+
+    def to_objective(self, points: Tensor) -> Any:
+        """Return points `[m, *batch, *event]` in the form in which the objective receives them."""
+        return points
+
+    def split_gradient(self, grad: Tensor) -> Any:
+        """Return a gradient `[*batch, *event]` in the form in which users receive it."""
+        return grad
+
+    def join_gradient(self, grad: Any) -> Any:
+        """Return a gradient in the form in which users receive it as `[*batch, *event]`."""
+        return grad
+
+    def with_logits(self, logits: Tensor) -> Self:
+        """Return the same kind of latent with other logits, of any batch shape."""
+        return replace(self, logits=logits)
+
+    def undefined(self) -> Tensor:
+        """Return where the logits define no distribution, `[*batch, *event]`."""
+        return self.logits.isnan()
+
+    def has(self, capability: type) -> bool:
+        """Whether this latent offers a capability."""
+        return isinstance(self, capability)
+
+    def elements(self) -> Sequence["Latent"]:
+        """Return the latents that this one is made of: itself, or the parts of a joint latent."""
+        return [self]
+
+    def map_parts(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """Apply `function(part, *tensors)` to every part of the latent and join the results.
+
+        Tensors end in the event axes. Most latents have a single part, themselves. A joint latent
+        passes each of its parts with that part's share of the tensors.
+        """
+        return function(self, *tensors)
+
+    def variables(self) -> Sequence["Latent"]:
+        """Return mutually independent latents that make up one without batch axes, in order.
+
+        Their flattened events, one after the other, are the flattened event of this latent.
+        """
+        return [self]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The axes of the logits before the event axes."""
+        return self.logits.shape[: self.logits.ndim - self.event_dims]
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """The axes of the logits that belong to one draw."""
+        return self.logits.shape[self.logits.ndim - self.event_dims :]
+
+    def detach(self) -> Self:
+        """Return the same latent without its graph."""
+        return self.with_logits(self.logits.detach())
+
+    def expand(self, *batch: int) -> Self:
+        """Return the latent with more batch axes in front."""
+        return self.with_logits(self.logits.expand(*batch, *self.logits.shape))
+
+    def split_rows(self, widths: Sequence[int]) -> list[Self]:
+        """Split the latent along its first batch axis."""
+        return [self.with_logits(part) for part in self.logits.split(list(widths))]
+
+    def with_event_axes(self, values: Tensor) -> Tensor:
+        """Return values `[..., *batch]` with trailing axes of length one, to multiply samples."""
+        return values[(..., *[None] * self.event_dims)]
+
+    def sum_event(self, tensor: Tensor) -> Tensor:
+        """Sum `[..., *event]` over the event axes."""
+        return tensor.sum(tuple(range(-self.event_dims, 0)))
+
+
+class HasMean(Latent):
+    """Capability: the score is the sample minus its mean, as in an exponential family."""
+
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """Return the expected sample `[*batch, *event]`, at least in float32."""
+
+    @abstractmethod
+    def covariance_matvec(self, vector: Tensor) -> Tensor:
+        """Return the covariance matrix of one draw times `[..., *event]`, at least in float32."""
+
+
+class Enumerable(Latent):
+    """Capability: all joint states of one draw can be listed."""
+
+    @abstractmethod
+    def states(self) -> Tensor:
+        """Return every joint state of one draw, `[states, *event]`."""
+
+    @abstractmethod
+    def count_states(self) -> int:
+        """Return the number of joint states."""
+
+    def variable_log_probs(self) -> list[Tensor]:
+        """Return the log-probabilities `[*batch, K]` of each variable's states, in float64.
+
+        Latents made of independent variables list them one by one, so that joint states can be
+        searched without listing them all.
+        """
+        if self.count_states() > MOST_STATES:
+            raise ValueError(
+                f"the states of a {type(self).__name__} latent are listed up to {MOST_STATES}, got "
+                f"{self.count_states()}: use an estimator that lists none, such as loorf"
+            )
+        states, batch = self.states(), self.batch_shape
+        every = states.view(-1, *[1] * len(batch), *self.event_shape)
+        wide = self.with_logits(self.logits.detach().double())
+        return [wide.log_prob(every.expand(-1, *batch, *self.event_shape).double()).movedim(0, -1)]
+
+    def from_states(self, chosen: Sequence[Tensor]) -> Tensor:
+        """Return the samples `[n, *batch, *event]` for each variable's states `[*batch, n]`."""
+        (only,) = chosen
+        return self.states()[only].movedim(len(self.batch_shape), 0)
+
+
+class ExchangeablePairs(Latent):
+    """Capability: given the sum of two samples, other pairs with that sum are equally likely.
+
+    Control variates that depend on the sum alone are then uncorrelated with how each pair is
+    oriented, which is what the midpoint estimator rests on.
+    """
+
+    @abstractmethod
+    def exchange(
+        self, first: Tensor, second: Tensor, generator: Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Draw pairs with the sums of the given ones, `[pairs, *batch, *event]` each."""
+
+    @abstractmethod
+    def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return all equally likely firsts of pairs with one sum, `[options, *event]`.
+
+        For exact tests, and a latent that is a single variable without batch axes.
+        """
+
+    def step_product(self, step: Tensor, vector: Tensor) -> Tensor:
+        """Return the inner product `[pairs, *batch]` of each difference s with a vector."""
+        return self.sum_event(step * vector)
+
+    @abstractmethod
+    def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
+        """Return E[s s' | sum] times a vector, where s is the difference of a pair.
+
+        Args:
+            step: `[pairs, *batch, *event]`, the differences; only where they are nonzero matters.
+            vector: The same shape.
+        """
+
+
+class Couplable(Latent):
+    """Capability: several samples can be drawn with a negative correlation."""
+
+    @abstractmethod
+    def is_coupled_by(self, coupling: "Coupling") -> bool:
+        """Whether a coupling can draw this kind of latent."""
+
+    @abstractmethod
+    def sample_coupled(self, coupling: "Coupling", n: int, generator: Generator | None) -> Tensor:
+        """Draw n coupled samples `[n, *batch, *event]`."""
+
+    @abstractmethod
+    def coupled_outcomes(self, coupling: "Coupling", n: int) -> tuple[Tensor, Tensor] | None:
+        """Return all n-tuples of coupled samples `[n, outcomes, *event]` and their probabilities.
+
+        For exact tests, and a latent that is a single variable without batch axes. None if the
+        coupling knows no closed form.
+        """
+
+    @abstractmethod
+    def undo_coupling(self, coupling: "Coupling", n: int, grad: Tensor) -> Tensor:
+        """Turn the leave-one-out estimate over n coupled samples into an unbiased one."""
+
+
+class Binary(Latent):
+    """Capability: every entry of the event is an independent bit with its own logit."""
+
+
+class Choices(Latent):
+    """Capability: every last axis of the event is an independent one-hot choice."""
+
+
+class Relaxable(Latent):
+    """Capability: a sample is a discontinuous function of the logits plus noise."""
+
+    @abstractmethod
+    def perturb(self, n: int, generator: Generator | None) -> Tensor:
+        """Return logits plus noise `[n, *batch, *event]`, at least in float32, detached."""
+
+    @abstractmethod
+    def harden(self, perturbed: Tensor) -> Tensor:
+        """Return the samples that perturbed logits stand for, in the dtype of the logits."""
+
+
+def describe(capability: type) -> str:
+    """Return what a latent with a capability offers, in words for error messages."""
+    return _WORDS.get(capability, capability.__name__)
+
+
+_WORDS: dict[type, str] = {
+    HasMean: "a mean and a covariance",
+    Enumerable: "a list of its joint states",
+    ExchangeablePairs: "exchangeable pairs",
+    Couplable: "coupled samples",
+    Binary: "independent bits",
+    Choices: "one-hot choices",
+    Relaxable: "a continuous relaxation",
+}

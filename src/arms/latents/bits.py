@@ -1,0 +1,145 @@
+"""Independent bits."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self, cast
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import at_least_float32
+from arms.latents.base import (
+    Binary,
+    Couplable,
+    Enumerable,
+    ExchangeablePairs,
+    HasMean,
+    Relaxable,
+)
+from arms.random import indicator, uniform
+
+if TYPE_CHECKING:
+    from arms.designs.couplings import BitCoupling, Coupling
+
+FURTHEST = 1000.0
+"""Where logits are cut before noise is added: bits are certain long before that."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable):
+    """Bits b ~ Bernoulli(sigmoid(logits)), logits `[*batch, d]`, samples of 0 and 1.
+
+    Args:
+        logits: `[*batch, d]`. Infinite logits are allowed.
+        context: `[*batch, c]`, what produced the logits, for estimators with a network that looks
+            at it (`RELAX`).
+
+    >>> Bits(torch.zeros(5, 3)).sample(4).shape
+    torch.Size([4, 5, 3])
+    """
+
+    context: Tensor | None = None
+
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        probs = torch.sigmoid(at_least_float32(self.logits.detach()))
+        return indicator(probs - uniform(n, probs, generator)).to(self.logits.dtype)
+
+    def log_prob(self, samples: Tensor) -> Tensor:
+        """Return log p(sample), which is linear between 0 and 1."""
+        logits, log_sigmoid = at_least_float32(self.logits), torch.nn.functional.logsigmoid
+        # An impossible value that was not drawn costs nothing; 0 * inf would be NaN.
+        of_one = torch.where(samples > 0, log_sigmoid(logits), 0.0)
+        of_zero = torch.where(samples < 1, log_sigmoid(-logits), 0.0)
+        return (samples * of_one + (1 - samples) * of_zero).sum(-1)
+
+    def score(self, samples: Tensor) -> Tensor:
+        """Return b - p without a difference that would lose the digits of 1 - p.
+
+        >>> Bits(torch.tensor([20.0])).score(torch.tensor([[0.0], [1.0]])).flatten()
+        tensor([-1.0000e+00,  2.0612e-09])
+        """
+        logits = at_least_float32(self.logits)
+        # lerp returns either end exactly, in one pass; torch.where takes twice as long.
+        return torch.lerp(-torch.sigmoid(logits), torch.sigmoid(-logits), samples.to(logits.dtype))
+
+    def mean(self) -> Tensor:
+        return torch.sigmoid(at_least_float32(self.logits))
+
+    def covariance_matvec(self, vector: Tensor) -> Tensor:
+        """Return p (1 - p) times the vector.
+
+        >>> Bits(torch.tensor([0.0, 40.0])).covariance_matvec(torch.ones(2))
+        tensor([2.5000e-01, 4.2484e-18])
+        """
+        logits = at_least_float32(self.logits)
+        return torch.sigmoid(logits) * torch.sigmoid(-logits) * vector
+
+    def states(self) -> Tensor:
+        d = self.logits.shape[-1]
+        shifts = torch.arange(d - 1, -1, -1, device=self.logits.device)
+        counts = torch.arange(2**d, device=self.logits.device).unsqueeze(-1)
+        return (counts >> shifts & 1).to(self.logits.dtype)  # the first bit changes slowest
+
+    def count_states(self) -> int:
+        return int(2 ** self.logits.shape[-1])
+
+    def variable_log_probs(self) -> list[Tensor]:
+        logits = self.logits.detach().double()
+        both = torch.nn.functional.logsigmoid(torch.stack([-logits, logits], -1))
+        return list(both.unbind(-2))
+
+    def from_states(self, chosen: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(chosen), -1).movedim(-2, 0).to(self.logits.dtype)
+
+    def exchange(
+        self, first: Tensor, second: Tensor, generator: Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        wide = at_least_float32(first[0])
+        swap = indicator(uniform(len(first), wide, generator) - 0.5).to(first.dtype)
+        exchanged = torch.lerp(first, second, swap)  # exact at 0 and 1, and fast
+        return exchanged, first + second - exchanged
+
+    def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
+        return torch.stack([first, second])
+
+    def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
+        return vector * step * step
+
+    def is_coupled_by(self, coupling: "Coupling") -> bool:
+        return hasattr(coupling, "sample_bits")
+
+    def sample_coupled(self, coupling: "Coupling", n: int, generator: Generator | None) -> Tensor:
+        return cast("BitCoupling", coupling).sample_bits(self.logits, n, generator)
+
+    def undo_coupling(self, coupling: "Coupling", n: int, grad: Tensor) -> Tensor:
+        return cast("BitCoupling", coupling).undo_bits(self.logits, n, grad)
+
+    def coupled_outcomes(self, coupling: "Coupling", n: int) -> tuple[Tensor, Tensor] | None:
+        counts = cast("BitCoupling", coupling).count_distribution(self.logits, n)
+        if counts is None:
+            return None
+        patterns = torch.tensor(list(itertools.product((0.0, 1.0), repeat=n)), dtype=counts.dtype).T
+        # Exchangeable samples: patterns with equally many ones are equally likely.
+        ways = torch.tensor([math.comb(n, s) for s in range(n + 1)], dtype=counts.dtype)
+        return patterns.unsqueeze(-1), (counts.squeeze(-1) / ways)[patterns.sum(0).long()]
+
+    def perturb(self, n: int, generator: Generator | None) -> Tensor:
+        phi = at_least_float32(self.logits.detach()).clamp(-FURTHEST, FURTHEST)
+        # The logit of a uniform 0 would outweigh any phi, and turn over a bit that is certain.
+        noise = uniform(n, phi, generator).clamp(min=torch.finfo(phi.dtype).tiny).logit()
+        return phi + noise
+
+    def harden(self, perturbed: Tensor) -> Tensor:
+        return indicator(perturbed).to(self.logits.dtype)
+
+    def variables(self) -> list["Bits"]:
+        return [Bits(logit) for logit in self.logits.split(1)]
+
+    def split_rows(self, widths: Sequence[int]) -> list[Self]:
+        parts = super().split_rows(widths)
+        if self.context is None:
+            return parts
+        contexts = self.context.split(list(widths))
+        return [replace(part, context=seen) for part, seen in zip(parts, contexts, strict=True)]

@@ -1,0 +1,190 @@
+"""Independent choices among K categories, one-hot or by index."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import at_least_float32
+from arms.latents.base import (
+    Choices,
+    Couplable,
+    Enumerable,
+    ExchangeablePairs,
+    HasMean,
+    Relaxable,
+)
+from arms.random import indicator, uniform
+
+if TYPE_CHECKING:
+    from arms.designs.couplings import CategoryCoupling, Coupling
+
+
+@dataclass(frozen=True, eq=False)
+class OneHot(HasMean, Enumerable, ExchangeablePairs, Couplable, Choices, Relaxable):
+    """Choices among K categories, logits `[*batch, d, K]` (softmax), one-hot samples.
+
+    Args:
+        logits: `[*batch, d, K]`. A logit of minus infinity makes a category impossible.
+
+    >>> OneHot(torch.zeros(5, 3, 4)).sample(2).sum(-1).unique()
+    tensor([1.])
+    """
+
+    event_dims: ClassVar[int] = 2
+    event_axes: ClassVar[str] = "d, K"
+    allowed: ClassVar[str] = (
+        "infinite logits are allowed, but the largest logit of a category must be finite"
+    )
+
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        return self.harden(self.perturb(n, generator))
+
+    def perturb(self, n: int, generator: Generator | None) -> Tensor:
+        """Return log p plus Gumbel noise; the largest entry is a sample."""
+        log_probs = torch.log_softmax(at_least_float32(self.logits.detach()), -1)
+        # Exponential clocks with rates p: the first to ring is a sample.
+        clocks = -torch.log1p(-uniform(n, log_probs, generator))
+        return log_probs - clocks.clamp(min=torch.finfo(clocks.dtype).tiny).log()
+
+    def harden(self, perturbed: Tensor) -> Tensor:
+        return one_hot(perturbed.argmax(-1), self.logits)
+
+    def log_prob(self, samples: Tensor) -> Tensor:
+        samples = self._as_one_hot(samples)
+        log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
+        # An impossible category that was not chosen costs nothing; 0 * inf would be NaN.
+        of_chosen = torch.where(samples > 0, log_probs, 0.0)
+        return (samples * of_chosen).sum((-1, -2))
+
+    def score(self, samples: Tensor) -> Tensor:
+        """Return b - p without a difference that would lose the digits of 1 - p.
+
+        1 - p of the likeliest category is the sum of the others.
+
+        >>> OneHot(torch.tensor([[20.0, 0.0]])).score(torch.tensor([[[1.0, 0.0]]])).flatten()
+        tensor([ 2.0612e-09, -2.0612e-09])
+        """
+        samples, probs = self._as_one_hot(samples), self.mean()
+        likeliest = probs.argmax(-1, keepdim=True)
+        others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
+        return torch.where(samples > 0, (1 - probs).scatter(-1, likeliest, others), -probs)
+
+    def mean(self) -> Tensor:
+        return torch.softmax(at_least_float32(self.logits), -1)
+
+    def covariance_matvec(self, vector: Tensor) -> Tensor:
+        """Return (diag p - p p') times the vector.
+
+        >>> OneHot(torch.zeros(1, 2)).covariance_matvec(torch.tensor([[1.0, -1.0]]))
+        tensor([[ 0.5000, -0.5000]])
+        """
+        return softmax_derivative(self.mean(), vector)
+
+    def undefined(self) -> Tensor:
+        # A logit of +inf, or a choice among impossible categories only, defines nothing either.
+        return self.mean().isnan()
+
+    def states(self) -> Tensor:
+        d, k = self.logits.shape[-2:]
+        powers = k ** torch.arange(d - 1, -1, -1, device=self.logits.device)
+        digits = torch.arange(k**d, device=self.logits.device).unsqueeze(-1) // powers % k
+        return torch.nn.functional.one_hot(digits, k).to(self.logits.dtype)
+
+    def count_states(self) -> int:
+        d, k = self.logits.shape[-2:]
+        return int(k**d)
+
+    def variable_log_probs(self) -> list[Tensor]:
+        return list(torch.log_softmax(self.logits.detach().double(), -1).unbind(-2))
+
+    def from_states(self, chosen: Sequence[Tensor]) -> Tensor:
+        return one_hot(torch.stack(list(chosen), -1).movedim(-2, 0), self.logits)
+
+    def exchange(
+        self, first: Tensor, second: Tensor, generator: Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        one_per_choice = at_least_float32(first[0, ..., :1])
+        swap = indicator(uniform(len(first), one_per_choice, generator) - 0.5).to(first.dtype)
+        exchanged = torch.lerp(first, second, swap)
+        return exchanged, first + second - exchanged
+
+    def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
+        return torch.stack([first, second])
+
+    def step_product(self, step: Tensor, vector: Tensor) -> Tensor:
+        # Choice by choice first: each has one positive and one negative term, or none.
+        return (vector * step).sum(-1).sum(-1)
+
+    def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
+        return (vector * step).sum(-1, keepdim=True) * step
+
+    def is_coupled_by(self, coupling: "Coupling") -> bool:
+        return hasattr(coupling, "sample_categories")
+
+    def sample_coupled(self, coupling: "Coupling", n: int, generator: Generator | None) -> Tensor:
+        return cast("CategoryCoupling", coupling).sample_categories(self.logits, n, generator)
+
+    def undo_coupling(self, coupling: "Coupling", n: int, grad: Tensor) -> Tensor:
+        return cast("CategoryCoupling", coupling).undo_categories(self.logits, n, grad)
+
+    def coupled_outcomes(self, coupling: "Coupling", n: int) -> tuple[Tensor, Tensor] | None:
+        k = self.logits.shape[-1]
+        probs = torch.softmax(self.logits[0], -1).tolist()
+        found = cast("CategoryCoupling", coupling).category_probabilities(probs, n)
+        if found is None:
+            return None
+        tuples = torch.tensor(list(itertools.product(range(k), repeat=n))).T
+        samples = one_hot(tuples.unsqueeze(-1), self.logits).double()
+        return samples, torch.tensor(found, dtype=torch.float64)
+
+    def variables(self) -> list["OneHot"]:
+        return [type(self)(logits) for logits in self.logits.split(1)]
+
+    def _as_one_hot(self, samples: Tensor) -> Tensor:
+        """Return samples `[..., d, K]`, which may be given as indices `[..., d]`."""
+        event = self.logits.shape[-2:]
+        if not samples.is_floating_point() and samples.shape[-1:] == event[:1]:
+            return one_hot(samples, self.logits)
+        if samples.shape[-2:] != event:
+            raise ValueError(
+                f"samples must be one-hot [..., {event[0]}, {event[1]}], or indices "
+                f"[..., {event[0]}] of an integer type, got {list(samples.shape)} of "
+                f"{samples.dtype}"
+            )
+        return samples
+
+
+@dataclass(frozen=True, eq=False)
+class Indices(OneHot):
+    """The same choices for an objective that receives category indices `[n, *batch, d]`.
+
+    Args:
+        logits: `[*batch, d, K]`. A logit of minus infinity makes a category impossible.
+
+    >>> latent = Indices(torch.zeros(5, 3, 4))
+    >>> latent.to_objective(latent.sample(2)).shape
+    torch.Size([2, 5, 3])
+    """
+
+    differentiable: ClassVar[bool] = False
+
+    def to_objective(self, points: Tensor) -> Tensor:
+        return points.argmax(-1)
+
+
+def one_hot(indices: Tensor, logits: Tensor) -> Tensor:
+    """Return category indices `[..., d]` as samples `[..., d, K]`, in the dtype of the logits.
+
+    An index out of range, which NaN logits can cause, gives a row of zeros instead of an error.
+    """
+    every = torch.arange(logits.shape[-1], device=indices.device)
+    return (indices.unsqueeze(-1) == every).to(logits.dtype)
+
+
+def softmax_derivative(probs: Tensor, vector: Tensor) -> Tensor:
+    """Return (diag p - p p') times `[..., K]`: the derivative of a softmax, and a covariance."""
+    return probs * (vector - (probs * vector).sum(-1, keepdim=True))

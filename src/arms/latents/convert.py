@@ -1,0 +1,102 @@
+"""From what users pass for a latent to a latent."""
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Independent,
+    OneHotCategorical,
+)
+
+from arms.arguments import check_logits, true_or_unreadable
+from arms.latents.base import Latent
+from arms.latents.bits import Bits
+from arms.latents.categories import Indices, OneHot
+
+Logits: TypeAlias = "Tensor | Latent | Distribution"
+"""What users pass: logits of independent bits, a latent, or a torch distribution."""
+
+
+def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
+    """Return the latent behind what a user passed, with its shape and values checked.
+
+    Args:
+        logits: A tensor of logits, which means independent bits; a torch distribution; or a
+            latent, which is returned as it is.
+        validate: Look for NaN, which on a GPU waits for the device.
+
+    >>> import torch
+    >>> as_latent(torch.zeros(3))
+    Bits(logits=tensor([0., 0., 0.]), context=None)
+    """
+    if isinstance(logits, Latent):
+        latent = logits
+    elif isinstance(logits, Distribution):
+        latent = _of_distribution(logits)
+    else:
+        latent = Bits(logits)
+    check_logits(latent.logits, latent.event_axes)
+    if validate and not true_or_unreadable(~latent.undefined().any()):
+        raise ValueError(
+            "logits contain NaN or define no distribution; check the operation that produced them "
+            f"({latent.allowed})"
+        )
+    return latent
+
+
+def _of_distribution(distribution: Distribution) -> Latent:
+    base = distribution
+    if isinstance(base, Independent):
+        if base.reinterpreted_batch_ndims != 1:
+            raise ValueError(
+                "an Independent distribution must reinterpret exactly one axis, the latent one, "
+                f"got {base.reinterpreted_batch_ndims}: use Independent(Bernoulli(...), 1)"
+            )
+        base = base.base_dist
+    if isinstance(base, Bernoulli):
+        return Bits(_exact_logit(base.probs) if _has_probs(base) else base.logits)
+    if not isinstance(base, OneHotCategorical | Categorical):
+        raise ValueError(
+            "the latent distribution must be a Bernoulli, a Categorical or a OneHotCategorical, "
+            f"got {type(base).__name__}"
+        )
+    if not base.batch_shape:
+        raise ValueError(
+            f"a {type(base).__name__} must have logits [*batch, d, K], got [K]: unsqueeze them for "
+            "d = 1"
+        )
+    inner = base if isinstance(base, Categorical) else base._categorical
+    kind = Indices if isinstance(base, Categorical) else OneHot
+    return kind(_exact_log(inner.probs) if _has_probs(inner) else inner.logits)
+
+
+def _has_probs(distribution: Bernoulli | Categorical) -> bool:
+    """Whether a distribution was made from probabilities.
+
+    `_param` is private, and as old as the class. The attributes do not tell: sampling, for one,
+    leaves probabilities with fewer digits beside the logits that were given.
+    """
+    return distribution._param is distribution.__dict__.get("probs")
+
+
+def _exact_logit(probs: Tensor) -> Tensor:
+    """Return log p/(1 - p), infinite at p = 0 and p = 1; Bernoulli.logits is finite there."""
+    if not true_or_unreadable(((probs >= 0) & (probs <= 1)).all()):
+        raise ValueError(
+            f"probabilities must lie in [0, 1], got {probs.min().item():g} to "
+            f"{probs.max().item():g}: look for the step that made them so"
+        )
+    inside = (probs > 0) & (probs < 1)
+    edge = torch.where(probs > 0.5, torch.inf, -torch.inf).to(probs)
+    # The inner `where` keeps the gradient at p = 0 and p = 1 zero; autograd would make it NaN.
+    return torch.where(inside, torch.logit(torch.where(inside, probs, 0.5)), edge)
+
+
+def _exact_log(probs: Tensor) -> Tensor:
+    """Return log p, minus infinity with gradient zero at p = 0; Categorical.logits is finite."""
+    possible = probs > 0
+    return torch.where(possible, torch.where(possible, probs, 1.0).log(), -torch.inf)

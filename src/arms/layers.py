@@ -1,0 +1,107 @@
+r"""Layers after the first: one independent draw per chain, with the other chains as its baseline.
+
+$$ g_i = \frac{1}{n-1} \Big(f_i - \frac1n \sum_j f_j\Big)\,\nabla \log p(b_i), \qquad i = 1, \dots, n $$
+
+for the logits phi_i of chain i, which depend on what the chain has drawn before. Unbiased because,
+given all earlier layers of all chains, b_i is independent of f_j, j != i, so their mean is a
+baseline. Earlier layers may be coupled, since the distribution of each chain alone is right; b_i and
+b_j may not, because the baseline would then depend on b_i.
+
+If the first layer's estimator needs points that are not samples (midpoints), each of them is
+followed by the *mean* of this layer: the first layer's control variate then depends on that point
+alone. Derivatives hold deeper layers fixed. That is not the whole derivative, but good enough for a
+control variate: if q is near the posterior, the mean over deeper layers is stationary in their
+distribution, while its derivative at one point varies wildly.
+Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019,
+applied chain by chain.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Generator, Tensor
+
+from arms.arguments import at_least_float32
+from arms.designs import Draw
+from arms.estimate import Evaluation, Options, differentiate, gradient
+from arms.estimators.base import Estimator
+from arms.latents import HasMean, Latent
+
+__all__ = [
+    "deeper_gradient",
+    "draw_deeper",
+    "first_gradient",
+    "reason_not_first_layer",
+    "returns_to_go",
+]
+
+
+def reason_not_first_layer(estimator: Estimator) -> str:
+    """Return why an estimator cannot serve the first of several layers, or nothing if it can."""
+    reasons = {
+        f"estimates the {estimator.target}": estimator.target.subtracts_log_q,
+        "enumerates all states": estimator.design.needs.evaluations is None,
+        "weights its samples": estimator.design.weighted,
+        "has parameters": any(True for _ in estimator.parameters()),
+        # Its gradient consists of derivatives, and none of them leads through deeper samples.
+        "is biased, because it ignores how the first layer changes deeper ones,": not estimator.unbiased,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None) -> Tensor:
+    """Draw the next layer of the chains that begin with `first`.
+
+    Args:
+        first: The draw of the first layer.
+        latent: The next layer, logits `[m, *batch, *event]` computed from the layer before at all
+            of its m points.
+        generator: Source of all randomness; the global generator by default.
+
+    Returns:
+        One sample per chain, and the mean after every point that is not a sample.
+    """
+    latent = latent.detach()
+    points = latent.sample(1, generator)[0]
+    if not first.extra:
+        return points
+    if not latent.has(HasMean):
+        raise ValueError(
+            f"a deeper layer needs a mean after points that are not samples, which "
+            f"{type(latent).__name__} does not have: use an estimator without such points, as loorf"
+        )
+    assert isinstance(latent, HasMean)
+    n = len(first.points) - first.extra
+    return torch.cat([points[:n], latent.mean().to(points.dtype)[n:]])
+
+
+def returns_to_go(terms: Sequence[Tensor]) -> list[Tensor]:
+    """Return for each layer the sum of its own term and those after it, which it learns from."""
+    return list(accumulate(reversed(terms)))[::-1]
+
+
+def first_gradient(estimator: Estimator, draw: Draw, to_go: Tensor, options: Options) -> Tensor:
+    """Return the gradient of the first layer, detached; derivatives come from the values' graph."""
+    derivatives = None
+    if estimator.design.needs.derivatives:
+        derivatives = differentiate(estimator, draw.points, to_go, options)
+    return gradient(estimator, draw, Evaluation(to_go, derivatives), options).detach()
+
+
+def deeper_gradient(latent: Latent, points: Tensor, to_go: Tensor, n: int) -> Tensor:
+    """Return the gradient of a deeper layer, `[m, *batch, *event]`, detached.
+
+    Args:
+        latent: The layer, logits `[m, *batch, *event]`.
+        points: What `draw_deeper` returned.
+        to_go: `[m, *batch]`, what the layer learns from.
+        n: The number of chains, the leading points.
+    """
+    latent, values = latent.detach(), at_least_float32(to_go.detach())[:n]
+    signal = values if n == 1 else (values - values.mean(0)) / (n - 1)
+    grad = latent.score(points.detach())[:n] * latent.with_event_axes(signal)
+    if len(points) > n:  # points that are not samples have no influence on the value
+        nothing = torch.zeros_like(grad[:1]).expand(len(points) - n, *grad.shape[1:])
+        grad = torch.cat([grad, nothing])
+    return grad.to(latent.logits.dtype)

@@ -1,0 +1,28 @@
+"""Properties that are computed once."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["lazy_property"]
+
+if TYPE_CHECKING:
+    from functools import cached_property as lazy_property
+else:
+
+    class lazy_property:  # noqa: N801 (used like a function)
+        """`functools.cached_property` without the lock that it has on Python 3.11.
+
+        torch.compile cannot trace a lock, and estimators are made inside of compiled functions.
+        """
+
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            self.function = function
+            self.__doc__ = function.__doc__
+
+        def __get__(self, instance: object, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            value = self.function(instance)
+            # Found before this descriptor from now on. Frozen dataclasses allow no assignment.
+            object.__setattr__(instance, self.function.__name__, value)
+            return value

@@ -1,0 +1,407 @@
+"""Calling the user's objective: its values at the points of a draw, checked, and its derivatives."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from arms.arguments import (
+    FLOATS,
+    as_count,
+    in_function_transform,
+    is_readable,
+    true_or_unreadable,
+    version_of,
+)
+from arms.designs import Draw
+from arms.estimators.base import Estimator, Objective, Values
+from arms.latents import Latent
+
+__all__ = [
+    "DEFAULT",
+    "Evaluation",
+    "Options",
+    "as_values",
+    "call_objective",
+    "differentiate",
+    "evaluate",
+    "is_learning",
+    "refuse_function_transform",
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How `estimate` runs; nothing here changes what is estimated.
+
+    Args:
+        chunk: Evaluate this many points at a time, and again in the backward pass; all at once if
+            None.
+        checks: "all" looks at values, which on a GPU waits for the device. "cheap" looks at shapes
+            and lets NaN through. "none" is for callers that have checked everything, such as the
+            trainer.
+        gradient: Whether the gradient is wanted, or only the value.
+        log_weights: Whether, for a bound, the objective subtracts log q itself, at constant logits.
+    """
+
+    chunk: int | None = None
+    checks: Literal["all", "cheap", "none"] = "all"
+    gradient: bool = True
+    log_weights: bool = False
+
+
+DEFAULT = Options()
+LARGEST_EXACT = 2**53
+"""Up to here, float64 holds every integer."""
+
+
+class Evaluation(NamedTuple):
+    """The objective at the points of a draw."""
+
+    values: Tensor
+    """`[m, *batch]`; log-weights if the target is a bound."""
+    derivatives: Tensor | None = None
+    """`[k, *batch, *event]` at the last k points, if the design needs any."""
+    leaf: Tensor | None = None
+    """The copy of the points at which derivatives were taken.
+
+    No graph leads from the objective to the estimator's parameters through it.
+    """
+
+
+def evaluate(
+    estimator: Estimator, objective: Objective, draw: Draw, options: Options
+) -> Evaluation:
+    """Evaluate the objective at all points in one call, and differentiate it where needed."""
+    wanted = torch.is_grad_enabled()
+    if not estimator.design.needs.derivatives or not options.gradient:
+        points = draw.points.detach() if draw.points.requires_grad else draw.points
+        return Evaluation(_values(estimator, objective, draw, points, options))
+    refuse_function_transform(estimator)
+    with torch.enable_grad():
+        points = draw.points.detach().requires_grad_()
+        try:
+            values = _values(estimator, objective, draw, points, options)
+        except RuntimeError as error:
+            if "requires grad" in str(error):  # raised by numpy() and similar calls
+                _refuse_black_box(estimator, error)
+            raise
+    # Outside of enable_grad: whether parameters are learning depends on the caller's grad mode.
+    derivatives = differentiate(estimator, points, values, options)
+    return Evaluation(values if wanted else values.detach(), derivatives, points)
+
+
+def refuse_function_transform(estimator: Estimator) -> None:
+    """Raise inside of torch.func's transforms, where autograd cannot be called."""
+    if in_function_transform():
+        raise ValueError(
+            f"{type(estimator).__name__} differentiates the objective by autograd, which "
+            "torch.func.grad, vmap and jvp do not allow inside: call it outside of them, or use an "
+            "estimator for black boxes such as arms"
+        )
+
+
+def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options: Options) -> Tensor:
+    """Return the derivative of the values at the last points, as many as the design needs.
+
+    It can be differentiated once more if the design asks for that and parameters are learning.
+    """
+    needs = estimator.design.needs
+    first = len(points) - needs.derivatives
+    if not values.requires_grad:
+        _refuse_black_box(estimator)
+    twice = needs.second_order and is_learning(estimator)
+    with torch.enable_grad():
+        asked = values[first:] if first else values
+    try:
+        found = _pull_back(asked, torch.ones_like(asked), points, twice)
+    except RuntimeError as error:
+        if "is not implemented" in str(error):  # an operation without a derivative
+            _refuse_black_box(estimator, error)
+        raise
+    if found is None:
+        _refuse_black_box(estimator)
+    derivatives = found[first:] if first else found
+    if options.checks == "all" and not true_or_unreadable(derivatives.isfinite().all()):
+        raise ValueError(
+            "the objective's derivative is NaN or infinite between 0 and 1 or at the samples: "
+            "smooth it there, or use an estimator for black boxes such as arms (validate=False "
+            "lets it through)"
+        )
+    if options.checks == "all" and values.numel() > 1 and derivatives.numel():
+        _check_rows_independent(asked, points, derivatives)
+    return derivatives
+
+
+def _pull_back(
+    values: Tensor, weights: Tensor, points: Tensor, twice: bool = False
+) -> Tensor | None:
+    """Return the derivative of the weighted sum of values, or None if no graph leads there.
+
+    autograd.grad leaves no gradient anywhere else. The graph is kept for the value.
+    """
+    (found,) = torch.autograd.grad(
+        values, points, weights, create_graph=twice, retain_graph=True, allow_unused=True
+    )
+    return found
+
+
+def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor) -> None:
+    """Raise if the value at one point depends on another point.
+
+    The derivative of the sum of values is then not each point's own. Each value is multiplied by a
+    power of two: a derivative that involves only the value at its own point is multiplied by
+    exactly that, one that involves other values by something else.
+    """
+    # In half precision, small derivatives are rounded and large ones overflow. A dependence shows
+    # at every scale, and such errors do not.
+    first = len(points) - len(derivatives)
+    if _rows_look_independent(values, points, derivatives.detach(), 1.0):
+        return
+    for scale in (1024.0, 1 / 64):
+        scaled = _pull_back(values, torch.full_like(values, scale), points)
+        assert scaled is not None
+        if _rows_look_independent(values, points, scaled[first:] / scale, scale):
+            return
+    raise ValueError(
+        "the objective's value at one sample depends on other samples or other rows of the "
+        "batch (batch normalization, a mean over the batch?), so no derivative is its own: let "
+        "it treat every sample alone (a normalization in eval mode, say), or use an estimator "
+        "that needs no derivative"
+    )
+
+
+def _rows_look_independent(values: Tensor, points: Tensor, own: Tensor, scale: float) -> bool:
+    """Whether weights change each point's own derivative by its own weight alone."""
+    weights = scale * _powers_of_two(values)
+    weighted = _pull_back(values, weights, points)
+    assert weighted is not None
+    first = len(points) - len(own)
+    excess = weighted[first:] / weights.view(*weights.shape, *[1] * (own.ndim - weights.ndim)) - own
+    # Rows of very different size are compared each with itself. Operations that add in any order,
+    # as on a GPU, leave rounding errors of the largest.
+    floor = 1e-9 * own.abs().max()
+    limit = 1e-4 * own.abs().flatten(values.ndim).amax(-1) + floor
+    # The values may not depend on points that are not differentiated either. Where the derivative
+    # at such a point is infinite, autograd multiplies it by zero, which is NaN.
+    earlier = weighted[:first].nan_to_num(nan=0.0, posinf=torch.inf, neginf=torch.inf) / scale
+    small = excess.abs().flatten(values.ndim).amax(-1) <= limit
+    return true_or_unreadable(small.all() & (earlier.abs() <= floor).all())
+
+
+def _powers_of_two(values: Tensor) -> Tensor:
+    """Return weights 1, 2, 4 and 8 in the shape of the values, in no regular order.
+
+    Any regular pattern would give equal weights to rows at some fixed distance. Larger weights
+    would overflow in half precision.
+    """
+    index = torch.arange(values.numel(), dtype=torch.float64, device=values.device)
+    scattered = ((torch.sin(12.9898 * index) * 43758.5453) % 1 * 4).floor()
+    exponents = torch.where(index < 4, index, scattered)
+    return (2.0**exponents).to(values.dtype).view_as(values)
+
+
+def is_learning(estimator: Estimator) -> bool:
+    """Whether the estimate is to be attached to parameters of the estimator."""
+    return torch.is_grad_enabled() and any(one.requires_grad for one in estimator.parameters())
+
+
+def as_values(
+    estimator: Estimator, draw: Draw, values: Values, points: Tensor, options: Options
+) -> Tensor:
+    """Return the objective's values, in any array type, as a checked tensor `[m, *batch]`.
+
+    For a bound, log q is subtracted from them.
+    """
+    expected = points.shape[: points.ndim - draw.latent.event_dims]
+    tensor = _as_tensor(values, expected)
+    _check_ordinary(tensor)
+    if tensor.shape != expected:
+        if tensor.shape == (len(points) - draw.extra, *expected[1:]):
+            raise ValueError(
+                f"{type(estimator).__name__} needs values at all {len(points)} points, shape "
+                f"{list(expected)}, got {list(tensor.shape)}: evaluate the objective at "
+                "draw.points, not at draw.samples"
+            )
+        raise ValueError(
+            f"the objective must return one value per sample, shape {list(expected)}, got "
+            f"{list(tensor.shape)}: reduce the latent axis and nothing else"
+            f"{_hint_missing_axis(draw, tensor)}"
+        )
+    tensor = _as_floats(tensor, points.dtype, options)
+    if options.checks == "all" and not true_or_unreadable(tensor.isfinite().all()):
+        raise ValueError(
+            "the objective returned NaN or infinity: one such sample spoils the whole gradient "
+            "(validate=False lets it through)"
+        )
+    tensor = tensor.to(points.device)
+    if not estimator.target.subtracts_log_q or options.log_weights:
+        return tensor
+    return tensor - draw.latent.log_prob(points)
+
+
+def _hint_missing_axis(draw: Draw, values: Tensor) -> str:
+    """Return what to do about `[B, K]` logits that were meant as one choice for each of B rows."""
+    phi = draw.latent.logits
+    if draw.latent.event_dims != 2 or values.shape != (len(draw.points), *phi.shape[:-1]):
+        return ""
+    return f"; if each of the {phi.shape[-2]} rows makes one choice, pass logits.unsqueeze(-2)"
+
+
+def _values(
+    estimator: Estimator, objective: Objective, draw: Draw, points: Tensor, options: Options
+) -> Tensor:
+    if not callable(objective):
+        raise ValueError(
+            f"the objective must be a function of the samples, got {type(objective).__name__}"
+        )
+    watch = _Unchanged(points, options)
+    try:
+        if options.chunk is None:
+            values = call_objective(objective, draw.latent, points)
+        else:
+            chunks = points.split(as_count(options.chunk, 1, "chunk"))
+            values = torch.cat([_one_chunk(objective, chunk, draw.latent) for chunk in chunks])
+    except RuntimeError as error:
+        # PyTorch refuses to change points that are differentiated, or that share memory.
+        in_place = "in-place" in str(error) and points.requires_grad
+        if in_place or "single memory location" in str(error):
+            _refuse_change(error)
+        raise
+    watch.check()
+    return as_values(estimator, draw, values, points, options)
+
+
+def call_objective(objective: Objective, latent: Latent, points: Tensor) -> Any:
+    """Call the objective with points in the form in which it receives them."""
+    received = latent.to_objective(points)
+    return objective(**received) if isinstance(received, dict) else objective(received)
+
+
+def _one_chunk(objective: Objective, chunk: Tensor, latent: Latent) -> Tensor:
+    shape = chunk.shape[: chunk.ndim - latent.event_dims]
+
+    def values_of(part: Tensor) -> Tensor:
+        found = _as_tensor(call_objective(objective, latent, part), shape)
+        _check_ordinary(found)
+        return found
+
+    values: Tensor = checkpoint(values_of, chunk, use_reentrant=False)
+    if values.shape != shape:
+        raise ValueError(
+            f"the objective must return one value per sample, shape {list(shape)}, got "
+            f"{list(values.shape) or 'a scalar'}: reduce the latent axis and nothing else"
+        )
+    return values
+
+
+class _Unchanged:
+    """Notices an objective that changes its points in place.
+
+    The estimate would be made of the changed ones. If all checks are on, the points are compared
+    with a copy. Otherwise their version is, which does not show changes through `.data` or NumPy.
+    """
+
+    def __init__(self, points: Tensor, options: Options) -> None:
+        self.points = points
+        watched = options.checks != "none" and is_readable(points)
+        self.copy = points.detach().clone() if watched and options.checks == "all" else None
+        self.version = version_of(points) if watched and self.copy is None else None
+
+    def check(self) -> None:
+        if self.copy is not None:
+            changed = not torch.equal(self.points.detach(), self.copy)
+        else:
+            changed = self.version is not None and version_of(self.points) != self.version
+        if changed:
+            _refuse_change()
+
+
+def _refuse_change(cause: Exception | None = None) -> NoReturn:
+    raise ValueError(
+        "the objective changed its samples in place, and the gradient is made of them: let it work "
+        "on a copy, such as b = b.clone(), or write 2 * b - 1 instead of b.mul_(2).sub_(1)"
+    ) from cause
+
+
+def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError(
+            "the objective must return a value for every sample, got a masked array: fill it, as "
+            "with .filled(0.0)"
+        )
+    try:
+        if isinstance(values, list | tuple):
+            if values and all(isinstance(one, Tensor) for one in values):
+                return torch.stack(list(values))
+            # By way of NumPy, lists of Python floats keep all their digits.
+            values = np.asarray(values)
+        elif isinstance(values, np.ndarray):
+            values = values.copy()  # torch takes no negative strides, and warns of read-only arrays
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        remedy = ": stack tensors with torch.stack" if isinstance(values, list | tuple) else ""
+        raise ValueError(
+            f"the objective must return a tensor or an array of shape {list(shape)}, got "
+            f"{type(values).__name__}{remedy}"
+        ) from None
+
+
+def _check_ordinary(tensor: Tensor) -> None:
+    """Raise unless this is a dense tensor of numbers."""
+    if tensor.is_nested:
+        kind = "a nested tensor: pad it"
+    elif tensor.layout != torch.strided:
+        kind = f"a tensor of layout {tensor.layout}: call .to_dense() on it"
+    elif tensor.is_quantized:
+        kind = "a quantized tensor: call .dequantize() on it"
+    elif tensor.is_meta:
+        kind = "a tensor on the meta device, which holds no numbers"
+    else:
+        return
+    raise ValueError(f"the objective must return an ordinary, dense tensor, got {kind}")
+
+
+def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
+    """Return values as floating-point numbers that hold them; wide integers need float64.
+
+    Args:
+        tensor: The values.
+        dtype: That of the samples, which small integers and bools take if it is float64.
+        options: Which checks are made.
+    """
+    if tensor.is_complex():
+        raise ValueError(
+            "the objective must return real values, got complex ones: take .real or .abs() yourself"
+        )
+    if tensor.is_floating_point():
+        if tensor.dtype not in FLOATS:
+            raise ValueError(
+                "the objective must return float16, bfloat16, float32 or float64, got "
+                f"{tensor.dtype}: call .float()"
+            )
+        return tensor
+    if tensor.dtype in (torch.bool, torch.int8, torch.uint8, torch.int16):
+        return tensor.to(torch.promote_types(dtype, torch.float32))
+    # Apple's GPUs have no float64.
+    floats = tensor.float() if tensor.device.type == "mps" else tensor.double()
+    if options.checks == "all" and not true_or_unreadable((floats.abs() <= LARGEST_EXACT).all()):
+        raise ValueError(
+            "the objective returned integers beyond 2^53, whose differences floating-point numbers "
+            "do not hold: subtract a constant from them first"
+        )
+    return floats
+
+
+def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> NoReturn:
+    raise ValueError(
+        f"{type(estimator).__name__} differentiates the objective with respect to its points, and "
+        "this one passes no gradient to them: write it in differentiable torch operations (for "
+        "arms.attach, of draw.points: draw.samples are a copy without a graph), or use an "
+        "estimator for black boxes such as arms"
+    ) from cause

@@ -1,0 +1,101 @@
+"""Checks say what is wrong with their settings, instead of blaming the estimator."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from ranks import Ranks
+from torch import Tensor
+
+import arms
+from arms.checks import bias_finding, bias_scores, estimator_findings, exact_gradient
+
+
+@dataclass(frozen=True, eq=False)
+class Tempered(Ranks):
+    """Ranks with a field beside the logits."""
+
+    temperature: float = 1.0
+
+    def _cooled(self) -> Ranks:
+        return Ranks(self.logits / self.temperature)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        return self._cooled().sample(n, generator)
+
+    def log_prob(self, samples: Tensor) -> Tensor:
+        return self._cooled().log_prob(samples)
+
+    def score(self, samples: Tensor) -> Tensor:
+        return self._cooled().score(samples) / self.temperature
+
+
+def test_fields_of_a_latent_are_kept_everywhere() -> None:
+    latent = Tempered(torch.tensor([0.5, -0.3, 0.1], dtype=torch.float64), temperature=0.4)
+    weights = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
+
+    def objective(b: Tensor) -> Tensor:
+        return (b * weights).sum(-1).sin()
+
+    logits = latent.logits.clone().requires_grad_()
+    states = latent.states()
+    probs = Tempered(logits, temperature=0.4).log_prob(states).exp()
+    (truth,) = torch.autograd.grad((probs * objective(states)).sum(), logits)
+    assert torch.allclose(arms.Exact()(objective, latent).grad, truth, atol=1e-14)
+    assert torch.allclose(exact_gradient(objective, latent), truth, atol=1e-14)
+    assert estimator_findings(arms.LOORF, 2000, latents=[latent]).passed
+
+
+@pytest.mark.parametrize("seed", [283, 417, 131])
+def test_values_of_rare_states_raise_no_alarm_with_few_draws(seed: int) -> None:
+    found = estimator_findings(arms.VIMCO, 1000, num_samples=[4], seed=seed)
+    assert found.passed, str(found)
+
+
+def test_latents_in_float32_are_enumerated_in_float64() -> None:
+    latents = (arms.Bits(torch.zeros(2)) for _ in range(1))
+    found = estimator_findings(arms.LOORF, 1000, latents=latents)  # type: ignore[arg-type]
+    assert found.passed, str(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_samples": 5}, "num_samples must be a list of one or more integers, got 5"),
+        ({"num_samples": []}, "num_samples must be a list of one or more integers"),
+        ({"num_samples": [3, "4"]}, "num_samples must be an integer >= 1, got '4'"),
+        ({"num_samples": torch.tensor(3)}, "num_samples must be a list"),
+        ({"seed": 1.5}, "seed must be an integer"),
+        ({"seed": 2**62}, r"seed must be less than 2\^50"),
+        ({"draws": 0}, "draws must be an integer >= 2, got 0"),
+        ({"failure_rate": 0}, "failure_rate must be a float between 0 and 1, got 0"),
+        ({"failure_rate": 2.0}, "failure_rate must be a float between 0 and 1"),
+        ({"latents": arms.Bits(torch.zeros(2))}, "latents must be a list of latents, got Bits"),
+        ({"latents": []}, "latents must be at least one latent"),
+        ({"latents": [torch.zeros(2)]}, "latents must be latents such as arms.Bits"),
+        ({"latents": [arms.Bits(torch.zeros(2, 2))]}, "without batch axes"),
+        ({"latents": [arms.Bits(torch.zeros(0))]}, "at least one variable"),
+        ({"latents": [arms.Bits(torch.zeros(20))]}, "at most 65,536 joint states"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        estimator_findings(arms.LOORF, **{"draws": 1000, **settings})
+    if "num_samples" not in settings:
+        with pytest.raises(ValueError, match=message):
+            bias_finding(arms.LOORF(2), **{"draws": 1000, **settings})
+
+
+def test_factories_that_make_no_estimators() -> None:
+    with pytest.raises(ValueError, match="must return an estimator for a number of samples"):
+        estimator_findings(int, 1000)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="factory must be a function of num_samples"):
+        estimator_findings(arms.LOORF(2), 1000)  # type: ignore[arg-type]
+
+
+def test_no_draws_are_no_evidence() -> None:
+    with pytest.raises(ValueError, match="draws must be an integer >= 2"):
+        bias_scores(
+            arms.LOORF(2), lambda b: b.sum(-1), arms.Bits(torch.zeros(2)), 0, torch.Generator()
+        )
