@@ -1,10 +1,11 @@
-"""Files are written whole and through no link, and read without waiting; links lead to runs and no further."""
+"""Files are written whole and through no link, and read without waiting; links lead to folders and no further."""
 
 import os
 import signal
+import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -194,23 +195,34 @@ def test_a_pipe_is_not_waited_for(name: str, run: Run, say: Say) -> None:
     assert f"runs/run/{name} cannot be read: it must be a regular file, got a pipe" in error
 
 
-def test_links_lead_to_runs_and_no_further(tmp_path: Path, say: Say) -> None:
+def test_links_lead_to_folders_and_no_further(tmp_path: Path, say: Say) -> None:
     make_run(tmp_path / "disk" / "runs" / "deep" / "run", CONFIG)
     make_run(tmp_path / "disk" / "one", replace(CONFIG, seed=1))
     make_run(tmp_path / "runs" / "own", replace(CONFIG, seed=2))
+    make_run(tmp_path / "elsewhere" / "behind-two-links", replace(CONFIG, seed=3))
+    make_run(tmp_path / "beside", replace(CONFIG, seed=4))
     links = {
         "everything": "/",
         "above": "..",
         "itself": ".",
         "folder": "../disk/runs",
+        "same-folder": "../disk/runs/deep",
         "linked": "../disk/one",
+        "again": "own",
     }
     for name, target in links.items():
         (tmp_path / "runs" / name).symlink_to(target)
-    (tmp_path / "runs" / "again").symlink_to("own")
+    (tmp_path / "disk" / "runs" / "second").symlink_to("../../elsewhere")
+    (tmp_path / "disk" / "runs" / "back").symlink_to("../../runs")
+    found = ["runs/own", "runs/folder/deep/run", "runs/linked"]
     with at_most(20):
-        assert [run.path.name for run in find_runs(tmp_path / "runs")] == ["own", "linked"]
-        assert say("runs")[0] == 0
+        assert [str(run.path) for run in find_runs(tmp_path / "runs")] == [
+            str(tmp_path / name) for name in found
+        ]
+        code, said, error = say("runs")
+        assert (code, error) == (0, "")
+        assert [line for line in said.splitlines() if not line.startswith(" ")] == found
+        assert "3 runs" in say("pack", "runs", "-o", "pack.json")[1]
 
 
 def test_reading_makes_no_temporary_folders(
@@ -222,3 +234,131 @@ def test_reading_makes_no_temporary_folders(
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     for words in (["runs"], PACK, ["sweep", "figure3", "--results", "runs", "--dry-run"]):
         assert say(*words)[0] == 0
+
+
+@contextmanager
+def as_other_user(folder: Path) -> Iterator[None]:
+    """Give up root's right to read everything; the folder, which tests are in, stays accessible."""
+    if os.geteuid() != 0:
+        yield
+        return
+    folder.chmod(0o777)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, say: Say) -> None:
+    make_run(tmp_path / "runs" / "own", CONFIG)
+    closed = make_run(tmp_path / "runs" / "closed", replace(CONFIG, seed=1)).path
+    sweep = ["sweep", "figure3", "--results", "runs", "--dry-run"]
+    for words in (["runs"], REPORT, PACK, sweep):
+        assert say(*words)[0] == 0
+    closed.chmod(0)
+    message = "runs/closed cannot be read: Permission denied: give yourself permission to read it"
+    try:
+        with as_other_user(tmp_path):
+            code, said, error = say("runs")
+            assert (code, error) == (0, "")
+            assert f"broken: {message}" in said
+            assert "runs/own" in said
+            for words in (PACK, sweep):
+                code, _, error = say(*words)
+                assert (code, error.count("\n")) == (2, 1)
+                assert error.startswith(f"arms: {message}")
+            code, said, error = say("report", "runs", "--no-files", "-o", "other.html")
+            assert (code, error) == (0, "")
+            assert f"runs/closed: broken: {message}" in said
+    finally:
+        closed.chmod(0o755)
+
+
+def test_metrics_that_may_not_be_read_are_not_to_be_removed(tmp_path: Path, say: Say) -> None:
+    run = make_run(tmp_path / "runs" / "own", CONFIG)
+    assert say(*PACK)[0] == 0
+    (run.path / "metrics.jsonl").chmod(0)
+    with as_other_user(tmp_path):
+        code, _, error = say(*PACK)
+    message = "cannot be read: Permission denied: give yourself permission to read it"
+    assert (code, error) == (2, f"arms: runs/own/metrics.jsonl {message}\n")
+
+
+# ---- what lies in the place of a file to write
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path.name)  # of the current folder: the whole path may be too long for a socket
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["sample", "runs/run"], "runs/run/samples.png"),
+        (["sample", "runs/run", "-o", "place.png"], "place.png"),
+        (REPORT, "page.html"),
+        (REPORT, "page_files/1-digits-linear-n2-20-all.md"),
+        (PACK, "pack.json"),
+        (["correlations", "-o", "figure"], "figure/correlations.svg"),
+        (MORE_STEPS, "runs/run/provenance.json"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("make", "kind"), [(make_pipe, "a pipe"), (make_socket, "a socket"), (Path.mkdir, "a folder")]
+)
+def test_what_is_no_regular_file_is_not_replaced(
+    make: Callable[[Path], None],
+    kind: str,
+    words: list[str],
+    name: str,
+    run: Run,
+    tmp_path: Path,
+    say: Say,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = tmp_path / name
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    with monkeypatch.context() as inside:
+        inside.chdir(place.parent)
+        make(place)
+    before = place.lstat()
+    with at_most(60):
+        code, _, error = say(*words)
+    assert (code, error.count("\n")) == (2, 1), error
+    assert f"{name} must be a regular file, or not exist, got {kind}: choose another place" in error
+    assert os.path.samestat(place.lstat(), before)
+    assert ".new" not in error
+
+
+def test_a_device_is_not_replaced(tmp_path: Path, run: Run, say: Say) -> None:
+    """The file system of the test may hold no devices: then the system's own must do."""
+    device = tmp_path / "device.png"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        device = Path(os.devnull)
+        if os.access(device.parent, os.W_OK):
+            pytest.skip("a failure would remove the null device")
+    code, _, error = say("sample", "runs/run", "-o", str(device))
+    assert (code, error) == (
+        2,
+        f"arms: {device} must be a regular file, or not exist, got a device: choose another place\n",
+    )
+    assert stat.S_ISCHR(device.lstat().st_mode)
+
+
+def test_the_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path, say: Say) -> None:
+    make_run(tmp_path / "runs" / "own", CONFIG)
+    assert say(*PACK)[0] == 0
+    (tmp_path / "closed").mkdir(mode=0o555)
+    with as_other_user(tmp_path):
+        code, _, error = say("pack", "runs", "-o", "closed/pack.json")
+    message = "Permission denied: choose another place, or remove the obstacle"
+    assert (code, error) == (2, f"arms: cannot use closed/pack.json: {message}\n")

@@ -11,7 +11,7 @@ from arms.bench.reports.groups import Group, Setting, group_runs, name_structure
 from arms.bench.reports.page import Overview, Section, render, summary
 from arms.bench.reports.table_files import write_table
 from arms.bench.reports.tables import Table, beside_paper, comparison, overview
-from arms.bench.runs.files import check_no_link, check_path, make_folder, replace_file
+from arms.bench.runs.files import check_path, check_replaceable, make_folder, replace_file
 
 __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
 
@@ -49,7 +49,7 @@ def build_report(
 
 def _check_page_path(page: Path) -> None:
     check_path(page)
-    check_no_link(page)
+    check_replaceable(page)
     if page.is_dir():
         raise ValueError(
             f"the report must be a file, got the folder {page}: try {page / 'report.html'}"

@@ -36,8 +36,8 @@ from arms.bench.runs.checkpoints import (
 )
 from arms.bench.runs.files import (
     append_line,
-    check_no_link,
     check_path,
+    check_replaceable,
     make_folder,
     parse_json,
     read_bytes,
@@ -94,7 +94,7 @@ class Run:
         run = cls(path)
         run.check_same_run(config)
         for name in WRITTEN:  # before the first step, not at the first save
-            check_no_link(run.path / name)
+            check_replaceable(run.path / name)
         if not run.exists():
             make_folder(run.path)
             where = {"data_path": data_path} if data_path else {}
@@ -295,7 +295,7 @@ class Run:
             flat, metadata={"sha256": digest_of_tensors(flat), "run": digest_of(self.identity())}
         )
         newest, previous = (self.path / name for name in CHECKPOINTS)
-        check_no_link(newest)
+        check_replaceable(newest)
         with written_through(newest.with_suffix(".new"), data) as written:
             if newest.exists():
                 newest.replace(previous)
@@ -421,6 +421,10 @@ class Run:
             return read_bytes(file).decode("utf-8", "replace").splitlines()
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except PermissionError:
+            raise ValueError(
+                f"{file} cannot be read: Permission denied: give yourself permission to read it"
+            ) from None
         except OSError as error:
             raise ValueError(
                 f"{file} cannot be read: {error.strerror}: remove it, and train the run again"

@@ -20,9 +20,9 @@ __all__ = [
     "append_line",
     "check_json",
     "check_local",
-    "check_no_link",
     "check_path",
     "check_regular",
+    "check_replaceable",
     "locked",
     "make_folder",
     "parse_json",
@@ -69,10 +69,17 @@ def make_folder(path: Path) -> None:
 
 def replace_file(path: Path, content: str | bytes) -> None:
     """Write a file so that it is there whole, or as it was before."""
-    check_no_link(path)
+    check_replaceable(path)
     data = content.encode() if isinstance(content, str) else content
-    with written_through(path.with_name(path.name + ".new"), data) as written:
-        written.replace(path)
+    temporary = path.with_name(path.name + ".new")
+    try:
+        with written_through(temporary, data) as written:
+            written.replace(path)
+    except OSError as error:
+        # The temporary file is named only if something lies in its place.
+        if error.filename == str(temporary) and not os.path.lexists(temporary):
+            error.filename = str(path)
+        raise
 
 
 @contextmanager
@@ -105,7 +112,7 @@ def written_through(path: Path, data: bytes) -> Iterator[Path]:
 
 def append_line(path: Path, line: str) -> None:
     """Append to a file, which is made if it does not exist."""
-    check_no_link(path)
+    check_replaceable(path)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     with _naming(path), os.fdopen(_open(path, flags), "a", encoding="utf-8") as file:
         file.write(line)
@@ -117,12 +124,24 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
         return file.read(size)
 
 
-def check_no_link(path: Path) -> None:
-    """Raise if a file to write is a symbolic link: it could lead to any file of the user."""
-    if path.is_symlink():
+def check_replaceable(path: Path) -> None:
+    """Raise if there is anything but a regular file in the place of a file to write.
+
+    A link could lead to any file of the user. A device or a pipe would be replaced by the file.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISLNK(mode):
         raise ValueError(
             f"{shown(path)} must be a file, got a link to {os.readlink(path)!r}: remove the link, or "
             "choose another place"
+        )
+    if not stat.S_ISREG(mode):
+        raise ValueError(
+            f"{shown(path)} must be a regular file, or not exist, got {_kind_of(mode)}: choose "
+            "another place"
         )
 
 
@@ -138,9 +157,14 @@ def _open(path: Path, flags: int, *, links: bool = False) -> int:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        got = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
-        raise OSError(errno.EINVAL, f"it must be a regular file, got {got}", str(path))
+        raise OSError(errno.EINVAL, f"it must be a regular file, got {_kind_of(mode)}", str(path))
     return descriptor
+
+
+def _kind_of(mode: int) -> str:
+    """Return what something is that is neither a regular file nor a link."""
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def _is_at(path: Path, status: os.stat_result) -> bool:

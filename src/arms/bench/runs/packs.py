@@ -28,6 +28,7 @@ __all__ = [
     "PACK_VERSION",
     "RUN_FILES",
     "PackedRun",
+    "UnreadableError",
     "examine_runs",
     "find_runs",
     "is_pack",
@@ -262,42 +263,69 @@ def _records(curves: object) -> list[Record] | None:
 # ---- runs wherever they are
 
 
+class UnreadableError(ValueError):
+    """A folder that may not be read, so that it is not known what runs it holds."""
+
+
 def run_sources(path: Path | str) -> Iterator[Path]:
     """Yield every run directory and every pack at or under a path, which may also be that of a run in a pack.
 
-    A link below the path is followed to a run directory and no further: a link to / would lead through
-    the whole disk. Linked runs come last, and only if they were not found under their own name.
+    Links to folders below the path are followed, but no links inside those folders. A link to a
+    folder that the path itself lies in is not followed: a link to / would lead through the whole
+    disk. What links lead to comes last, and only if it was not found before. A folder that cannot
+    be read is yielded too, and `open_runs` raises for it.
     """
     top = Path(path)
     if top.is_file() or top.parent.is_file():
         yield top
         return
-    seen, links = set(), []
-    for folder, folders, files in os.walk(top):
+    seen: set[str] = set()
+    links: list[Path] = []
+    yield from _sources_in(top, seen, links)
+    for link in links:
+        target = os.path.realpath(link)
+        if os.path.commonpath([target, os.path.realpath(top)]) != target:
+            yield from _sources_in(link, seen, [])
+
+
+def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
+    """Yield what lies below a folder and in no folder seen before; note its links to folders."""
+    failures: list[OSError] = []
+    for folder, folders, files in os.walk(top, onerror=failures.append):
+        own = os.path.realpath(folder)
+        if own in seen:
+            folders.clear()
+            continue
+        seen.add(own)
         folders.sort()
         links += [link for name in folders if (link := Path(folder, name)).is_symlink()]
         if RUN_FILES & set(files):
-            seen.add(os.path.realpath(folder))
             yield Path(folder)
         others = sorted(name for name in files if name.endswith(".json") and name not in RUN_FILES)
         yield from (file for name in others if is_pack(file := Path(folder, name)))
-    for link in links:
-        own = os.path.realpath(link)
-        if own not in seen and any(os.path.isfile(link / name) for name in RUN_FILES):
-            seen.add(own)
-            yield link
+    for failure in failures:
+        if not isinstance(failure, FileNotFoundError | NotADirectoryError):
+            yield Path(failure.filename)
 
 
 def open_runs(source: Path) -> list[Run]:
     """Return the runs of what `run_sources` has found: one of a directory, or those of a pack.
 
     Raises:
+        UnreadableError: There is a folder that may not be read.
         ValueError: There is a file that is no pack, or a damaged one.
     """
     if source.is_file():
         return read_pack(source)
     if source.parent.is_file():
         return [run for run in read_pack(source.parent) if run.path == source]
+    try:
+        os.scandir(source).close()
+    except OSError as error:
+        raise UnreadableError(
+            f"{shown(source)} cannot be read: {error.strerror}: give yourself permission to read it, "
+            "or move it elsewhere"
+        ) from None
     return [Run(source)]
 
 
@@ -309,7 +337,7 @@ def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
     for source in run_sources(folder):
         try:
             opened = open_runs(source)
-        except ValueError as error:  # a pack that is damaged, or a path that is not UTF-8
+        except ValueError as error:  # a damaged pack, an unreadable folder, a path not in UTF-8
             yield source, error
             continue
         for run in opened:
@@ -325,10 +353,11 @@ def find_runs(folder: Path | str) -> Iterator[Run]:
     """Yield the runs in a folder, at any depth, or in a pack, whose configuration can be read.
 
     Raises:
-        ValueError: A pack is damaged. Its runs would otherwise be trained again.
+        ValueError: A pack is damaged, or a folder may not be read. The runs in it would otherwise be
+            trained again.
     """
     for path, found in examine_runs(folder):
         if isinstance(found, Run):
             yield found
-        elif not path.is_dir():
+        elif isinstance(found, UnreadableError) or not path.is_dir():
             raise found
