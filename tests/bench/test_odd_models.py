@@ -2,6 +2,7 @@
 
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,16 @@ import torch
 from commands import Say
 from torch import Tensor, nn
 
-from arms.bench import BinaryVAE, Dataset, Run, TrainConfig, Trainer, load_model, train
+from arms.bench import (
+    BinaryVAE,
+    Dataset,
+    PlainNetwork,
+    Run,
+    TrainConfig,
+    Trainer,
+    load_model,
+    train,
+)
 from arms.bench.models import keep_replicas, replicated, structure_of
 
 CONFIG = TrainConfig(steps=20, report_every=10, learning_rate=1e-2, num_samples=2)
@@ -101,7 +111,38 @@ class AssignedBuffer(nn.Module):
         return self.layer(x) + self.shift  # type: ignore[no-any-return]
 
 
+class MovingAverage(nn.Module):
+    """A buffer that the output depends on, and that is then assigned anew."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 6)
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x - self.mean * self.layer.weight.mean())
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().flatten(0, -2).mean(0)
+        return out  # type: ignore[no-any-return]
+
+
+def changed_in_place(dataset: Dataset) -> BinaryVAE:
+    encoder = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 6))
+    decoder = nn.Sequential(nn.Hardtanh(0, 0.5, inplace=True), nn.Linear(6, 64))
+    return vae(encoder, decoder, dataset)
+
+
+def spectral_norm() -> nn.Module:
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(64, 6))
+
+
 SHARING: list[Make] = [
+    with_encoder(MovingAverage),
+    with_encoder(spectral_norm),
+    with_encoder(lambda: PlainNetwork(nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 6)))),
+    changed_in_place,
     tied_across,
     tied_inside,
     layer_used_twice,
@@ -259,6 +300,11 @@ class Inverse(nn.Module):
         return x / x
 
 
+def _make_weight_norm(layer: nn.Module) -> nn.Module:
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        return nn.utils.weight_norm(layer)
+
+
 def outside(dataset: Dataset) -> BinaryVAE:
     decoder = nn.Linear(6, 64)
     return vae(nn.Linear(64, 6), lambda b: decoder(b) + 1, dataset)
@@ -373,6 +419,21 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
     (
         not_copied,
         r"cannot be put side by side \(TypeError: cannot pickle 'generator' object\): train it with",
+        (2,),
+    ),
+    (
+        with_encoder(lambda: nn.utils.spectral_norm(nn.Linear(64, 6))),
+        r"hides them: use torch\.nn\.utils\.parametrizations\.spectral_norm or one replica",
+        (2,),
+    ),
+    (
+        with_encoder(lambda: _make_weight_norm(nn.Linear(64, 6))),
+        r"torch\.nn\.utils\.parametrizations\.weight_norm or one replica",
+        (2,),
+    ),
+    (
+        with_encoder(lambda: torch.jit.script(nn.Linear(64, 6))),
+        "got a scripted or traced one: train with one replica",
         (2,),
     ),
     (
@@ -521,3 +582,32 @@ def test_a_model_that_fails_afterwards_is_named_too(say: Say) -> None:
             "arms: the model odd:told_to_fail must run .* got IndexError: too many: call .*\\n",
             error,
         )
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        MovingAverage,
+        lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 6)),
+        lambda: nn.Sequential(nn.Dropout(0.1, inplace=True), nn.Linear(64, 6)),
+        spectral_norm,
+        lambda: nn.Sequential(nn.Linear(64, 6), torch.jit.script(nn.Linear(6, 6))),
+    ],
+)
+def test_replicas_train_where_one_does(
+    encoder: Callable[[], nn.Module], tmp_path: Path, digits: Dataset
+) -> None:
+    """Layers that change their input or their buffers while they are called."""
+    for replicas in (1, 2):
+        config = replace(CONFIG, replicas=replicas)
+        place = tmp_path / str(replicas)
+        run = train(config, place, dataset=digits, model=with_encoder(encoder), evaluate=5)
+        assert run.is_finished(images=5)
+        assert not run.stopped()
+
+
+def test_buffers_of_replicas_are_updated_in_inference_mode(digits: Dataset) -> None:
+    wide = replicated(lambda: with_encoder(SharedBuffer)(digits), 2, 0)
+    with torch.inference_mode():
+        wide.encode(torch.zeros(2, 5, 64))
+    assert torch.equal(wide.state_dict()["encoder.module.shift"], torch.full((2, 6), 0.1))

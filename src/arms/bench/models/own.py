@@ -10,6 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from arms.arguments import described
 from arms.bench.models.layers import buffer_places, call_with, parameter_places
@@ -80,17 +82,46 @@ class ReplicaModules(nn.Module):
         self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply to the rows of each replica its own module."""
-        parameters, buffers = parameter_places(self.module), buffer_places(self.module)
+        """Apply to the rows of each replica its own module.
+
+        Rows and buffers are copies. The module may change them in place, and what it computed from
+        them earlier can still be differentiated.
+        """
         outputs = []
-        for replica, rows in enumerate(x.unbind(-3)):
-            before = {place: tensor[replica] for place, tensor in (parameters | buffers).items()}
+        for replica in range(x.shape[-3]):
+            before = self._tensors_of(replica)
             after = dict(before)
-            outputs.append(call_with(self.module, after, (rows,)))
-            for place, buffer in buffers.items():
-                if after[place] is not before[place]:  # assigned anew, not changed in place
-                    buffer[replica] = after[place].detach()
+            outputs.append(call_with(self.module, after, (x.select(-3, replica).clone(),)))
+            self._keep_buffers(replica, before, after)
         return torch.stack(outputs, -3)
+
+    def _tensors_of(self, replica: int) -> dict[str, Tensor]:
+        """Return the parameters of one replica, and copies of its buffers; ties stay ties."""
+        own = {place: tensor[replica] for place, tensor in parameter_places(self.module).items()}
+        copies: dict[int, Tensor] = {}
+        for place, buffer in buffer_places(self.module).items():
+            if isinstance(buffer, nn.Parameter):  # which is a parameter in another place
+                own[place] = buffer[replica]
+            else:
+                own[place] = copies.setdefault(id(buffer), buffer[replica].clone())
+        return own
+
+    def _keep_buffers(
+        self, replica: int, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+    ) -> None:
+        """Write back what a call has made of the buffers of one replica.
+
+        PyTorch does not say whether they were changed: batch normalization does not count it.
+        """
+        buffers = buffer_places(self.module)
+        assigned = [place for place in buffers if after[place] is not before[place]]
+        copied = [
+            place
+            for place, held in buffers.items()
+            if not isinstance(held, nn.Parameter) and held.layout == torch.strided
+        ]
+        for place in (*copied, *assigned):  # of a tie, the place that was assigned anew counts
+            buffers[place][replica] = after[place].detach()
 
 
 def replicated(make: Callable[[], object], replicas: int, seed: int) -> BinaryVAE:
@@ -246,6 +277,7 @@ def _initialise_lazy_layers(model: BinaryVAE) -> None:
 
 def _check_alike(models: Sequence[BinaryVAE]) -> None:
     """Raise if models made for different replicas cannot be put side by side."""
+    _check_replaceable_tensors(models[0])
     tensors = [dict(_shared_tensors(model)) for model in models]
     names = [name for shared in tensors[0] for name in shared]
     inside = ("encoder.", "decoder.")
@@ -265,6 +297,24 @@ def _check_alike(models: Sequence[BinaryVAE]) -> None:
                 raise ValueError(
                     "tensors that differ between replicas must be parameters or buffers, got the "
                     f"attribute {name} of {type(first).__name__}: register it as a buffer"
+                )
+
+
+def _check_replaceable_tensors(model: BinaryVAE) -> None:
+    """Raise if the modules of a model cannot be called with the tensors of another replica."""
+    for part in ("encoder", "decoder"):
+        if isinstance(getattr(model, part), torch.jit.ScriptModule):
+            raise ValueError(
+                f"the {part} of several replicas must be an ordinary module, got a scripted or traced "
+                "one: train with one replica, or wrap it in nn.Sequential"
+            )
+    for module in model.modules():
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, SpectralNorm | WeightNorm):
+                norm = "spectral_norm" if isinstance(hook, SpectralNorm) else "weight_norm"
+                raise ValueError(
+                    f"the weights of several replicas must be parameters, got torch.nn.utils.{norm}, "
+                    f"which hides them: use torch.nn.utils.parametrizations.{norm} or one replica"
                 )
 
 
