@@ -129,7 +129,7 @@ def test_a_class_that_cannot_be_made(say: Say) -> None:
     Path("broken_makes.py").write_text(BROKEN)
     is_one_line(
         say("check", "broken_makes:Unmakeable"),
-        "cannot be called with num_samples alone: not today",
+        "cannot be called with num_samples alone: RuntimeError: not today",
     )
 
 
@@ -291,6 +291,14 @@ ABSURD = "4000000000000000000"
         (["toy", "--num-samples", "2", "--replicas", ABSURD], "does not fit into memory"),
         (["toy", "--num-samples", "2", "--seed", "1" * 30], "--seed must be an integer >= 0"),
         (
+            ["check", "loorf", "--seed", "9223372036854775807"],
+            r"--seed must be an integer from 0 to 1e\+15, got 9.2e\+18",
+        ),
+        (
+            ["check", "loorf", "--num-samples", "2147483648"],
+            "--num-samples must be at most 1,000,000, got 2,147,483,648",
+        ),
+        (
             ["check", "loorf", "--draws", ABSURD],
             r"--draws must be at most 1,000,000,000, got 4.0e\+18",
         ),
@@ -370,7 +378,7 @@ def test_a_full_disk_names_the_file(run: Run, say: Say, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "fsync", full)
     is_one_line(
         say("train", *FLAGS, "--name", "new"),
-        r"cannot use runs/new/config.json.new: No space left on device",
+        r"cannot use runs/new/config.json: No space left on device",
     )
 
 
@@ -493,3 +501,68 @@ def test_a_file_without_a_checksum_is_readable(say: Say, monkeypatch: pytest.Mon
     cached = Path("cache/train-images-idx3-ubyte.gz")
     monkeypatch.setattr("arms.bench.data.fetch", lambda name, data_dir: (cached,))
     assert say("data", "get", "dynamic-mnist")[1].startswith("intact: cache/train-images")
+
+
+# ---- code that ends the process, or asks for too much memory
+
+ENDING = """
+import sys
+import torch
+from arms.designs import Systematic
+
+def leave(*_):
+    sys.exit(0)
+
+class Leaving(Systematic):
+    def __init__(self):
+        sys.exit(0)
+
+class LeavingLater(Systematic):
+    def sample_bits(self, logits, n, generator=None):
+        sys.exit(0)
+
+class Huge(Systematic):
+    def sample_bits(self, logits, n, generator=None):
+        return torch.empty(10**15)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sys:exit"], "'sys:exit' cannot be called with num_samples alone: SystemExit: "),
+        (["loorf", "--latent", "sys:exit"], "'sys:exit' cannot be called .*: SystemExit; give"),
+        (["ending:leave"], "cannot be called with num_samples alone: SystemExit: 0"),
+        (["ending:Leaving"], "cannot make 'ending:Leaving': SystemExit: 0"),
+        (["ending:LeavingLater"], "'ending:LeavingLater' must run to its end, got SystemExit: 0"),
+        (["ending:Huge"], "does not fit into memory: check fewer samples"),
+    ],
+)
+def test_a_check_ends_in_a_verdict_or_one_line(words: list[str], message: str, say: Say) -> None:
+    Path("ending.py").write_text(ENDING)
+    is_one_line(say("check", *words, "--draws", "1000"), message)
+
+
+ENDLESS = 5000 * "x"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [ENDLESS],
+        ["check", ENDLESS],
+        ["check", f"m:{ENDLESS}"],
+        ["check", "loorf", f"--{ENDLESS}"],
+        ["runs", ENDLESS],
+        ["runs", ENDLESS.replace("x", "x y ")],
+        ["train", "--steps", ENDLESS],
+        ["train", f"--steps={ENDLESS}"],
+        ["train", "--dataset", f"./{ENDLESS}"],
+        ["train", "--name", ENDLESS, "--steps", "1"],
+    ],
+)
+def test_long_words_of_a_command_are_cut(words: list[str], say: Say) -> None:
+    code, said, error = say(*words)
+    assert (code, said, error.count("\n")) == (2, "", 1)
+    assert "characters)" in error or "File name too long" in error
+    assert len(error) < 1500

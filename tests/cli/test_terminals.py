@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import Say
-from processes import ARMS, completed
+from processes import ARMS, completed, started
 from run_directories import make_run
 
 from arms.bench.config import TrainConfig
@@ -189,3 +189,24 @@ def test_an_absurdly_long_name_is_cut(say: Say) -> None:
         assert code == 0
         assert "aaa... (80000 characters)" in out
         assert len(out) < 1000
+
+
+# ---- readers that leave, and disks that are full
+
+
+def test_a_training_whose_reader_leaves_is_finished(tmp_path: Path, usual: Run) -> None:
+    for words in (TRAIN, ["runs"]):
+        with started([*ARMS, *words], cwd=tmp_path) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            _, errors = process.communicate(timeout=120)
+        assert (process.returncode, errors) == (141, "")
+        assert Run(tmp_path / "runs/run").result() == usual.result()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a Linux device")
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["estimators"]])
+def test_a_full_disk_for_the_output_is_one_line(words: list[str], tmp_path: Path) -> None:
+    done = completed(["sh", "-c", 'exec "$@" >/dev/full', "sh", *ARMS, *words], cwd=tmp_path)
+    message = "arms: No space left on device: choose another place, or remove the obstacle\n"
+    assert (done.returncode, done.stderr) == (2, message)

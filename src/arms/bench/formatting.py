@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import mean, stdev
 
 from arms.bench.metrics import Metric, surviving
 
 __all__ = [
     "LARGEST",
+    "LONGEST_NAME",
     "NO_REPLICA_LEFT",
     "format_mean_std",
     "format_metric",
@@ -17,6 +18,7 @@ __all__ = [
     "is_drawable",
     "printable",
     "shorten",
+    "shorten_words",
 ]
 
 NO_REPLICA_LEFT = "no replica left"
@@ -26,6 +28,8 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 """Every control character but tab and line feed. Terminals obey some, and others reverse text."""
 LONGEST_NAME = 255
 """In characters. No file system allows a longer name."""
+LONGEST_WORD = 1000
+"""In characters. Few paths are longer."""
 
 
 def is_drawable(value: float) -> bool:
@@ -102,3 +106,16 @@ def shorten(name: str) -> str:
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
+
+
+def shorten_words(line: str, words: Iterable[str]) -> str:
+    """Return a line in which long words of a command, and any other long words, are cut.
+
+    >>> shorten_words("there is no " + 3000 * "a/" + ": give another", ["runs"])[-40:]
+    '/a/a/a... (6001 characters) give another'
+    """
+    for word in words:
+        for form in (word, repr(word)[1:-1]):
+            if len(form) > LONGEST_NAME:
+                line = line.replace(form, shorten(form))
+    return re.sub(rf"\S{{{LONGEST_WORD},}}", lambda found: shorten(found[0]), line)

@@ -4,6 +4,8 @@ Names come from files of other people, such as a config.json. The console shows 
 in them as text. An escape sequence could otherwise clear the screen, hide lines or set the title.
 """
 
+import os
+import sys
 from functools import cache
 from typing import Any
 
@@ -21,7 +23,25 @@ LONGEST_HIGHLIGHTED = 1000
 
 
 class SafeConsole(Console):
-    """A console that prints control characters as text, however they came into what is printed."""
+    """A console that prints control characters as text, however they came into what is printed.
+
+    When the reader of its output leaves, as `| head` does, it prints nothing more, and what runs
+    goes on: a training is worth more than its output. The command says so by its exit code.
+    """
+
+    _reader_left = False
+
+    def on_broken_pipe(self) -> None:
+        """Stop printing. Rich's own console would end the process here, with exit code 1."""
+        self.quiet = True
+        self._reader_left = True
+        # Python would otherwise try to write the rest when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def check_reader(self) -> None:
+        """Raise if the reader of the output has left before its end."""
+        if self._reader_left:
+            raise BrokenPipeError
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a string as rich's text. Rich calls this for every string, also in tables."""
@@ -31,7 +51,7 @@ class SafeConsole(Console):
 
 
 @cache
-def get_console() -> Console:
+def get_console() -> SafeConsole:
     """Return the console on stdout, always the same one: lines then appear above a progress bar."""
     console = SafeConsole(emoji=False)  # ":car:" in a name is no picture
     if console.width < MIN_WIDTH:

@@ -47,6 +47,7 @@ def _run() -> None:
     try:
         from arms.bench.cli.parsing import parse
         from arms.bench.runs.memory import is_out_of_memory, keep_freed_memory
+        from arms.bench.terminal import get_console
 
         known = verbs()
     except ModuleNotFoundError as error:
@@ -54,22 +55,17 @@ def _run() -> None:
             raise
         remedy = "pip install 'arms-grad[bench]' ('.[bench]' in its folder)"
         _end(f"the command line needs {error.name}: {remedy}", 2)
-    if sys.argv[1:] in (["--version"], ["-V"]):
-        from arms import __version__
-
-        sys.stdout.write(f"arms {__version__}\n")
-        return
     try:
-        verb = parse(known, sys.argv[1:])
+        words = sys.argv[1:]
+        verb = _print_version if words in (["--version"], ["-V"]) else parse(known, words)
         keep_freed_memory()  # process-wide, so the command's business and not the library's
         verb()
         sys.stdout.flush()
+        get_console().check_reader()
     except ValueError as error:
         _end(str(error), 2)
-    except (
-        BrokenPipeError
-    ):  # `| head` has closed its end; Python must not try to write on the way out either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `| head` has closed its end
+        _discard_output()
         raise SystemExit(141) from None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -79,15 +75,34 @@ def _run() -> None:
         )
         raise SystemExit(2) from None
     except OSError as error:
-        where = f"cannot use {error.filename}: " if error.filename else ""
-        _end(f"{where}{error.strerror or error}: choose another place, or remove the obstacle", 2)
+        _end(_explained(error), 2)
+
+
+def _explained(error: OSError) -> str:
+    remedy = "choose another place, or remove the obstacle"
+    if error.filename:
+        return f"cannot use {error.filename}: {error.strerror or error}: {remedy}"
+    _discard_output()  # it may be on a full disk
+    return f"{error.strerror or error}: {remedy}"
+
+
+def _print_version() -> None:
+    from arms import __version__
+
+    sys.stdout.write(f"arms {__version__}\n")
+
+
+def _discard_output() -> None:
+    """Send what is still to be written to the null device; Python would fail again at its exit."""
+    with suppress(OSError, ValueError):  # a stdout that is no file, as in a notebook
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(message: str, code: int) -> NoReturn:
     """Print why the command ends, as one line that no name in it can disturb, and end it."""
-    from arms.bench.formatting import printable
+    from arms.bench.formatting import printable, shorten_words
 
-    line = printable(" ".join(message.splitlines()))
+    line = shorten_words(printable(" ".join(message.splitlines())), sys.argv[1:])
     with suppress(OSError):  # stderr may be on a full disk, or its reader gone: the code remains
         sys.stderr.write(f"arms: {line}\n")
     raise SystemExit(code) from None

@@ -9,9 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms import checks
-from arms.arguments import as_count, unknown_name
+from arms.arguments import as_count, described, unknown_name
 from arms.bench.cli.console import print_plain, print_table
 from arms.bench.cli.own import find_attribute
+from arms.bench.runs.memory import is_out_of_memory
 from arms.checks.estimator import COUNTS
 from arms.designs import COUPLINGS, Coupling
 from arms.estimators import (
@@ -32,6 +33,10 @@ COLOURS = {"pass": "[green]", "FAIL": "[bold red]"}
 MIN_DRAWS = 1000
 """With fewer, a mean of draws is too far from normal for its z-score to mean anything."""
 MOST_DRAWS = 10**9
+MOST_SAMPLES = 10**6
+"""More samples than that per estimate do not fit into memory with the draws of a test."""
+MOST_SEED = 10**15
+"""Seeds of single tests are a thousand times as large, and must fit into 63 bits."""
 MOST_STATES = 1024
 """Joint states of a latent that are enumerated."""
 
@@ -62,25 +67,28 @@ def check(
     """
     if as_count(draws, MIN_DRAWS, "--draws") > MOST_DRAWS:
         raise ValueError(f"--draws must be at most {MOST_DRAWS:,}, got {draws:.1e}")
-    as_count(seed, 0, "--seed")
+    if as_count(seed, 0, "--seed") > MOST_SEED:
+        raise ValueError(f"--seed must be an integer from 0 to {MOST_SEED:.0e}, got {seed:.1e}")
     if not 0 < failure_rate < 1:
         raise ValueError(f"--failure-rate must lie between 0 and 1, got {failure_rate}")
     counts = [as_count(n, 1, "--num-samples") for n in num_samples] or None
+    if counts and max(counts) > MOST_SAMPLES:
+        raise ValueError(
+            f"--num-samples must be at most {MOST_SAMPLES:,}, got {max(counts):,}: check fewer samples"
+        )
     checked = _find(subject, counts)
-    if isinstance(checked, Coupling):
-        if latent is not None:
-            raise ValueError(
-                "--latent is for estimators; a coupling is checked on bits and categories: leave it out"
-            )
-        chosen = {"counts": counts} if counts else {}
-        verdict = checks.coupling_findings(
-            checked, draws=draws, failure_rate=failure_rate, seed=seed, **chosen
+    if isinstance(checked, Coupling) and latent is not None:
+        raise ValueError(
+            "--latent is for estimators; a coupling is checked on bits and categories: leave it out"
         )
-    else:
-        latents = None if latent is None else [_find_latent(latent)]
-        verdict = checks.estimator_findings(
-            checked, draws, failure_rate, num_samples=counts, latents=latents, seed=seed
-        )
+    latents = None if latent is None else [_find_latent(latent)]
+    try:
+        verdict = _verdict(checked, counts, latents, draws, failure_rate, seed)
+    except SystemExit as stop:
+        raise ValueError(
+            f"{subject!r} must run to its end, got {described(stop)}: let it raise an error instead"
+        ) from None
+    _check_memory(verdict)
     table = Table("check", "verdict", "figure", title=f"{subject}: {verdict.subject}")
     for finding in verdict.findings:
         word = f"{COLOURS.get(finding.verdict, '[yellow]')}{finding.verdict}"
@@ -90,6 +98,34 @@ def check(
         print_plain(f"Not checked: {'; '.join(verdict.not_checked)}.")
     if not verdict.passed:
         raise SystemExit(1)
+
+
+def _verdict(
+    checked: Coupling | Callable[[int], Estimator],
+    counts: Sequence[int] | None,
+    latents: Sequence[Latent] | None,
+    draws: int,
+    failure_rate: float,
+    seed: int,
+) -> checks.Findings:
+    if isinstance(checked, Coupling):
+        chosen = {"counts": counts} if counts else {}
+        return checks.coupling_findings(
+            checked, draws=draws, failure_rate=failure_rate, seed=seed, **chosen
+        )
+    return checks.estimator_findings(
+        checked, draws, failure_rate, num_samples=counts, latents=latents, seed=seed
+    )
+
+
+def _check_memory(verdict: checks.Findings) -> None:
+    """Raise if a check has failed for want of memory, which says nothing about the subject."""
+    for finding in verdict.findings:
+        if finding.verdict == "FAIL" and is_out_of_memory(RuntimeError(finding.figure)):
+            raise ValueError(
+                f"the check {finding.name!r} does not fit into memory: check fewer samples "
+                "(--num-samples), or make fewer draws (--draws)"
+            )
 
 
 def estimators() -> None:
@@ -123,9 +159,9 @@ def _find_latent(subject: str) -> Latent:
     if not isinstance(found, Latent) and callable(found):
         try:
             found = found()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(
-                f"{subject!r} cannot be called without arguments: {error}; give a latent"
+                f"{subject!r} cannot be called without arguments: {described(error)}; give a latent"
             ) from None
     if not isinstance(found, Latent):
         raise ValueError(
@@ -166,9 +202,9 @@ def _find(subject: str, counts: Sequence[int] | None) -> Coupling | Callable[[in
     if inspect.isclass(loaded) and issubclass(loaded, Coupling):
         try:
             return loaded()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(
-                f"cannot make {subject!r}: {error}; give a coupling object instead of its class"
+                f"cannot make {subject!r}: {described(error)}; give a coupling object instead of its class"
             ) from None
     _check_makes_estimators(subject, loaded, counts)
     return loaded  # type: ignore[no-any-return]
@@ -189,9 +225,9 @@ def _check_makes_estimators(subject: str, loaded: object, counts: Sequence[int] 
             made = loaded(n)
         except ValueError:  # this estimator does not take such a budget
             continue
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(
-                f"{subject!r} cannot be called with num_samples alone: {error}; {remedy}"
+                f"{subject!r} cannot be called with num_samples alone: {described(error)}; {remedy}"
             ) from None
         if not isinstance(made, Estimator):
             raise ValueError(

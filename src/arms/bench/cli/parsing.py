@@ -12,6 +12,7 @@ from typing import Annotated
 
 import tyro
 
+from arms.bench.formatting import LONGEST_NAME, shorten
 from arms.bench.runs.files import check_local
 
 __all__ = ["DESCRIPTION", "Output", "RunPath", "in_one_line", "parse"]
@@ -20,6 +21,8 @@ DESCRIPTION = "Gradients through discrete choices: train discrete VAEs, check an
 
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
 """Type of an argument for what a verb writes."""
+LONGEST_ECHOED = 2 * LONGEST_NAME
+"""In characters. Longer words of a command are cut in the parser's complaint."""
 RunPath = Annotated[Path, tyro.conf.Positional]
 """Type of an argument for a run directory."""
 
@@ -45,6 +48,8 @@ def parse(verbs: Mapping[str, Callable[..., None]], words: Sequence[str]) -> Cal
             sys.stdout.write(_plainly(_as_typed(help_text.getvalue(), verbs)))
             sys.stdout.flush()
             raise
+        if max(map(len, words), default=0) > LONGEST_ECHOED:
+            return parse(verbs, [shorten(word) for word in words])  # for a complaint without them
         verb = words[0] if words and words[0] in functions else ""
         line = f"{in_one_line(complaint.getvalue(), verb)}; see {f'arms {verb}'.strip()} --help"
         raise ValueError(_as_typed(line, verbs)) from None
