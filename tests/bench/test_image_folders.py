@@ -169,7 +169,13 @@ UNKNOWN_WHITE = (
             {"transparency": int(GREY[0, 0, 0])},
             "must be opaque, got transparent pixels",
         ),
-        (pictures(DEEP), ".png", {"transparency": 5}, "must be opaque, got transparent pixels"),
+        (
+            pictures(DEEP),
+            ".png",
+            {"transparency": int(DEEP[0, 0, 0])},
+            "must be opaque, got transparent pixels",
+        ),
+        (pictures(), ".tif", {"tiffinfo": {339: 2}}, "must have pixels without signs, got signed"),
         *(
             (
                 pictures()[:1],
@@ -238,6 +244,8 @@ def make_folders(top: Path, counts: dict[str, int]) -> Path:
         ({".": 10}, (8, 1, 1)),
         ({"car": 5, "plane": 5}, (8, 1, 1)),
         ({"train": 10, "val": 2, "test": 3}, (10, 2, 3)),
+        ({"train_images": 10, "valid_images": 2, "test_images": 3}, (10, 2, 3)),
+        ({"x_train": 10, "X_test": 3}, (9, 1, 3)),
         ({"Train/car": 6, "Train/test": 4, "testing": 3, "labels": 0}, (9, 1, 3)),
     ],
 )
@@ -269,6 +277,11 @@ def test_layouts_that_are_clear(
             {"all/train": 8, "all/test": 3},
             "folders named after splits must lie directly in .*images, got .*images/all/test: give .*images/all as",
         ),
+        (
+            {"train/a": 8, "train/valid": 3},
+            "must lie directly in .*images, got .*images/train/valid: move it there, or rename valid",
+        ),
+        ({"train_images": 8, "train": 3}, "one folder of train images, got train and train_images"),
         ({"train": 8, "test": 0}, "there is no image in .*images/test: images end in"),
         ({"test": 8}, "images must have training images, got test only"),
     ],
@@ -308,3 +321,48 @@ def test_files_that_are_no_files_are_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     with pytest.raises(ValueError, match=r"pipe.png must be an image file"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("target", ["train", "train/car"])
+def test_splits_must_not_share_files(target: str, tmp_path: Path) -> None:
+    make_folders(tmp_path / "images", {"train/car": 5, "train/plane": 5})
+    (tmp_path / "images/test").symlink_to(target)
+    with pytest.raises(
+        ValueError, match=r"must have images of their own, got one file as .*: remove the link"
+    ):
+        load(tmp_path / "images")
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photographs_are_turned_as_their_camera_says(
+    orientation: int, suffix: str, tmp_path: Path
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    more = {".jpg": {"quality": 100}, ".tif": {"compression": "tiff_lzw"}}
+    options = {"exif": exif, **more.get(suffix, {})}
+    black = np.zeros((3, 16, 8), np.uint8)
+    black[:, :8, :4] = 255  # the upper left quarter
+    dataset = load(write(tmp_path / "images", pictures(black), suffix, **options))
+    shape = (16, 8) if orientation < 5 else (8, 16)
+    assert (dataset.height, dataset.width) == shape
+    image = dataset.train[0].view(shape).numpy() > 127
+    rows, columns = np.flatnonzero(image.any(1)), np.flatnonzero(image.any(0))
+    # The tag names the side on which the first row and the first column are shown.
+    lower, right = orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
+    assert (rows[0], columns[0]) == (lower * shape[0] // 2, right * shape[1] // 2)
+
+
+def test_an_uncompressed_tiff_on_its_side_is_refused(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    folder = write(tmp_path / "images", pictures(), ".tif", exif=exif)
+    with pytest.raises(ValueError, match=r"000.tif must be upright, got an uncompressed TIFF"):
+        load(folder)
+
+
+def test_a_transparent_value_that_no_pixel_has_does_no_harm(tmp_path: Path) -> None:
+    for number, array in enumerate((GREY.clip(1), DEEP.clip(1))):
+        folder = write(tmp_path / str(number), pictures(array), transparency=0)
+        assert len(all_rows(load(folder))) == 12

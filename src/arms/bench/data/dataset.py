@@ -31,10 +31,12 @@ SPLITS: Mapping[str, tuple[str, ...]] = {
 def split_of(name: str) -> str | None:
     """Return the split that a name stands for, None if it stands for none.
 
-    >>> split_of("Val"), split_of("car")
-    ('valid', None)
+    >>> split_of("Val"), split_of("x_train"), split_of("test_images"), split_of("car")
+    ('valid', 'train', 'test', None)
     """
-    return next((split for split, names in SPLITS.items() if name.lower() in names), None)
+    own = name.lower()
+    forms = {own, own.removeprefix("x_"), own.removesuffix("_images")}
+    return next((split for split, names in SPLITS.items() if forms & set(names)), None)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,7 +6,7 @@ which of its values is white.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,6 +31,10 @@ MODES_WITH_ALPHA = ("LA", "PA", "RGBA")
 """Names that Pillow has for kinds of pixels."""
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0
 """Two tags of a TIFF file, and the value of the second that says that 0 is white."""
+SAMPLE_FORMAT, SIGNED = 339, 2
+"""Another tag, and the value that says that numbers have signs."""
+ORIENTATION, ON_ITS_SIDE = 274, (5, 6, 7, 8)
+"""A tag that cameras write, and its values that exchange height and width."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,9 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
             )
         places[split] = place
         found[split] = [file for file in files if file.relative_to(folder).parts[0] == place.name]
+    _check_no_split_below(folder, files, set(places))
+    _check_no_shared_file(folder, found)
     if not named:
-        _check_no_split_below(folder, files)
         places, found = {"train": folder}, {"train": files}
     inside = {file for part in found.values() for file in part}
     if outside := [file for file in files if file not in inside]:
@@ -118,16 +123,34 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def _check_no_split_below(folder: Path, files: Sequence[Path]) -> None:
-    """Raise if images lie in a folder that is named after a split, but further down."""
+def _check_no_split_below(folder: Path, files: Sequence[Path], known: Set[str]) -> None:
+    """Raise if images lie in a folder that is named after a split, but further down.
+
+    Where the split is known, because a folder above has its name too, the one below is a class.
+    """
     for file in files:
         above = file.relative_to(folder).parts[:-1]
-        if inner := [depth for depth, name in enumerate(above) if split_of(name)]:
+        splits = [split_of(name) for name in above]
+        if inner := [depth for depth, split in enumerate(splits) if split and split not in known]:
             place = folder.joinpath(*above[: inner[0] + 1])
+            remedy = "move it there" if known else f"give {place.parent} as the data set"
             raise ValueError(
-                f"folders named after splits must lie directly in {folder}, got {place}: give "
-                f"{place.parent} as the data set, or rename {place.name} if it is a class"
+                f"folders named after splits must lie directly in {folder}, got {place}: {remedy}, "
+                f"or rename {place.name} if it is a class"
             )
+
+
+def _check_no_shared_file(folder: Path, splits: Mapping[str, Sequence[Path]]) -> None:
+    """Raise if links make one file an image of two splits, so that it is trained and tested on."""
+    seen: dict[Path, tuple[str, Path]] = {}
+    for split, files in splits.items():
+        for file in files:
+            other, first = seen.setdefault(file.resolve(), (split, file))
+            if other != split:
+                raise ValueError(
+                    f"splits of {folder} must have images of their own, got one file as {first} and "
+                    f"{file}: remove the link"
+                )
 
 
 def _image_files(folder: Path) -> list[Path]:
@@ -157,17 +180,30 @@ def _check_no_loop(link: Path, folder: Path) -> None:
 
 
 def _read_image(path: Path) -> _Image:
-    pillow = import_optional("PIL.Image")
+    pillow, turning = import_optional("PIL.Image"), import_optional("PIL.ImageOps")
     try:
         with pillow.open(path) as image:
             frames = getattr(image, "n_frames", 1)  # before `load`: counting moves through the file
+            scrambled = _is_scrambled(image)
             image.load()
+            turning.exif_transpose(image, in_place=True)  # as viewers show a camera's photographs
     except Exception as error:  # Pillow raises a dozen kinds of errors on damaged files
         raise ValueError(f"{path} cannot be read as an image: {described(error)}") from None
     # A camera's MPO file is a photograph with previews. In all other formats every frame counts.
     if frames > 1 and image.format != "MPO":
         raise ValueError(
             f"{path} must be one image, got {frames} frames: save each as its own file"
+        )
+    if scrambled:
+        raise ValueError(
+            f"{path} must be upright, got an uncompressed TIFF that is to be shown on its side, "
+            "which Pillow does not read right: turn it, or save it with compression"
+        )
+    signed = image.format == "TIFF" and SIGNED in image.tag_v2.get(SAMPLE_FORMAT, ())
+    if signed and image.mode not in DEEP_MODES:
+        raise ValueError(
+            f"{path} must have pixels without signs, got signed numbers, for which the file does not "
+            "say what is black: save it with unsigned numbers"
         )
     read = _deep_values if image.mode in DEEP_MODES else _grey_values
     values, white, transparent = read(path, image)
@@ -176,6 +212,12 @@ def _read_image(path: Path) -> _Image:
             f"{path} must be opaque, got transparent pixels: put it on a background first"
         )
     return _Image(path, values, white, image.mode not in GREY_MODES)
+
+
+def _is_scrambled(image: Any) -> bool:
+    """Whether Pillow, seen with version 13.0, takes the height of an image for its width."""
+    raw = any(tile[0] == "raw" for tile in image.tile)
+    return image.format == "TIFF" and raw and image.getexif().get(ORIENTATION, 1) in ON_ITS_SIDE
 
 
 def _grey_values(path: Path, image: Any) -> tuple[Array, int, bool]:
@@ -200,7 +242,7 @@ def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
             values = white - values
         return values, white, False
     if image.format in ("PNG", "PPM") and image.mode != "F":
-        return values, 65535, "transparency" in image.info
+        return values, 65535, bool((values == image.info.get("transparency", -1)).any())
     raise ValueError(
         f"{path} must have pixels of 1, 8 or 16 bits, got {image.format} pixels of mode "
         f"{image.mode}, for which the file does not say what is white: save it with 8 bits, or "

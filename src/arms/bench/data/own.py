@@ -214,7 +214,7 @@ def _by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
     """Return the parts of a mapping under our names of the splits; other entries are ignored."""
     found = {}
     for split in SPLITS:
-        keys = [key for key in source if _split_of_key(key) == split]
+        keys = [key for key in source if split_of(str(key)) == split]
         if len(keys) > 1:
             raise ValueError(
                 f"{what} must have one array for {split}, got {' and '.join(map(str, keys))}: rename one"
@@ -227,13 +227,6 @@ def _by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
             f"{', '.join(map(str, source)) or 'nothing'}: rename them"
         )
     return found
-
-
-def _split_of_key(key: object) -> str | None:
-    """Return the split of an array called `train`, `x_train` or `train_images`, and so on."""
-    name = str(key).lower()
-    forms = (name, name.removeprefix("x_"), name.removesuffix("_images"))
-    return next((split for split in map(split_of, forms) if split), None)
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Array], int | None]:
@@ -249,7 +242,7 @@ def _read_npz(path: Path) -> tuple[dict[str, Array], int | None]:
     arrays = {name: array for name, array in loaded.items() if isinstance(array, np.ndarray)}
     levels = _as_levels(arrays.pop("levels"), path) if "levels" in arrays else None
     images = [name for name, array in arrays.items() if array.ndim >= 2]
-    if len(images) == 1 and _split_of_key(images[0]) is None:
+    if len(images) == 1 and split_of(images[0]) is None:
         return {"train": arrays[images[0]]}, levels
     return _by_split(arrays, str(path)), levels
 
