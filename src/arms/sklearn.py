@@ -110,8 +110,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         features = Centred.of(X)
         targets = Centred.of(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
         # Outputs keep their relative units: the sum of their squared errors is what counts.
-        units = targets.exponents - targets.exponents.max()
-        regressions = Regressions.of(features.values, np.ldexp(targets.values, units))
+        regressions = Regressions.of(features.values, targets.in_one_unit())
         limit = size or max(1, min(X.shape[1], len(X) // 2))
         cost = self._cost(len(X), targets.values.shape[1], X.shape[1], limit)
         seed = check_random_state(self.random_state).randint(2**31 - 1)
@@ -262,6 +261,15 @@ class Centred:
         # What is left of a constant column is rounding.
         values = np.where(spread > 10 * np.finfo(np.float64).eps, values - error, 0.0)
         return cls(values, means + error, exponents)
+
+    def in_one_unit(self) -> Any:
+        """Return the values of all columns in the same unit, in which the largest is below one.
+
+        A constant column, however large, does not count: next to it the others would vanish.
+        """
+        spreads = self.exponents + np.frexp(np.abs(self.values).max(0))[1]
+        varies = self.values.any(0)
+        return np.ldexp(self.values, self.exponents - spreads.max(where=varies, initial=-(2**20)))
 
 
 @dataclass(frozen=True)

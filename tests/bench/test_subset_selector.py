@@ -323,3 +323,22 @@ def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.Monkey
         match=r"arms.sklearn needs scikit-learn: pip install 'arms-grad\[sklearn\]'",
     ):
         importlib.import_module("arms.sklearn")
+
+
+@pytest.mark.parametrize("constant", [1e300, -1e300, 1e300 / 3, 1e-300])
+def test_a_constant_output_does_not_hide_the_others(constant: float) -> None:
+    X, y = exact()
+    selector = SubsetSelector(2, max_iter=60, random_state=0).fit(
+        X, np.stack([np.full(len(y), constant), y], 1)
+    )
+    assert selector.get_support(indices=True).tolist() == [1, 5]
+    assert not selector.coef_[0].any()
+    assert np.allclose(selector.predict(X), np.stack([np.full(len(y), constant), y], 1))
+
+
+def test_outputs_that_are_all_constant() -> None:
+    X, _ = exact()
+    y = np.full((len(X), 2), [1e300, -2.0])
+    selector = SubsetSelector(2, max_iter=5, random_state=0).fit(X, y)
+    assert not selector.coef_.any()
+    assert np.allclose(selector.predict(X), y)
