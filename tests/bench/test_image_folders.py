@@ -340,8 +340,8 @@ def test_photographs_are_turned_as_their_camera_says(
 ) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    more = {".jpg": {"quality": 100}, ".tif": {"compression": "tiff_lzw"}}
-    options = {"exif": exif, **more.get(suffix, {})}
+    more: dict[str, Any] = {".jpg": {"quality": 100}, ".tif": {"compression": "tiff_lzw"}}
+    options: dict[str, Any] = {"exif": exif, **more.get(suffix, {})}
     black = np.zeros((3, 16, 8), np.uint8)
     black[:, :8, :4] = 255  # the upper left quarter
     dataset = load(write(tmp_path / "images", pictures(black), suffix, **options))
