@@ -49,11 +49,11 @@ def build_report(
 
 def _check_page_path(page: Path) -> None:
     check_path(page)
-    check_replaceable(page)
     if page.is_dir():
         raise ValueError(
             f"the report must be a file, got the folder {page}: try {page / 'report.html'}"
         )
+    check_replaceable(page)
     if page.suffix not in (".html", ".htm"):
         raise ValueError(
             f"the report must be an .html file, got {page}: try {page.with_suffix('.html')}"
