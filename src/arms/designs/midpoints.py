@@ -1,4 +1,8 @@
-"""Pairs of samples that share midpoints, for control variates that depend on the midpoint alone."""
+"""Pairs of samples and their midpoints, for control variates that depend on the midpoint alone.
+
+Given its midpoint, each orientation of a pair is equally likely. A control variate that depends on
+the midpoint alone is therefore uncorrelated with the orientation.
+"""
 
 import itertools
 from dataclasses import dataclass
@@ -19,16 +23,17 @@ from arms.lazy import lazy_property
 class Midpoints(RowDesign):
     """n/2 pairs of samples, several pairs to a midpoint, and the midpoints.
 
-    The first pairs are samples of the latent. Every other pair has the sum of one of them, and is
-    otherwise random. Points are all firsts, all seconds, then the midpoints; pair a has midpoint a
-    modulo their number.
+    The first m pairs are drawn from the latent. Each further pair is drawn at random among the
+    pairs with the same sum as one of these. Points are all firsts, all seconds, then the midpoints;
+    pair a has midpoint a % m.
 
     Args:
         num_samples: n, even.
-        pairs: How many pairs share a midpoint, at least; n/2 if that is less.
-        coupling: Of the samples that make the midpoints; independent if None.
-        evaluate_midpoints: Whether the objective is evaluated at the midpoints. With several pairs
-            to a midpoint, or without the midpoints, it is differentiated at the samples too.
+        pairs: At least this many pairs share a midpoint; all n/2 if there are fewer.
+        coupling: How the 2m samples that make the midpoints depend on each other; None if they are
+            independent.
+        evaluate_midpoints: Whether the objective is evaluated and differentiated at the midpoints.
+            It is differentiated at the samples if they share midpoints, or if this is False.
     """
 
     pairs: int = 2
@@ -51,15 +56,16 @@ class Midpoints(RowDesign):
 
     @lazy_property
     def shares(self) -> bool:
-        """Whether some pairs share a midpoint."""
+        """Whether pairs share midpoints. Then every pair shares its midpoint with another."""
         return 2 * self.midpoints < self.num_samples
 
     @lazy_property
     def needs(self) -> Needs:
         if not self.evaluate_midpoints:
-            return Needs(self.num_samples, self.num_samples)
+            return Needs(self.num_samples, derivatives=self.num_samples)
         total = self.num_samples + self.midpoints
-        return Needs(total, total if self.shares else self.midpoints)
+        # Derivatives are taken at the last points, which are the midpoints.
+        return Needs(total, derivatives=total if self.shares else self.midpoints)
 
     def takes(self, latent: Latent) -> bool:
         if self.coupling is None:
@@ -96,6 +102,7 @@ class Midpoints(RowDesign):
         if self.coupling is None:
             return grad
         assert isinstance(latent, Couplable)
+        # Only the samples that make the midpoints are coupled.
         return latent.undo_coupling(self.coupling, 2 * self.midpoints, grad)
 
     def _variable_outcomes(self, variable: Latent) -> Rows | None:
@@ -124,21 +131,24 @@ class Midpoints(RowDesign):
 
 
 def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
-    """Return what belongs to each midpoint for each of `count` pairs."""
+    """Repeat rows in turn until there are `count`: row a of the result is row a % m."""
     rounds, rest = divmod(count, len(of_midpoints))
     if rounds == 1 and not rest:
         return of_midpoints
     if len(of_midpoints) == 1:
         return of_midpoints.expand(count, *of_midpoints.shape[1:])
-    return torch.cat([of_midpoints] * rounds + [of_midpoints[:rest]] * (rest > 0))
+    return torch.cat([of_midpoints] * rounds + [of_midpoints[:rest]])
 
 
 def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
-    """Return for each pair the mean over the other pairs of its midpoint, at least one."""
+    """Return for each pair the mean over the other pairs of its midpoint.
+
+    Every midpoint must have at least two pairs.
+    """
     if len(of_pairs) == 2 * midpoints:
         return of_pairs.roll(midpoints, 0)
-    # A product with a zero diagonal: subtracting the pair's own part from a sum would leave the
-    # rounding error of that part behind.
+    # The matrix leaves out the pair itself. Subtracting it from the sum would leave its rounding
+    # error behind.
     midpoint = torch.arange(len(of_pairs), device=of_pairs.device) % midpoints
     weights = (midpoint.unsqueeze(-1) == midpoint).to(of_pairs.dtype).fill_diagonal_(0.0)
     weights = weights / weights.sum(-1, keepdim=True)
@@ -161,8 +171,8 @@ def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
 class SharedPairs(RowDesign):
     """n independent samples, of which the last are pairs, and the midpoints of these pairs.
 
-    It serves the importance-weighted bound. Without `pairs`, all samples are pairs, and the first
-    of each makes the bound. With `pairs`, the samples before them make the bound.
+    It serves the importance-weighted bound. If `pairs` is 0, all samples are in pairs, and the first
+    of each pair makes the bound. Otherwise the samples before the pairs make the bound.
 
     Args:
         num_samples: n.
@@ -192,7 +202,7 @@ class SharedPairs(RowDesign):
 
     @lazy_property
     def needs(self) -> Needs:
-        return Needs(self.num_samples + self.midpoints, self.midpoints)
+        return Needs(self.num_samples + self.midpoints, derivatives=self.midpoints)
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         return latent.sample(self.num_samples, generator)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from arms.arguments import as_count, at_least_float32
 from arms.designs.base import Design, Draw, Needs
 from arms.latents import Binary, HasMean, Latent, Relaxable
-from arms.latents.bits import FURTHEST
+from arms.latents.bits import LARGEST_PERTURBED
 from arms.lazy import lazy_property
 from arms.random import uniform
 
@@ -90,7 +90,7 @@ def latent_points(phi: Tensor, samples: Tensor, noise: Tensor) -> tuple[Tensor, 
 
     `noise` `[2, m, ...]` is logistic. It may be -inf, the logit of a uniform 0: z is 0 there.
     """
-    phi = at_least_float32(phi).clamp(-FURTHEST, FURTHEST)
+    phi = at_least_float32(phi).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)
     sign = 2 * samples.to(phi.dtype) - 1
     depth = noise + nn.functional.softplus(sign * phi)
     z = sign * nn.functional.softplus(depth)

@@ -1,4 +1,4 @@
-"""Independent bits."""
+"""Independent bits, and what estimators may ask of them."""
 
 import itertools
 import math
@@ -23,8 +23,11 @@ from arms.random import indicator, uniform
 if TYPE_CHECKING:
     from arms.designs.couplings import BitCoupling, Coupling
 
-FURTHEST = 1000.0
-"""Where logits are cut before noise is added: bits are certain long before that."""
+LARGEST_PERTURBED = 1000.0
+"""Logits are clamped to this before noise is added, so that infinite ones stay finite.
+
+It must exceed 708, the size of the largest noise in float64.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +50,16 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable)
         return indicator(probs - uniform(n, probs, generator)).to(self.logits.dtype)
 
     def log_prob(self, samples: Tensor) -> Tensor:
-        """Return log p(sample), which is linear between 0 and 1."""
-        logits, log_sigmoid = at_least_float32(self.logits), torch.nn.functional.logsigmoid
-        # An impossible value that was not drawn costs nothing; 0 * inf would be NaN.
+        """Return log p(sample). It is linear in the sample, so midpoints of samples are allowed."""
+        logits = at_least_float32(self.logits)
+        log_sigmoid = torch.nn.functional.logsigmoid
+        # The value that was not drawn may have log-probability -inf, and 0 * inf would be NaN.
         of_one = torch.where(samples > 0, log_sigmoid(logits), 0.0)
         of_zero = torch.where(samples < 1, log_sigmoid(-logits), 0.0)
         return (samples * of_one + (1 - samples) * of_zero).sum(-1)
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p without a difference that would lose the digits of 1 - p.
+        """Return b - p. For b = 1 this is sigmoid(-logits), because 1 - p would round to 0.
 
         >>> Bits(torch.tensor([20.0])).score(torch.tensor([[0.0], [1.0]])).flatten()
         tensor([-1.0000e+00,  2.0612e-09])
@@ -79,8 +83,8 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable)
     def states(self) -> Tensor:
         d = self.logits.shape[-1]
         shifts = torch.arange(d - 1, -1, -1, device=self.logits.device)
-        counts = torch.arange(2**d, device=self.logits.device).unsqueeze(-1)
-        return (counts >> shifts & 1).to(self.logits.dtype)  # the first bit changes slowest
+        index = torch.arange(2**d, device=self.logits.device).unsqueeze(-1)
+        return (index >> shifts & 1).to(self.logits.dtype)  # the first bit changes slowest
 
     def count_states(self) -> int:
         return int(2 ** self.logits.shape[-1])
@@ -96,8 +100,8 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable)
     def exchange(
         self, first: Tensor, second: Tensor, generator: Generator | None
     ) -> tuple[Tensor, Tensor]:
-        wide = at_least_float32(first[0])
-        swap = indicator(uniform(len(first), wide, generator) - 0.5).to(first.dtype)
+        like = at_least_float32(first[0])
+        swap = indicator(uniform(len(first), like, generator) - 0.5).to(first.dtype)
         exchanged = torch.lerp(first, second, swap)  # exact at 0 and 1, and fast
         return exchanged, first + second - exchanged
 
@@ -105,6 +109,7 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable)
         return torch.stack([first, second])
 
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
+        # Bits are swapped independently of each other, so only the diagonal remains.
         return vector * step * step
 
     def is_coupled_by(self, coupling: "Coupling") -> bool:
@@ -121,13 +126,15 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable)
         if counts is None:
             return None
         patterns = torch.tensor(list(itertools.product((0.0, 1.0), repeat=n)), dtype=counts.dtype).T
-        # Exchangeable samples: patterns with equally many ones are equally likely.
-        ways = torch.tensor([math.comb(n, s) for s in range(n + 1)], dtype=counts.dtype)
-        return patterns.unsqueeze(-1), (counts.squeeze(-1) / ways)[patterns.sum(0).long()]
+        # Samples are exchangeable: patterns with the same number of ones are equally likely.
+        ways = torch.tensor([math.comb(n, ones) for ones in range(n + 1)], dtype=counts.dtype)
+        of_pattern = counts.squeeze(-1) / ways
+        return patterns.unsqueeze(-1), of_pattern[patterns.sum(0).long()]
 
     def perturb(self, n: int, generator: Generator | None) -> Tensor:
-        phi = at_least_float32(self.logits.detach()).clamp(-FURTHEST, FURTHEST)
-        # The logit of a uniform 0 would outweigh any phi, and turn over a bit that is certain.
+        phi = at_least_float32(self.logits.detach()).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)
+        # A uniform 0 has the logit -inf. Clamped, it is larger than -709, and a bit whose logit is
+        # infinite stays what it is.
         noise = uniform(n, phi, generator).clamp(min=torch.finfo(phi.dtype).tiny).logit()
         return phi + noise
 

@@ -1,24 +1,30 @@
-r"""Any value-only estimator on the K-sample bound: its samples are tried in every slot.
+r"""Applies an estimator from values to the K-sample bound: its samples are tried in every slot.
 
-$$ g = \hat g\Big[\sum_k h_{-k}\Big], \qquad \text{or unfolded} \qquad
-   g = \hat g\Big[\sum_k f_{-k}\Big] - \sum_k \frac{w_k}{\sum_l w_l} \nabla \log q(b_k) $$
+$$ g = \hat g\Big[\sum_k h_{-k}\Big], \qquad
+   h_{-k}(b) = f_{-k}(b) - \frac{w(b)}{\sum_{l \ne k} w_l + w(b)}, \qquad
+   w(b) = \frac{p(x, b)}{q(b)} $$
 
-where K independent samples b_k make the bound, g-hat is an estimator for functions of one sample on
-m fresh samples, f_{-k}(b) is the bound with b in slot k, and h_{-k} contains the direct term too (see
-`arms.estimators.bound.slots`). Unbiased because, given the samples of the bound, g-hat is unbiased
-for each slot's function, and the fresh samples are independent of them. All slots share the fresh
-samples, so the sum over slots is taken first. It is a sum: the ARMS authors' released code takes a
-mean, which is biased.
+K independent samples b_k make the bound. The estimator g-hat of the gradient of an expectation has
+m fresh samples of its own. f_{-k}(b) is the bound with b in slot k. h_{-k} also includes the direct
+term, which arises because log w contains log q. Without folding, the direct term is separate:
 
-With ARMS inside this is multi-sample ARMS; the bound itself needs independent samples, because
-coupled ones would change it.
+$$ g = \hat g\Big[\sum_k f_{-k}\Big] - \sum_k \frac{w_k}{\sum_l w_l} \nabla \log q(b_k) $$
+
+Unbiased because, given the samples of the bound, g-hat is unbiased for the function of each slot,
+and its fresh samples are independent of the samples of the bound. All slots share the fresh
+samples, so the functions of all slots are summed, and g-hat is applied once. The ARMS authors'
+released code takes the mean over slots instead of the sum, which scales this part by 1/K.
+
+With ARMS inside this is multi-sample ARMS. Only the fresh samples may be coupled: coupling the K
+samples would change the expectation of the bound.
 Reference: Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary
 Variables", ICML 2021, section 3.3 (unfolded, with the Dirichlet copula).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from arms.arguments import as_count, at_least_float32
 from arms.designs import AfterSamples, Draw
@@ -34,12 +40,13 @@ class OnBound(Estimator):
     Args:
         inner: The estimator; its m samples come on top of the K of the bound.
         bound_samples: K.
-        folded: Whether the direct term is part of the function that `inner` differentiates.
-            Without, it is added separately, as in the papers.
+        folded: Whether the direct term is part of the function that `inner` differentiates. If
+            not, it is computed from the K samples and added, as in the paper.
 
     >>> import torch
     >>> from arms import ARMS
-    >>> OnBound(ARMS(5), bound_samples=5)(lambda b: b.sum(-1), torch.zeros(4, 3)).grad.shape
+    >>> log_joint = lambda b: b.sum(-1)
+    >>> OnBound(ARMS(5), bound_samples=5)(log_joint, torch.zeros(4, 3)).grad.shape
     torch.Size([4, 3])
     """
 
@@ -52,10 +59,10 @@ class OnBound(Estimator):
         if (
             inner.design.needs.derivatives
             or inner.target.subtracts_log_q
-            or inner.design.needs.evaluations is None
+            or inner.design.needs.evaluations is None  # all states are enumerated
         ):
             raise ValueError(
-                "only estimators of the expectation from values alone can be lifted to the bound, "
+                "only estimators of the expectation from values alone can be applied to the bound, "
                 f"got {inner}: use arms.LOORF(m) or arms.ARMS(m)"
             )
         count = as_count(self.bound_samples, 1, "bound_samples")
@@ -76,21 +83,29 @@ class OnBound(Estimator):
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         values, count = at_least_float32(values), self.bound_samples
-        found = self.inner.combine(draw.memory, slot_sums(values, count, self.folded))
+        inner_draw = draw.memory
+        grad = self.inner.combine(inner_draw, slot_sums(values, count, self.folded))
         if self.folded:
-            return found
-        return found + direct_term(draw.latent, draw.points[:count], values[:count].softmax(0))
+            return grad
+        shares = values[:count].softmax(0)
+        return grad + direct_term(draw.latent, draw.points[:count], shares)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return self.inner.parameters()
 
 
 def slot_sums(values: Tensor, bound_samples: int, folded: bool) -> Tensor:
-    """Return the sum over slots of their functions at every fresh sample, up to a constant."""
+    """Return the sum over slots of h_{-k}, or f_{-k} if not folded, at each fresh sample.
+
+    The result `[m, *batch]` lacks a constant that does not depend on the fresh sample.
+    """
     top, others = others_of_each(values[:bound_samples])
     candidates = values[bound_samples:].unsqueeze(1) - top
     return replace_slots(others, candidates, folded).sum(1)
 
 
 def half_and_half(num_samples: int, least: int, name: str) -> int:
-    """Return half of a number of samples: as many for the bound as to try in its slots."""
+    """Return half of a number of samples: one half makes the bound, one is tried in its slots."""
     count = as_count(num_samples, least, f"num_samples of {name}")
     if count % 2:
         raise ValueError(
