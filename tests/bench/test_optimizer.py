@@ -165,8 +165,8 @@ def test_another_optimiser_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(
         torch.equal(tensor, resumed.state()[name])
         for name, tensor in state.items()
-        if name.startswith("adam.")
+        if name.startswith("optimizer.")
     )
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"checkpoint lacks adam.encoder.mean.0"):
+    with pytest.raises(ValueError, match=r"checkpoint lacks optimizer.encoder.mean.0"):
         Trainer(config, digits).load_state(state)

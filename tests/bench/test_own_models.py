@@ -16,13 +16,8 @@ from torch import Tensor, nn
 from arms.bench import BinaryVAE, Dataset, Run, TrainConfig, Trainer, evaluate, load_model, train
 from arms.bench.cli import main
 from arms.bench.config import run_name
-from arms.bench.models import (
-    CategoricalPixels,
-    GaussianPixels,
-    PlainNetwork,
-    replicated,
-    structure_of,
-)
+from arms.bench.models import PlainNetwork, replicated, structure_of
+from arms.bench.models.pixels import CategoricalPixels, GaussianPixels
 from arms.bench.pictures import sample_grid, write_samples
 from arms.bench.reports import build_report, collect
 from arms.bench.reports.groups import group_runs, name_structures

@@ -59,7 +59,7 @@ def test_a_tensor_that_is_not_declared_is_not_cut(state: dict[str, Tensor]) -> N
 
 def test_cutting_and_joining(state: dict[str, Tensor]) -> None:
     parts = [of_run(state, index, 2) for index in range(2)]
-    assert torch.equal(parts[1]["elbo_sum"], state["elbo_sum"][2:])
+    assert torch.equal(parts[1]["sum.train_elbo"], state["sum.train_elbo"][2:])
     whole = joined(parts, no_noise)
     assert whole.keys() == state.keys()
     assert all(torch.equal(whole[name], tensor) for name, tensor in state.items())
@@ -90,20 +90,6 @@ def test_runs_that_used_other_noise_continue_on_fresh(state: dict[str, Tensor]) 
         joined([state, state | {"generator": torch.zeros(16, dtype=torch.uint8)}], no_noise)
 
 
-def test_checkpoints_of_the_first_version_still_load(
-    state: dict[str, Tensor], digits: Dataset
-) -> None:
-    """They held Adam's count besides, twice."""
-    old = state | {f"adam.{part}.count": torch.tensor(3.0) for part in ("encoder", "others")}
-    parts = [of_run(old, index, 2) for index in range(2)]
-    now, before = Trainer(SMALL, digits), Trainer(SMALL, digits)
-    now.load_state(state)
-    before.load_state(joined(parts, no_noise))
-    now.step()
-    before.step()
-    assert all(torch.equal(tensor, before.state()[name]) for name, tensor in now.state().items())
-
-
 def test_a_run_alone_is_never_cut(digits: Dataset) -> None:
     """A user's own model need not have a replica axis, and its buffers may be numbers."""
     encoder = nn.Sequential(nn.Linear(64, 10))
@@ -124,7 +110,7 @@ def test_not_finite_replicas_are_found(state: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["generator", "counts", "model.prior", "adam.others.square.0", "estimator.0"]
+    "name", ["generator", "counts", "model.prior", "optimizer.others.square.0", "estimator.0"]
 )
 def test_what_is_lacking_is_named(name: str, state: dict[str, Tensor], digits: Dataset) -> None:
     del state[name]

@@ -11,14 +11,8 @@ if TYPE_CHECKING:
     from arms.bench.config import TrainConfig
     from arms.bench.data import Dataset, as_dataset, load
     from arms.bench.evaluation import evaluate
-    from arms.bench.models import (
-        BinaryVAE,
-        CategoricalPixels,
-        GaussianPixels,
-        Pixels,
-        PlainNetwork,
-        build_vae,
-    )
+    from arms.bench.models import BinaryVAE, PlainNetwork, build_vae
+    from arms.bench.models.pixels import CategoricalPixels, GaussianPixels, Pixels
     from arms.bench.reports import build_report
     from arms.bench.runs.directory import Run
     from arms.bench.runs.loading import load_model
@@ -47,10 +41,10 @@ __all__ = [
 
 _MODULES = {
     "BinaryVAE": "arms.bench.models",
-    "CategoricalPixels": "arms.bench.models",
+    "CategoricalPixels": "arms.bench.models.pixels",
     "Dataset": "arms.bench.data",
-    "GaussianPixels": "arms.bench.models",
-    "Pixels": "arms.bench.models",
+    "GaussianPixels": "arms.bench.models.pixels",
+    "Pixels": "arms.bench.models.pixels",
     "PlainNetwork": "arms.bench.models",
     "Run": "arms.bench.runs.directory",
     "TrainConfig": "arms.bench.config",

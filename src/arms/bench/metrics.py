@@ -1,7 +1,8 @@
 """Every number that a run records while it trains: its key, its words, its axis, and whether it can stop a replica.
 
-A new metric is one entry in METRICS, and the code that computes it: `Trainer.record` for what training
-itself measures, `_record` in `runs/loop.py` for what is evaluated on other images. Progress bars,
+A new metric is one entry in METRICS, and the code that computes it. For a mean over the training steps,
+set `mean_over_steps` and add each step's values to `Trainer.sums`. Other numbers of training go into
+`Trainer.record`, and what is evaluated on other images into `_record` in `runs/loop.py`. Progress bars,
 messages, curves and reports take it from here.
 """
 
@@ -54,6 +55,8 @@ class Metric:
     """Scale of the axis; numbers on a logarithmic one are written with an exponent."""
     stops_replica: bool = False
     """Whether a replica stops where the value is not finite."""
+    mean_over_steps: bool = False
+    """Whether it is the mean over the training steps since the last record."""
     in_progress: bool = True
     """Whether progress bars show it."""
     in_result: bool = False
@@ -74,6 +77,7 @@ TRAIN_ELBO = Metric(
     unit="nats",
     in_result=True,
     stops_replica=True,
+    mean_over_steps=True,
 )
 TEST_BOUND = Metric(
     key=f"test_bound_{TEST_BOUND_SAMPLES}",

@@ -89,8 +89,9 @@ class ImageFiles(Entry):
     """28x28 images, from the archive in the user's folder if it is there, otherwise from the published files."""
 
     archive: Archive
-    sources: tuple[Source, ...]
-    read: Callable[[tuple[Path, ...]], Parts]
+    sources: tuple[Source, ...] = ()
+    """The published files; none for a data set that users must provide."""
+    read: Callable[[tuple[Path, ...]], Parts] | None = None
     """Reads the files of `sources`, in their order."""
     levels: int = 255
     held_out: int = 0
@@ -105,7 +106,7 @@ class ImageFiles(Entry):
         if archive := self._archive_in(data_dir):
             return str(archive), (archive,)
         folder = self._folder(cache_dir)
-        if all(source.intact(folder) for source in self.sources):
+        if self.sources and all(source.intact(folder) for source in self.sources):
             return str(folder), tuple(folder / source.file for source in self.sources)
         return None
 
@@ -122,7 +123,9 @@ class ImageFiles(Entry):
         """Return the data set, split into training, validation and test images."""
         if archive := self._archive_in(data_dir):
             return self._split(self._read_archive(archive), self.archive.note)
-        return self._split(self.read(self._originals(data_dir, cache_dir)))
+        paths = self._originals(data_dir, cache_dir)
+        assert self.read is not None
+        return self._split(self.read(paths))
 
     def _archive_in(self, data_dir: Path | None) -> Path | None:
         path = data_dir and data_dir / self.archive.file
@@ -137,6 +140,11 @@ class ImageFiles(Entry):
 
     def _originals(self, data_dir: Path | None, cache_dir: Path | None) -> tuple[Path, ...]:
         folder = self._folder(cache_dir)
+        if not self.sources:
+            place = data_dir or "a folder, and name that folder in ARMS_DATA_DIR"
+            raise ValueError(
+                f"{self.name} cannot be downloaded: put {self.archive.file} into {place}"
+            )
         try:
             return tuple(obtain(source, folder) for source in self.sources)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""The discrete VAE and its parts: layers with a replica axis, networks by name, likelihood of the pixels, seeding."""
+"""The discrete VAE and its parts: layers with a replica axis, networks, binary pixels, seeding."""
 
 from arms.bench.models.hierarchical import HierarchicalVAE
 from arms.bench.models.layers import ReplicaLinear
@@ -14,17 +14,13 @@ from arms.bench.models.own import (
     replicated,
     structure_of,
 )
-from arms.bench.models.pixels import CategoricalPixels, GaussianPixels, Pixels
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
 
 __all__ = [
     "HIDDEN_WIDTHS",
     "BinaryVAE",
-    "CategoricalPixels",
-    "GaussianPixels",
     "HierarchicalVAE",
-    "Pixels",
     "PlainNetwork",
     "ReplicaLinear",
     "affine_log_prob",

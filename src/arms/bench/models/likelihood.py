@@ -1,6 +1,7 @@
 """log Bernoulli(x; sigmoid(logits)) summed over pixels, with a gradient that needs few passes over memory.
 
-The logits of the pixels are the largest tensor of a training step.
+The logits of the pixels are the largest tensor of a training step. Likelihoods of other pixels are in
+`pixels.py`.
 """
 
 from typing import Any

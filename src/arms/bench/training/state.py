@@ -4,11 +4,11 @@
 |---|---|---|
 | `model.*` | the model's own names | yes |
 | `estimator.<i>` | the estimator's parameters | yes |
-| `adam.<part>.<kind>.<i>` | what the optimiser of a part remembers | yes |
+| `optimizer.<part>.<kind>.<i>` | what the optimiser of a part remembers | yes |
 | `mean_grad.<i>` | moving average of the encoder's gradient | yes |
-| `elbo_sum` | since the last report | yes |
+| `sum.<metric>` | of a metric since the last record | yes |
 | `generator` | state of the noise, as bytes | no |
-| `counts` | steps done, and those in `elbo_sum` | no |
+| `counts` | steps done, and those in the sums | no |
 
 A user's own model of one replica need not have the axis: a run alone is never cut.
 """
@@ -21,13 +21,12 @@ from torch import Tensor
 
 __all__ = [
     "COUNTS",
-    "ELBO_SUM",
     "ESTIMATOR",
     "GENERATOR",
     "MEAN_GRADIENT",
     "MODEL",
-    "OLD_COUNTS",
     "OPTIMIZER",
+    "SUM",
     "State",
     "check_fits",
     "finite_replicas",
@@ -42,10 +41,8 @@ __all__ = [
 
 State: TypeAlias = Mapping[str, Tensor]
 
-MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "adam.", "mean_grad."
-ELBO_SUM, GENERATOR, COUNTS = "elbo_sum", "generator", "counts"
-OLD_COUNTS = ("adam.encoder.count", "adam.others.count")
-"""Names in checkpoints of 0.1 that say nothing new: `counts` has the step."""
+MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "optimizer.", "mean_grad."
+SUM, GENERATOR, COUNTS = "sum.", "generator", "counts"
 
 
 def step_of(state: State) -> int:
@@ -67,7 +64,7 @@ def has_replica_axis(name: str) -> bool:
     """
     if name in (GENERATOR, COUNTS):
         return False
-    if name == ELBO_SUM or name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT)):
+    if name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT, SUM)):
         return True
     raise ValueError(
         f"a checkpoint has nothing called {name!r}: it is of another version of this library"
@@ -102,7 +99,7 @@ def joined(states: Sequence[State], fresh_noise: Callable[[int], Tensor]) -> dic
     # What has no replica axis is the same in all of them, but for the noise.
     whole = {
         name: torch.cat([state[name] for state in states]) if has_replica_axis(name) else tensor
-        for name, tensor in _known(states[0]).items()
+        for name, tensor in states[0].items()
     }
     if not all(torch.equal(noise, noises[0]) for noise in noises):
         whole[GENERATOR] = fresh_noise(step_of(whole))
@@ -143,10 +140,5 @@ def check_fits(state: State, own: State, device: torch.device) -> None:
 
 def _cut(state: State, cut: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     return {
-        name: cut(tensor) if has_replica_axis(name) else tensor
-        for name, tensor in _known(state).items()
+        name: cut(tensor) if has_replica_axis(name) else tensor for name, tensor in state.items()
     }
-
-
-def _known(state: State) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in state.items() if name not in OLD_COUNTS}

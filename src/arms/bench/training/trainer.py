@@ -9,7 +9,7 @@ from torch import Tensor
 from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
-from arms.bench.metrics import GRADIENT_VARIANCE, TRAIN_ELBO, Record
+from arms.bench.metrics import GRADIENT_VARIANCE, METRICS, TRAIN_ELBO, Record
 from arms.bench.models import BinaryVAE, HierarchicalVAE, ReplicaLinear, build_vae, seeded_generator
 from arms.bench.progress import Bars
 from arms.bench.training.layers import UNCHECKED, estimate_chains, estimate_separately
@@ -18,12 +18,12 @@ from arms.bench.training.optimizer import SECOND_DECAY, Optimizer, build_optimiz
 from arms.bench.training.schedules import LearningRates
 from arms.bench.training.state import (
     COUNTS,
-    ELBO_SUM,
     ESTIMATOR,
     GENERATOR,
     MEAN_GRADIENT,
     MODEL,
     OPTIMIZER,
+    SUM,
     State,
     check_fits,
 )
@@ -107,8 +107,12 @@ class Trainer:
         self.steps_done = 0
         # The same number on the device, moved by the step itself: a replayed CUDA graph moves along the schedule.
         self.step_count = torch.zeros((), device=device)
-        self.elbo_sum = torch.zeros(config.replicas, device=device)
-        self.elbo_count = 0
+        self.sums = {
+            key: torch.zeros(config.replicas, device=device)
+            for key, metric in METRICS.items()
+            if metric.mean_over_steps
+        }
+        self.summed_steps = 0
 
     def _sort_parameters(self) -> None:
         """Tell apart what is trained: the encoder's weights, the others', the estimator's own parameters, the prior."""
@@ -155,7 +159,7 @@ class Trainer:
     def note_steps(self, steps: int) -> None:
         """Note that this many updates were done."""
         self.steps_done += steps
-        self.elbo_count += steps
+        self.summed_steps += steps
 
     def estimate(self) -> Estimated:
         """Draw a batch and estimate: return what is to be differentiated, and with which weights."""
@@ -178,7 +182,7 @@ class Trainer:
             self._noise,
             UNCHECKED,
         )
-        self.elbo_sum.add_(self._elbo(found))
+        self.sums[TRAIN_ELBO.key].add_(self._elbo(found))
         outputs, starts = (logits, found.value), (self._scale * found.grad.detach(), self._weight)
         if (
             found.grad.requires_grad
@@ -206,7 +210,7 @@ class Trainer:
         """Estimate every layer's gradient: the logits of each are where autograd starts, and the value."""
         scheme = estimate_chains if self.config.layer_samples == "chains" else estimate_separately
         found = scheme(model, self.estimator, x, self._noise)
-        self.elbo_sum.add_(found.values.detach().mean((0, 2)))
+        self.sums[TRAIN_ELBO.key].add_(found.values.detach().mean((0, 2)))
         starts = [self._scale * grad for grad in found.grads]
         return (*found.logits, found.value), (*starts, self._weight)
 
@@ -265,7 +269,7 @@ class Trainer:
         """Return the metrics of the steps since the last record."""
         return {
             "step": self.steps_done,
-            TRAIN_ELBO.key: self.recent_elbo().tolist(),
+            **{key: mean.tolist() for key, mean in self.recent_means().items()},
             GRADIENT_VARIANCE.key: self.gradient_variance().tolist(),
         }
 
@@ -275,7 +279,7 @@ class Trainer:
         The optimiser keeps the first of the two. It includes the noise of the minibatch.
         """
         correction = 1 - SECOND_DECAY ** max(1, self.steps_done)
-        total = torch.zeros_like(self.elbo_sum)
+        total = torch.zeros(self.config.replicas, device=self.device)
         for square, mean in zip(
             self.encoder_optimizer.second_moments(), self.mean_grads, strict=True
         ):
@@ -286,12 +290,17 @@ class Trainer:
             )
         return total / max(1, sum(p.numel() for p in self.encoder_weights) // self.config.replicas)
 
+    def recent_means(self) -> dict[str, Tensor]:
+        """Return means `[R]` over the steps since the last call by metric, and start the next."""
+        means = {key: total / max(1, self.summed_steps) for key, total in self.sums.items()}
+        for total in self.sums.values():
+            total.zero_()
+        self.summed_steps = 0
+        return means
+
     def recent_elbo(self) -> Tensor:
-        """Return the mean ELBO `[R]` over the training batches since the last call, and start the next."""
-        mean = self.elbo_sum / max(1, self.elbo_count)
-        self.elbo_sum.zero_()
-        self.elbo_count = 0
-        return mean
+        """Return the mean ELBO `[R]` over the steps since the last call, and start the next."""
+        return self.recent_means()[TRAIN_ELBO.key]
 
     def state(self) -> dict[str, Tensor]:
         """Return all that the future of the run depends on, as named tensors: the trainer's own, not copies."""
@@ -308,8 +317,8 @@ class Trainer:
             f"{MEAN_GRADIENT}{index}": tensor for index, tensor in enumerate(self.mean_grads)
         }
         tensors[GENERATOR] = self.noise.get_state()
-        tensors[ELBO_SUM] = self.elbo_sum
-        tensors[COUNTS] = torch.tensor([self.steps_done, self.elbo_count])
+        tensors |= {f"{SUM}{key}": total for key, total in self.sums.items()}
+        tensors[COUNTS] = torch.tensor([self.steps_done, self.summed_steps])
         return tensors
 
     def load_state(self, tensors: State) -> None:
@@ -320,7 +329,7 @@ class Trainer:
             for name in own.keys() - {GENERATOR, COUNTS}:
                 own[name].copy_(tensors[name])
         self.noise.set_state(tensors[GENERATOR])
-        self.steps_done, self.elbo_count = (int(count) for count in tensors[COUNTS])
+        self.steps_done, self.summed_steps = (int(count) for count in tensors[COUNTS])
         self.step_count.fill_(self.steps_done)
 
     def _optimizers(self) -> dict[str, Optimizer]:
