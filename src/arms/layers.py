@@ -40,7 +40,7 @@ __all__ = [
 def reason_not_first_layer(estimator: Estimator) -> str:
     """Return why an estimator cannot serve the first of several layers, or nothing if it can."""
     reasons = {
-        f"estimates the {estimator.target}": estimator.target.subtracts_log_q,
+        f"estimates the {estimator.target}": not estimator.target.is_expectation,
         "enumerates all states": estimator.design.needs.evaluations is None,
         "weights its samples": estimator.design.weighted,
         "has parameters": any(True for _ in estimator.parameters()),

@@ -193,7 +193,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             chosen = drawn.estimator
             if (
                 chosen.design.needs.derivatives
-                or chosen.target.subtracts_log_q
+                or not chosen.target.is_expectation
                 or drawn.drawn.extra
             ):
                 raise ValueError(

@@ -22,6 +22,9 @@ __all__ = ["Expectation", "ImportanceBound", "Target", "log_mean_exp"]
 class Target(ABC):
     """A function of values at independent samples, whose expectation is differentiated."""
 
+    is_expectation: ClassVar[bool] = False
+    """Whether this is E[f(b)]. Wrappers that rely on it, and comparisons of variances, refuse other
+    targets."""
     subtracts_log_q: ClassVar[bool] = False
     """Whether values are log-weights: the objective is log p(x, b), and the library subtracts
     log q(b), whose derivative with respect to the logits is part of the gradient."""
@@ -54,6 +57,8 @@ class Expectation(Target):
     """
 
     samples: int | None = None
+
+    is_expectation: ClassVar[bool] = True
 
     @property
     def size(self) -> int:

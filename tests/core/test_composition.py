@@ -25,7 +25,7 @@ LATENTS: list[Latent] = [
         gate=torch.tensor([1.3], dtype=torch.float64),
     ),
 ]
-MISSING = r"needs a latent with .*, which .*(Subset|Joint) does not have: use an estimator that"
+MISSING = r"needs a latent with .*, which .*\w+ does not have: use an estimator that"
 UNCOUPLED = r"coupling=Gaussian\(\)\)+ does not draw Joint latents: use an estimator that"
 
 

@@ -1,13 +1,16 @@
 """Tier 4: couplings at every logit, against references of many digits and as properties."""
 
+from typing import ClassVar
+
 import mpmath as mp
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from arms import ARMS, OnBound, OneHot
-from arms.checks import bias_finding
+from arms.checks import bias_finding, coupling_findings
 from arms.designs import (
     COUPLINGS,
     BitCoupling,
@@ -218,3 +221,33 @@ def test_a_users_own_coupling_needs_only_two_methods() -> None:
     assert Swapped().correlation(torch.tensor([1.0, 0.0]), 3)[0] == 0
     assert bias_finding(ARMS(3, Swapped()), draws=20_000).passed
     assert bias_finding(ARMS(3, Undone()), draws=20_000).passed
+
+
+class WrongCounts(Systematic):
+    """States the counts of independent samples."""
+
+    def count_distribution(self, logits: Tensor, n: int) -> Tensor:
+        ones = torch.arange(n + 1, dtype=torch.float64).view(-1, *[1] * logits.ndim)
+        found: Tensor = torch.distributions.Binomial(n, logits=logits.double()).log_prob(ones)
+        return found.exp()
+
+
+class OnlyEven(Systematic):
+    """A coupling that takes an even number of samples."""
+
+    even_samples: ClassVar[bool] = True
+
+
+def test_a_wrong_distribution_of_counts_is_found() -> None:
+    found = coupling_findings(WrongCounts(), draws=5000)
+    wrong = [finding.name for finding in found.findings if not finding.passed]
+    assert wrong == ["counts, n = 2", "counts, n = 3", "counts, n = 5"]
+
+
+def test_couplings_of_even_numbers_are_checked_at_even_numbers() -> None:
+    names = [finding.name for finding in coupling_findings(OnlyEven(), draws=1000).findings]
+    assert [name for name in names if name.startswith("counts")] == [
+        "counts, n = 2",
+        "counts, n = 4",
+        "counts, n = 6",
+    ]

@@ -497,7 +497,7 @@ def test_indices_leave_out_what_needs_derivatives() -> None:
     latent = arms.Indices(torch.zeros(2, 3))
     table = arms.variance(lambda z: (z[..., 0] == 1).float(), latent, repeats=2)
     assert {"loorf", "arms", "unordered-set"} <= {row.estimator for row in table.rows}
-    assert table.left_out["midpoint"] == "no df/db of category indices"
+    assert table.left_out["midpoint"] == "no df/db of Indices latents"
 
 
 def test_sets_of_all_states_and_more_are_left_out() -> None:

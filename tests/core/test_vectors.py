@@ -24,7 +24,7 @@ from arms.designs import (
     WithMean,
 )
 from arms.designs.relaxed import latent_points
-from arms.estimators import ALL_ESTIMATORS
+from arms.estimators import ALL_ESTIMATORS, ENTRIES
 from arms.latents import Enumerable
 
 
@@ -162,11 +162,15 @@ def test_path(case: Case) -> None:
 
 
 def test_vectors_cover_every_estimator_and_coupling() -> None:
-    assert {name for own in SETTINGS.values() for name in own} == set(ALL_ESTIMATORS)
+    covered = {name for own in SETTINGS.values() for name in own}
+    assert covered <= set(ALL_ESTIMATORS)
+    assert {entry.tier for name, entry in ENTRIES.items() if name not in covered} <= {
+        "experimental"
+    }
     for group, settings in SETTINGS.items():
         for name, cases in read(group).items():
             found = [{key: case[key] for key in ("num_samples", "options")} for case in cases]
             assert all(setting in found for setting in settings[name])
             assert all(one in settings[name] for one in found)
     assert {case["coupling"] for case in read("couplings")} == {*COUPLINGS, "pair"}
-    assert sum(file.stat().st_size for file in FOLDER.glob("*.json")) < 265_000
+    assert sum(file.stat().st_size for file in FOLDER.glob("*.json")) < 300_000

@@ -1,5 +1,7 @@
 """Estimators made of others: the gradient is the inner one's, the value is the wrapper's."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -18,9 +20,10 @@ from arms import (
     Reinforce,
     Stacked,
 )
-from arms.designs import Gaussian
+from arms.designs import Gaussian, Independent
 from arms.estimate import draw_points, takes
 from arms.estimators.labels import label
+from arms.targets import Target
 
 
 def seeded(seed: int = 0) -> Generator:
@@ -121,3 +124,39 @@ def test_what_cannot_be_stacked(inners: list[Estimator], words: str) -> None:
 def test_one_sample_cannot_stand_for_a_bound() -> None:
     with pytest.raises(ValueError, match="one extra sample cannot stand for the 4-sample bound"):
         ExtraSample(arms.VIMCO(4))
+
+
+@dataclass(frozen=True)
+class LargerOfTwo(Target):
+    """The larger value at two samples: not an expectation of one-sample values."""
+
+    @property
+    def size(self) -> int:
+        return 2
+
+    def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
+        return values[:2].amax(0)
+
+    def num_attached(self, n: int) -> int:
+        return 2
+
+
+class OfAnotherTarget(arms.LeaveOneOut):
+    @property
+    def target(self) -> Target:
+        return LargerOfTwo()
+
+
+def test_what_relies_on_the_expectation_refuses_other_targets() -> None:
+    estimator = OfAnotherTarget(Independent(2))
+    with pytest.raises(ValueError, match="one extra sample cannot stand for"):
+        ExtraSample(estimator)
+    with pytest.raises(ValueError, match="needs an unbiased estimator of the expectation"):
+        arms.WithTaylor(estimator)
+    with pytest.raises(ValueError, match="only estimators of the expectation"):
+        arms.OnBound(estimator, 2)
+    with pytest.raises(ValueError, match="variance compares gradients of the expectation"):
+        arms.variance(lambda b: b.sum(-1), torch.zeros(3), ["loorf", estimator], repeats=3)
+    first = arms.draw(torch.zeros(3), estimator)
+    with pytest.raises(ValueError, match="cannot serve the first of several layers"):
+        arms.draw(torch.zeros(2, 3), given=first)

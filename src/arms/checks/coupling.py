@@ -1,4 +1,4 @@
-"""Tests of a coupling: marginals, claimed correlation, exchangeability, independence of latents.
+"""Tests of a coupling: marginals, correlation, counts, exchangeability, independent latents.
 
 For categories: marginals, and whether the correction makes the leave-one-out sum unbiased.
 """
@@ -11,7 +11,7 @@ from itertools import combinations
 import torch
 from torch import Generator, Tensor
 
-from arms.checks.bias import CATEGORICAL_LOGITS, bias_scores
+from arms.checks.bias import CATEGORICAL_LOGITS, FEWEST_EVENTS, bias_scores
 from arms.checks.oracle import random_table, table_objective
 from arms.checks.verdicts import FAILURE_RATE, Finding, Findings, attempt, judge_score
 from arms.designs import BitCoupling, CategoryCoupling, Coupling
@@ -23,7 +23,7 @@ LOGITS = (0.0, 0.6, -1.5, 2.5)
 
 def coupling_findings(
     coupling: Coupling,
-    counts: Sequence[int] = (2, 3, 5),
+    counts: Sequence[int] | None = None,
     draws: int = 100_000,
     failure_rate: float = FAILURE_RATE,
     seed: int = 0,
@@ -32,7 +32,8 @@ def coupling_findings(
 
     Args:
         coupling: The coupling.
-        counts: Numbers of samples n, each at most 12.
+        counts: Numbers of samples n, each at most 12; by default 2, 3 and 5, or 2, 4 and 6 if the
+            coupling needs an even number.
         draws: How often n samples are drawn.
         failure_rate: How often a correct coupling may fail by chance.
         seed: Of the draws.
@@ -44,6 +45,8 @@ def coupling_findings(
     generator = torch.Generator().manual_seed(seed)
     logits = torch.tensor(LOGITS, dtype=torch.float64)
     findings: list[Finding] = []
+    if counts is None:
+        counts = (2, 4, 6) if coupling.even_samples else (2, 3, 5)
     taken = [n for n in counts if not (coupling.even_samples and n % 2)]
     kinds = isinstance(coupling, BitCoupling) + isinstance(coupling, CategoryCoupling)
     rate = failure_rate / max(1, kinds * len(taken))
@@ -74,6 +77,7 @@ def _of_bits(
     scores = {
         "marginals": _marginal_scores(samples, logits),
         "correlation": _pair_scores(samples, logits, coupling.debias(logits, n)),
+        "counts": _count_scores(samples, coupling.count_distribution(logits, n)),
         "exchangeability": _pattern_scores(samples),
         "latents independent": _latent_scores(samples, logits),
     }
@@ -129,6 +133,17 @@ def _pair_scores(samples: Tensor, logits: Tensor, debias: Tensor) -> Tensor:
     hits = torch.einsum("ird,jrd->ijd", samples, 1 - samples)
     ordered = ~torch.eye(len(samples), dtype=torch.bool)
     return _scores(hits[ordered], claimed, samples.shape[1])
+
+
+def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
+    """How often so many samples are ones, against the distribution that the coupling states."""
+    if claimed is None:
+        return torch.zeros(0)
+    ones = samples.sum(0)
+    hits = torch.stack([(ones == count).sum(0) for count in range(len(samples) + 1)])
+    often = claimed * samples.shape[1]  # rarer events are too far from normal
+    judged = (often >= FEWEST_EVENTS) | (claimed <= 0)
+    return torch.where(judged, _scores(hits, claimed, samples.shape[1]), 0.0)
 
 
 def _pattern_scores(samples: Tensor) -> Tensor:

@@ -221,7 +221,7 @@ def _contender(entry: str | Estimator, budget: _Budget) -> _Contender:
     else:
         one = as_estimator(entry)
         found = _Contender(label(one), one, by_name=False)
-    if one.target.subtracts_log_q:
+    if not one.target.is_expectation:
         raise ValueError(
             f"variance compares gradients of the expectation; {found.name} estimates that of the "
             f"{one.target}"
@@ -260,14 +260,14 @@ def _reason_unsuitable(name: str, latent: Latent) -> str:
     design = usual.design
     if latent.has(Binary) and name in SAME_FOR_BITS:
         return f"the same as {SAME_FOR_BITS[name]} for bits"
-    if usual.target.subtracts_log_q:
+    if not usual.target.is_expectation:
         return "another target"
     if design.needs.evaluations is None:
         return "enumeration of all states"
     if not takes(usual, latent):
         return f"not for {type(latent).__name__} latents"
     if design.needs.derivatives and not latent.differentiable:
-        return "no df/db of category indices"
+        return f"no df/db of {type(latent).__name__} latents"
     if design.weighted:
         assert isinstance(latent, Enumerable)
         if latent.count_states() > MOST_STATES:  # it takes long, and gains nothing

@@ -29,7 +29,7 @@ class ExtraSample(Estimator):
     inner: Estimator
 
     def __post_init__(self) -> None:
-        if self.inner.target.subtracts_log_q:
+        if not self.inner.target.is_expectation:
             raise ValueError(
                 f"one extra sample cannot stand for the {self.inner.target} of {self.inner}: use "
                 f"{self.inner} itself"

@@ -60,9 +60,12 @@ def correlation_curves(num_samples: int = 5, points: int = GRID_POINTS) -> Corre
     curves = {"independent": torch.zeros_like(probs)}
     for name, make in COUPLINGS.items():
         coupling = make()
-        if (
-            isinstance(coupling, BitCoupling) and name != "stratified"
-        ):  # for bits, that is the systematic one
+        same = name == "stratified"  # the systematic one, for bits
+        takes = isinstance(coupling, BitCoupling) and not (
+            coupling.even_samples and num_samples % 2
+        )
+        if takes and not same:
+            assert isinstance(coupling, BitCoupling)
             curves[name] = coupling.correlation(logits, num_samples)
     return Correlations(num_samples, probs, curves, smallest_correlation(probs, num_samples))
 

@@ -58,7 +58,7 @@ class OnBound(Estimator):
         inner = self.inner
         if (
             inner.design.needs.derivatives
-            or inner.target.subtracts_log_q
+            or not inner.target.is_expectation
             or inner.design.needs.evaluations is None  # all states are enumerated
         ):
             raise ValueError(

@@ -40,7 +40,8 @@ class WithTaylor(Estimator):
 
     def __post_init__(self) -> None:
         inner = self.inner
-        if inner.design.needs.derivatives or inner.target.subtracts_log_q or not inner.unbiased:
+        suits = inner.unbiased and inner.target.is_expectation
+        if inner.design.needs.derivatives or not suits:
             raise ValueError(
                 "a Taylor control variate needs an unbiased estimator of the expectation without "
                 f"derivatives, such as arms.ARMS(4), got {inner}"
