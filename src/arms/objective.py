@@ -54,6 +54,8 @@ class Options:
 
 
 DEFAULT = Options()
+HASH = 3_686_842_777
+"""Chosen so that the first four indices differ, and indices at any distance match by chance only."""
 LARGEST_EXACT = 2**53
 """Up to here, float64 holds every integer."""
 
@@ -156,52 +158,65 @@ def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor)
     power of two: a derivative that involves only the value at its own point is multiplied by
     exactly that, one that involves other values by something else.
     """
-    # In half precision, small derivatives are rounded and large ones overflow. A dependence shows
-    # at every scale, and such errors do not.
     first = len(points) - len(derivatives)
-    if _rows_look_independent(values, points, derivatives.detach(), 1.0):
+    excess, limit = _excess(values, points, derivatives.detach())
+    independent = excess <= limit
+    if true_or_unreadable(independent.all()):
         return
-    for scale in (1024.0, 1 / 64):
+    # In half precision, small derivatives are rounded and large ones overflow. A dependence is the
+    # same at every scale, and such errors are not.
+    for scale in (4096.0, 1 / 64):
         scaled = _pull_back(values, torch.full_like(values, scale), points)
         assert scaled is not None
-        if _rows_look_independent(values, points, scaled[first:] / scale, scale):
-            return
-    raise ValueError(
-        "the objective's value at one sample depends on other samples or other rows of the "
-        "batch (batch normalization, a mean over the batch?), so no derivative is its own: let "
-        "it treat every sample alone (a normalization in eval mode, say), or use an estimator "
-        "that needs no derivative"
-    )
+        again, limit = _excess(values, points, scaled[first:] / scale, scale)
+        independent = independent | (again <= torch.maximum(limit, excess / 16))
+    if not bool(independent.all()):
+        raise ValueError(
+            "the objective's value at one sample depends on other samples or other rows of the "
+            "batch (batch normalization, a mean over the batch?), so no derivative is its own: let "
+            "it treat every sample alone (a normalization in eval mode, say), or use an estimator "
+            "that needs no derivative"
+        )
 
 
-def _rows_look_independent(values: Tensor, points: Tensor, own: Tensor, scale: float) -> bool:
-    """Whether weights change each point's own derivative by its own weight alone."""
-    weights = scale * _powers_of_two(values)
-    weighted = _pull_back(values, weights, points)
+def _excess(
+    values: Tensor, points: Tensor, own: Tensor, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Return by how much derivatives exceed each point's own, and the limit, `[points, *batch]`."""
+    weights = _powers_of_two(values)
+    weighted = _pull_back(values, weights if scale == 1 else scale * weights, points)
     assert weighted is not None
-    first = len(points) - len(own)
-    excess = weighted[first:] / weights.view(*weights.shape, *[1] * (own.ndim - weights.ndim)) - own
+    if scale != 1:
+        weighted = weighted / scale
+    first, rows = len(points) - len(own), values.ndim
+    excess = (weighted[first:] - own * _with_axes(weights, own.ndim)).abs().flatten(rows).amax(-1)
     # Rows of very different size are compared each with itself. Operations that add in any order,
     # as on a GPU, leave rounding errors of the largest.
-    floor = 1e-9 * own.abs().max()
-    limit = 1e-4 * own.abs().flatten(values.ndim).amax(-1) + floor
+    size = own.abs().flatten(rows).amax(-1) * weights
+    floor = 1e-9 * size.max()
+    if not first:
+        return excess, 1e-4 * size + floor
     # The values may not depend on points that are not differentiated either. Where the derivative
     # at such a point is infinite, autograd multiplies it by zero, which is NaN.
-    earlier = weighted[:first].nan_to_num(nan=0.0, posinf=torch.inf, neginf=torch.inf) / scale
-    small = excess.abs().flatten(values.ndim).amax(-1) <= limit
-    return true_or_unreadable(small.all() & (earlier.abs() <= floor).all())
+    earlier = weighted[:first].nan_to_num(nan=0.0, posinf=torch.inf, neginf=torch.inf)
+    earlier = earlier.abs().flatten(rows).amax(-1)
+    limits = [floor.expand(earlier.shape), 1e-4 * size + floor]
+    return torch.cat([earlier, excess]), torch.cat(limits)
+
+
+def _with_axes(tensor: Tensor, ndim: int) -> Tensor:
+    return tensor.view(*tensor.shape, *[1] * (ndim - tensor.ndim))
 
 
 def _powers_of_two(values: Tensor) -> Tensor:
     """Return weights 1, 2, 4 and 8 in the shape of the values, in no regular order.
 
-    Any regular pattern would give equal weights to rows at some fixed distance. Larger weights
-    would overflow in half precision.
+    Any regular pattern would give equal weights to rows at some fixed distance, so the exponents are
+    two bits of a quadratic hash of the index. Larger weights would overflow in half precision.
     """
-    index = torch.arange(values.numel(), dtype=torch.float64, device=values.device)
-    scattered = ((torch.sin(12.9898 * index) * 43758.5453) % 1 * 4).floor()
-    exponents = torch.where(index < 4, index, scattered)
-    return (2.0**exponents).to(values.dtype).view_as(values)
+    index = torch.arange(values.numel(), device=values.device)
+    exponents = index.square().mul_(HASH).bitwise_right_shift_(30).bitwise_and_(3)
+    return torch.exp2(exponents.to(values.dtype)).view_as(values)
 
 
 def is_learning(estimator: Estimator) -> bool:
