@@ -73,6 +73,5 @@ def test_only_what_may_stop_a_replica_stops_it(entropy: Metric, tmp_path: Path) 
 
 
 def test_every_key_is_in_the_table_once() -> None:
-    assert list(METRICS) == ["train_elbo", "test_bound_100", "gradient_variance"]
     assert all(key == metric.key for key, metric in METRICS.items())
     assert stopped_replicas([{"step": 1, "gradient_variance": [None, 0.1]}]) == {0: 1}

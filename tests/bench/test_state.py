@@ -134,3 +134,13 @@ def test_other_shapes_are_refused_before_anything_changes(
             state | {"generator": torch.zeros(16, dtype=torch.uint8)}, before, trainer.device
         )
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.state().items())
+
+
+def test_a_metric_may_be_newer_than_the_checkpoint(
+    state: dict[str, Tensor], digits: Dataset
+) -> None:
+    del state["sum.train_elbo"]
+    trainer = Trainer(SMALL, digits)
+    trainer.step()
+    trainer.load_state(state)
+    assert trainer.sums["train_elbo"].tolist() == [0.0] * SMALL.replicas

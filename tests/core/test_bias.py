@@ -287,7 +287,7 @@ class Jittered(Gaussian):
     """Too many ones by a little: what jitter on a covariance matrix does."""
 
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
-        return super().sample_bits(logits + 0.05, n, generator)
+        return super().sample_bits(logits + 0.07, n, generator)
 
 
 class HalfBits(Systematic):

@@ -1,6 +1,7 @@
 """Write the float64 test vectors: `cd tests && python -m vectors.make`.
 
-Other implementations can be compared with them. Arrays are nested lists in C order with all their
+Other implementations can be compared with them, with a tolerance of 1e-13, relative and absolute.
+latents.json is the place to begin. Arrays are nested lists in C order with all their
 digits; "inf" and "-inf" are strings.
 
 expectation.json, bound.json, relaxed.json and biased.json map the name of an estimator to a list of
@@ -195,11 +196,15 @@ def control_of(
     return None
 
 
+WITH_VECTORS = ("dirichlet", "gaussian", "systematic", "stratified")
+"""Couplings that have test vectors."""
+
+
 def coupling_cases() -> Iterator[Case]:
-    """Every coupling at ordinary and at extreme logits."""
-    for name, make in COUPLINGS.items():
+    """Couplings at ordinary and at extreme logits."""
+    for name in WITH_VECTORS:
         for n in (2, 3, 4, 10):
-            yield coupling_case(name, make(), n)
+            yield coupling_case(name, COUPLINGS[name](), n)
     for correlation in (-1.0, -0.3, 0.4):
         case = coupling_case("pair", CorrelatedPair(correlation), 2)
         yield case | {"correlation": correlation}

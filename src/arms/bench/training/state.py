@@ -119,8 +119,11 @@ def finite_replicas(weights: State, replicas: int) -> list[bool]:
 
 
 def check_fits(state: State, own: State, device: torch.device) -> None:
-    """Raise unless a state has all the tensors of a trainer's own state, in their shapes."""
-    if lacking := own.keys() - state.keys():
+    """Raise unless a state has all the tensors of a trainer's own state, in their shapes.
+
+    Sums may be missing: a metric may be newer than the checkpoint.
+    """
+    if lacking := {name for name in own.keys() - state.keys() if not name.startswith(SUM)}:
         raise ValueError(
             f"the checkpoint lacks {', '.join(sorted(lacking)[:3])}: it is of another configuration, or of another "
             "version of this library; train again from the start"
@@ -130,7 +133,8 @@ def check_fits(state: State, own: State, device: torch.device) -> None:
         raise ValueError(
             f"the checkpoint was made on another kind of device than {device}: resume it there"
         )
-    if other := [name for name in own if own[name].shape != state[name].shape]:
+    shared = own.keys() & state.keys()
+    if other := [name for name in own if name in shared and own[name].shape != state[name].shape]:
         name = other[0]
         raise ValueError(
             f"the checkpoint's {name} must be {list(own[name].shape)}, as the model's, got "

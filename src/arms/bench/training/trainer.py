@@ -182,7 +182,7 @@ class Trainer:
             self._noise,
             UNCHECKED,
         )
-        self.sums[TRAIN_ELBO.key].add_(self._elbo(found))
+        self._add_to_sums(logits.detach(), self._elbo(found))
         outputs, starts = (logits, found.value), (self._scale * found.grad.detach(), self._weight)
         if (
             found.grad.requires_grad
@@ -190,6 +190,15 @@ class Trainer:
             loss = self.config.replicas * variance_loss(found)
             return (*outputs, loss), (*starts, torch.ones_like(loss))
         return outputs, starts
+
+    def _add_to_sums(self, logits: Tensor, elbo: Tensor) -> None:
+        """Add a step to every metric that is a mean over steps.
+
+        Args:
+            logits: `[R, B, ...]` of the encoder, or of its first layer.
+            elbo: `[R]`, the mean over the batch.
+        """
+        self.sums[TRAIN_ELBO.key].add_(elbo)
 
     def _attached(self, points: int) -> int:
         """Return how many of the points, the leading ones, the decoder and the prior learn from."""
@@ -210,7 +219,7 @@ class Trainer:
         """Estimate every layer's gradient: the logits of each are where autograd starts, and the value."""
         scheme = estimate_chains if self.config.layer_samples == "chains" else estimate_separately
         found = scheme(model, self.estimator, x, self._noise)
-        self.sums[TRAIN_ELBO.key].add_(found.values.detach().mean((0, 2)))
+        self._add_to_sums(found.logits[0].detach(), found.values.detach().mean((0, 2)))
         starts = [self._scale * grad for grad in found.grads]
         return (*found.logits, found.value), (*starts, self._weight)
 
@@ -327,7 +336,10 @@ class Trainer:
         check_fits(tensors, own, self.device)
         with torch.no_grad():  # in place: a CUDA graph knows these tensors by their address
             for name in own.keys() - {GENERATOR, COUNTS}:
-                own[name].copy_(tensors[name])
+                if name in tensors:
+                    own[name].copy_(tensors[name])
+                else:  # the sum of a metric that is newer than the checkpoint
+                    own[name].zero_()
         self.noise.set_state(tensors[GENERATOR])
         self.steps_done, self.summed_steps = (int(count) for count in tensors[COUNTS])
         self.step_count.fill_(self.steps_done)
