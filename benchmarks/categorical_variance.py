@@ -368,7 +368,7 @@ def network_table(rows: Sequence[Row]) -> list[str]:
     networks = [row for row in rows if row["kind"] == "network"]
     networks.sort(key=lambda row: order.index(row["estimator"]))
     return [
-        "Networks: variance / LOORF's at as many evaluations",
+        "Networks: variance relative to LOORF with the same number of evaluations",
         "",
         *by_problem(networks, ratio_cell),
     ]

@@ -314,7 +314,7 @@ def title(network: str, steps: int) -> str:
 def markdown(result: dict[str, Any]) -> str:
     """Return both tables."""
     heads = [title(model["network"], model["steps"]) for model in result["models"]]
-    lines = ["Trained VAEs: variance / LOORF's at as many evaluations", ""]
+    lines = ["Trained VAEs: variance relative to LOORF with the same number of evaluations", ""]
     lines += [
         f"| variant | evaluations | {' | '.join(heads)} |",
         "|---|" + "--:|" * (1 + len(heads)),
@@ -337,7 +337,7 @@ def markdown(result: dict[str, Any]) -> str:
     )
     lines += [
         "",
-        "Smooth random functions: variance / LOORF's at as many evaluations (in brackets)",
+        "Smooth random functions: variance relative to LOORF with the same number of evaluations (in brackets)",
         "",
     ]
     lines += [f"| size | latents | {' | '.join(names)} |", "|--:|--:|" + "--:|" * len(names)]

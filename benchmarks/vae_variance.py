@@ -195,7 +195,10 @@ def markdown(result: dict[str, Any]) -> str:
             text = shown(row["ratio"])
             return f"**{text}**" if row["ratio"] == min(other["ratio"] for other in peers) else text
 
-        lines += [f"At most {budget} evaluations: variance / LOORF's at as many evaluations", ""]
+        lines += [
+            f"At most {budget} evaluations: variance relative to LOORF with the same number of evaluations",
+            "",
+        ]
         lines += [*table(rows, UNBIASED, cell), ""]
     rows = [row for row in result["rows"] if not row["unbiased"]]
     middle = [row for row in rows if row["budget"] == BUDGETS[1]]
