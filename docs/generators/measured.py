@@ -48,7 +48,7 @@ def vae_rows(name: str | None = None, budget: int = BUDGET, steps: int = STEPS) 
 
 
 def step_time(name: str, n: int) -> str:
-    """Return the time of a training step on one CPU thread, over that of LOORF with six samples; empty if not there."""
+    """Return the time of a training step on one CPU thread relative to LOORF with six samples; empty if not there."""
     rows = result("train_step_slopes")["rows"]
     times = {
         (row["contender"].removesuffix(" R=1"), row["n"]): row["time / by hand"] for row in rows
@@ -57,7 +57,7 @@ def step_time(name: str, n: int) -> str:
 
 
 def overhead(name: str) -> str:
-    """Return the time of a step at ten samples, over that of LOORF; empty if it was not measured."""
+    """Return the time of a step at ten samples relative to LOORF; empty if it was not measured."""
     ratios = result("estimator_overhead")["ratios"]
     return f"{ratios[name] / ratios['loorf']:.2f}" if name in ratios else ""
 
@@ -171,8 +171,8 @@ def _on_vaes(name: str) -> str:
     note = result("vae_variance")["notes"].get(name)
     more = "" if unbiased else ", and bias as a share of the gradient"
     words = (
-        f"**On VAEs** trained for {STEPS:,} steps on dynamic MNIST, 200 latents: variance over that of LOORF at as "
-        f"many evaluations{more} ({source('vae_variance', 2)}){f'; {note}' if note else ''}."
+        f"**On VAEs** trained for {STEPS:,} steps on dynamic MNIST, 200 latents: variance relative to LOORF "
+        f"with the same number of evaluations{more} ({source('vae_variance', 2)}){f'; {note}' if note else ''}."
     )
     parts = [words, table(columns, lines, left=0)]
     return "\n\n".join([*parts, _wins(name)] if unbiased else parts)
@@ -210,7 +210,7 @@ def _on_toy(name: str) -> str:
         return ""
     cells = [shown(of[name]) for of in numbers.values()]
     return (
-        "**On the paper's toy problem**, one latent: variance over that of LOORF, mean over p from 0.1 to 0.9, from "
+        "**On the paper's toy problem**, one latent: variance relative to LOORF, mean over p from 0.1 to 0.9, from "
         f"closed forms ({source('toy_variance', 2)}).\n\n"
         + table([f"n = {n}" for n in numbers], [cells], left=0)
     )
@@ -230,7 +230,7 @@ def _on_bounds(name: str) -> str:
         facts = [str(both[0][key]) for key in ("evaluations", "derivatives", "bound_samples")]
         lines.append([str(n), *facts, *(shown(row["ratio"]) for row in both)])
     return (
-        f"**On VAEs** trained for {STEPS:,} steps: variance of the whole gradient over that of VIMCO with K = n "
+        f"**On VAEs** trained for {STEPS:,} steps: variance of the whole gradient relative to VIMCO with K = n "
         f"({source('bound_variance', 2)}).\n\n"
         + table(
             ["n at most", "evaluations", "derivatives", "K", "linear", "nonlinear"], lines, left=0
@@ -258,8 +258,8 @@ def _on_categories(name: str) -> str:
             ]
         )
     return (
-        "**Of categories**, on random tables, toys and networks of 1 to 60 latents: variance over that of LOORF at as "
-        f"many evaluations ({source('categorical_variance', 2)}; problem by problem in "
+        "**On categories**: random tables, toys and networks of 1 to 60 latents; variance relative to LOORF "
+        f"with the same number of evaluations ({source('categorical_variance', 2)}; problem by problem in "
         "[Categorical latents](../../categorical.md)).\n\n"
         + table(["n", "problems", "lowest", "median", "highest", "lowest of all in"], lines, left=0)
     )
