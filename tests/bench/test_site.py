@@ -30,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     # Not --quiet: what it hides is not counted by --strict either.
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    told = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    told = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONUTF8": "1"}
     done = subprocess.run(
         words, cwd=ROOT, env=told, capture_output=True, text=True, timeout=300, check=False
     )

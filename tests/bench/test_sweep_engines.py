@@ -211,6 +211,7 @@ def test_running_is_what_runs_not_what_waits_at_the_engine(tmp_path: Path) -> No
 
 
 def test_the_bar_of_a_sweep_is_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal has no bars
     for on_terminal in (True, False):
         shown = io.StringIO()
         console = Console(file=shown, force_terminal=on_terminal, width=80, legacy_windows=False)
