@@ -115,6 +115,23 @@ def set_design(estimator: Estimator, design: Design) -> None:
     object.__setattr__(estimator, "design", design)
 
 
+class Wrapper(Estimator):
+    """An estimator that changes another one, and is otherwise like it."""
+
+    inner: Estimator
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        return self.inner.unbiased
+
+    @property
+    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
+        return self.inner.requires
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return self.inner.parameters()
+
+
 class Learnable(Estimator):
     """An estimator with parameters that can be made anew for several replicas of a model."""
 

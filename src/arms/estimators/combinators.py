@@ -1,18 +1,18 @@
 """Estimators made of others: one more sample for the value, and several side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from arms.designs import Draw, OneMore, SideBySide
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, Wrapper, set_design
 from arms.targets import Expectation, Target
 
 
 @dataclass(frozen=True)
-class ExtraSample(Estimator):
+class ExtraSample(Wrapper):
     """An estimator whose value is f at one more, independent sample.
 
     In the ARMS paper the decoder learns from such a sample. The gradient for the logits is the
@@ -37,22 +37,11 @@ class ExtraSample(Estimator):
         set_design(self, OneMore(self.inner.design))
 
     @property
-    def unbiased(self) -> bool:  # type: ignore[override]
-        return self.inner.unbiased
-
-    @property
-    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
-        return self.inner.requires
-
-    @property
     def target(self) -> Target:
         return Expectation(samples=1)
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         return self.inner.combine(draw.memory, values[1:], derivatives)
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        return self.inner.parameters()
 
 
 @dataclass(frozen=True)

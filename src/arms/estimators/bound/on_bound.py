@@ -21,20 +21,19 @@ Reference: Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient f
 Variables", ICML 2021, section 3.3 (unfolded, with the Dirichlet copula).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from arms.arguments import as_count, at_least_float32
 from arms.designs import AfterSamples, Draw
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, Wrapper, set_design
 from arms.estimators.bound.slots import direct_term, others_of_each, replace_slots
 from arms.targets import ImportanceBound, Target
 
 
 @dataclass(frozen=True)
-class OnBound(Estimator):
+class OnBound(Wrapper):
     """A value-only estimator of the expectation, applied to the K-sample bound.
 
     Args:
@@ -70,14 +69,6 @@ class OnBound(Estimator):
         set_design(self, AfterSamples(count, inner.design))
 
     @property
-    def unbiased(self) -> bool:  # type: ignore[override]
-        return self.inner.unbiased
-
-    @property
-    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
-        return self.inner.requires
-
-    @property
     def target(self) -> Target:
         return ImportanceBound(self.bound_samples)
 
@@ -89,9 +80,6 @@ class OnBound(Estimator):
             return grad
         shares = values[:count].softmax(0)
         return grad + direct_term(draw.latent, draw.points[:count], shares)
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        return self.inner.parameters()
 
 
 def slot_sums(values: Tensor, bound_samples: int, folded: bool) -> Tensor:

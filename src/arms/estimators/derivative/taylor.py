@@ -17,13 +17,13 @@ from torch import Tensor
 
 from arms.arguments import at_least_float32
 from arms.designs import Draw, WithMean
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, Wrapper, set_design
 from arms.estimators.regression import subtract_fitted_control
 from arms.latents import HasMean
 
 
 @dataclass(frozen=True)
-class WithTaylor(Estimator):
+class WithTaylor(Wrapper):
     """An estimator with a first-order control variate at the mean: one more evaluation.
 
     Args:
