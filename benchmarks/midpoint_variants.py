@@ -49,7 +49,7 @@ MOST_PAIRS = 3
 ORIENTATIONS = 24
 """Of a midpoint's differing latents: how many the oracle averages the derivatives of."""
 WEIGHTS = [0.35, 0.5, 0.65]
-"""Of the other pairs' derivatives in the mixture. The library's is 0.5."""
+"""Weight of the other pairs' derivatives in the mixture; the library uses 0.5."""
 MIDPOINTS_AND_PAIRS = [(1, 1), (2, 1), (5, 1), (1, 2), (2, 2), (3, 2), (1, 3)]
 """How many midpoints, and pairs of each, the control variates for the own part are measured with."""
 LATENTS = [3, 6, 12, 25, 50, 100, 200]
