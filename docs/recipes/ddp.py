@@ -1,5 +1,6 @@
 """Distributed data-parallel training with a discrete layer: torchrun --nproc-per-node 2 ddp.py."""
 
+import gc
 from collections.abc import Callable
 
 import torch
@@ -26,16 +27,14 @@ class Gates(nn.Module):
         return arms.expectation(objective, logits, num_samples=4, generator=generator).mean()
 
 
-def main(wrap: Callable[[Gates], nn.Module] = DistributedDataParallel) -> None:
-    """Train on this rank's share of the data, with a model that averages the gradients of all ranks."""
-    dist.init_process_group("gloo")  # nccl on GPUs
+def train(wrap: Callable[[Gates], nn.Module]) -> float:
+    """Train on this rank's data, with a model that averages the gradients of all ranks."""
     rank = dist.get_rank()
     torch.manual_seed(0)  # the same weights everywhere
     model = wrap(Gates())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    generator = arms.rank_generator(
-        seed=0
-    )  # noise of this rank's own: the same on all would not average out
+    # Each rank draws its own noise: the same noise on all ranks would not average out.
+    generator = arms.rank_generator(seed=0)
     data = torch.Generator().manual_seed(rank)  # stands for a DistributedSampler
     for _ in range(50):
         x = torch.randn(32, 6, generator=data)
@@ -44,8 +43,16 @@ def main(wrap: Callable[[Gates], nn.Module] = DistributedDataParallel) -> None:
         loss = model(x, y, generator)
         loss.backward()  # averages the gradients of all ranks
         optimizer.step()
-    if rank == 0:
-        print(f"loss {loss.item():.4f}")
+    return loss.item()
+
+
+def main(wrap: Callable[[Gates], nn.Module] = DistributedDataParallel) -> None:
+    """Train in the process group that torchrun describes."""
+    dist.init_process_group("gloo")  # nccl on GPUs
+    loss = train(wrap)
+    if dist.get_rank() == 0:
+        print(f"loss {loss:.4f}")
+    gc.collect()  # sharded models keep the group's threads alive, which abort at exit
     dist.destroy_process_group()
 
 

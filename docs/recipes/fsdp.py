@@ -1,9 +1,8 @@
-"""The training of ddp.py with parameters shared out among ranks: torchrun --nproc-per-node 2 fsdp.py."""
+"""Train ddp.py with its parameters sharded across ranks: torchrun --nproc-per-node 2 fsdp.py."""
 
 from ddp import main
 from torch.distributed.fsdp import fully_shard
 
 if __name__ == "__main__":
-    main(
-        fully_shard
-    )  # parameters are whole while the model's forward runs: the objective must be called there
+    # Parameters are only whole inside the model's forward, so the objective must be called there.
+    main(fully_shard)
