@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test signals colours slow cluster lint docs browser smoke oldest clean
+.PHONY: demo test quick signals colours slow cluster lint docs browser smoke oldest clean
 
 demo: .venv/installed
 	$(BIN)/arms demo
@@ -10,13 +10,17 @@ demo: .venv/installed
 test: .venv/installed lint
 	$(BIN)/pytest -n 2 --dist worksteal
 
+# The library without the benchmark suite, in under a minute: the loop while you edit.
+quick: .venv/installed
+	$(BIN)/pytest -n 2 --dist worksteal -q tests/core
+
 # The tests of signals as in the background of a script, where Ctrl-C is ignored.
 signals: .venv/installed
 	trap '' INT; $(BIN)/pytest -n 2 --dist worksteal -m 'signals and not slow and not cluster'
 
 # The tests of the command line as on a CI system that asks every program for colours.
 colours: .venv/installed
-	FORCE_COLOR=1 $(BIN)/pytest -n 2 --dist worksteal tests/cli
+	FORCE_COLOR=1 $(BIN)/pytest -n 2 --dist worksteal tests/bench/cli
 
 # The cases that `make test` leaves out, being much like those it runs.
 slow: .venv/installed
@@ -24,7 +28,7 @@ slow: .venv/installed
 
 # Sweeps on a Ray cluster of two nodes, of which one is lost, and the recipes that need Lightning and Accelerate.
 cluster: .venv-cluster/installed
-	.venv-cluster/bin/pytest -q -m cluster tests/bench
+	.venv-cluster/bin/pytest -q -m cluster tests
 
 lint: .venv/installed
 	$(BIN)/ruff check .

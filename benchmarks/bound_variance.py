@@ -36,8 +36,9 @@ import arms
 from arms.bench.config import run_name
 from arms.bench.models.networks import HIDDEN_WIDTHS
 from arms.bench.runs.memory import keep_freed_memory
-from arms.estimate import Options, draw_points, evaluate, gradient
+from arms.estimate import draw_points, gradient
 from arms.estimators.bound.slots import direct_term
+from arms.objective import Options, evaluate
 
 TWICE = "vimco, twice"
 UNFOLDED = " (unfolded)"

@@ -10,15 +10,7 @@ from torch import Generator, Tensor
 from arms.arguments import FLOATS, is_readable, true_or_unreadable
 from arms.attachment import attach_gradient, needs_gradient
 from arms.designs import Draw
-from arms.estimate import (
-    Evaluation,
-    Options,
-    as_values,
-    differentiate,
-    draw_ahead,
-    estimate,
-    finish,
-)
+from arms.estimate import draw_ahead, estimate, finish
 from arms.estimators import Estimator, as_estimator
 from arms.estimators.base import Objective, Values
 from arms.latents import Latent, Logits, as_latent
@@ -29,8 +21,7 @@ from arms.layers import (
     reason_not_first_layer,
     returns_to_go,
 )
-
-__all__ = ["Handle", "attach", "draw", "expectation", "importance_bound"]
+from arms.objective import Evaluation, Options, as_values, differentiate
 
 
 def expectation(

@@ -11,22 +11,6 @@ import torch
 from torch import Generator, Tensor
 from torch.autograd import forward_ad
 
-__all__ = [
-    "FLOATS",
-    "as_count",
-    "as_positive",
-    "at_least_float32",
-    "check_generator",
-    "check_logits",
-    "described",
-    "has_tangent",
-    "in_function_transform",
-    "is_readable",
-    "true_or_unreadable",
-    "unknown_name",
-    "version_of",
-]
-
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 

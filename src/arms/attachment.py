@@ -11,14 +11,6 @@ from torch import Tensor, nn
 from arms.arguments import has_tangent
 from arms.latents import Latent
 
-__all__ = [
-    "SATURATED_LOGIT",
-    "attach_gradient",
-    "attach_to_parameters",
-    "has_tangent",
-    "needs_gradient",
-]
-
 SATURATED_LOGIT = 1e4
 """A logit whose p is 0 or 1 in every floating-point format."""
 

@@ -20,32 +20,11 @@ from arms.objective import (
     DEFAULT,
     Evaluation,
     Options,
-    as_values,
-    call_objective,
-    differentiate,
     evaluate,
     is_learning,
     refuse_function_transform,
 )
 from arms.random import warn_if_ranks_share_noise
-
-__all__ = [
-    "DEFAULT",
-    "Evaluation",
-    "Options",
-    "as_values",
-    "call_objective",
-    "differentiate",
-    "draw_ahead",
-    "draw_points",
-    "estimate",
-    "evaluate",
-    "finish",
-    "gradient",
-    "is_learning",
-    "propagate_nan",
-    "takes",
-]
 
 
 def estimate(

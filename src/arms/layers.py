@@ -24,17 +24,10 @@ from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
 from arms.designs import Draw
-from arms.estimate import Evaluation, Options, differentiate, gradient
+from arms.estimate import gradient
 from arms.estimators.base import Estimator
 from arms.latents import HasMean, Latent
-
-__all__ = [
-    "deeper_gradient",
-    "draw_deeper",
-    "first_gradient",
-    "reason_not_first_layer",
-    "returns_to_go",
-]
+from arms.objective import Evaluation, Options, differentiate
 
 
 def reason_not_first_layer(estimator: Estimator) -> str:

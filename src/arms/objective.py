@@ -20,18 +20,6 @@ from arms.designs import Draw
 from arms.estimators.base import Estimator, Objective, Values
 from arms.latents import Latent
 
-__all__ = [
-    "DEFAULT",
-    "Evaluation",
-    "Options",
-    "as_values",
-    "call_objective",
-    "differentiate",
-    "evaluate",
-    "is_learning",
-    "refuse_function_transform",
-]
-
 
 @dataclass(frozen=True)
 class Options:

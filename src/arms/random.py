@@ -12,15 +12,6 @@ from torch import Generator, Tensor
 
 from arms.arguments import as_count
 
-__all__ = [
-    "generator_keyword",
-    "indicator",
-    "normal",
-    "rank_generator",
-    "uniform",
-    "warn_if_ranks_share_noise",
-]
-
 
 def uniform(n: int, like: Tensor, generator: Generator | None) -> Tensor:
     """Draw `[n, *like.shape]` uniform numbers on [0, 1), in the dtype of `like`."""

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from arms.arguments import as_count, at_least_float32
 
-__all__ = ["Expectation", "ImportanceBound", "Target", "log_mean_exp"]
-
 
 class Target(ABC):
     """A function of values at independent samples, whose expectation is differentiated."""

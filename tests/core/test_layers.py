@@ -17,10 +17,11 @@ import arms
 from arms import api, layers
 from arms.checks import score_limit
 from arms.designs import Dirichlet, Draw, Systematic
-from arms.estimate import Options, draw_ahead
+from arms.estimate import draw_ahead
 from arms.estimators.derivative.midpoint import cross_paired
 from arms.latents import Enumerable, HasMean
 from arms.layers import draw_deeper, first_gradient, reason_not_first_layer
+from arms.objective import Options
 
 BITS, K = 2, 3
 

@@ -41,8 +41,9 @@ from arms import RELAX, RODEO, Bits, Estimator, Latent, OneHot, Relaxation, Subs
 from arms.checks import random_table, table_objective
 from arms.designs import COUPLINGS, BitCoupling, CorrelatedPair, Draw, as_coupling
 from arms.designs.relaxed import latent_points
-from arms.estimate import Options, draw_points, evaluate, takes
+from arms.estimate import draw_points, takes
 from arms.latents import Enumerable, HasMean
+from arms.objective import Options, evaluate
 
 FOLDER = Path(__file__).parent
 BITS = ((0.4, -1.3), (4.0, -6.0), (30.0, -200.0))

@@ -16,26 +16,6 @@ from arms.latents import OneHot
 from arms.latents.base import MOST_STATES
 from arms.layers import reason_not_first_layer
 
-__all__ = [
-    "FAST_RATES",
-    "OBSERVATION",
-    "PRESETS",
-    "SCHEMA",
-    "DecoderSamples",
-    "LayerSamples",
-    "Precision",
-    "Schedule",
-    "TrainConfig",
-    "difference",
-    "digest_of",
-    "fast_preset",
-    "identity",
-    "is_longer",
-    "latents_in_words",
-    "paper_preset",
-    "run_name",
-]
-
 DecoderSamples: TypeAlias = Literal["all", "extra"]
 LayerSamples: TypeAlias = Literal["chains", "separate"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]

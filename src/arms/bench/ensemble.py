@@ -24,20 +24,6 @@ from arms.bench.training.trainer import Trainer, prepared_estimator
 from arms.estimators import ESTIMATORS, Estimator, Stacked
 from arms.estimators.combinators import describe_signature, evaluation_signature
 
-__all__ = [
-    "MAY_DIFFER",
-    "check_same_config",
-    "ensemble_key",
-    "ensemble_trainer",
-    "group_by_step",
-    "group_for_ensembles",
-    "joined_state",
-    "names_of",
-    "share_of_model",
-    "share_of_record",
-    "stack",
-]
-
 MAY_DIFFER = ("estimator", "folded", "dataset", *RATE_FIELDS)
 """Fields in which runs of one ensemble may differ."""
 

@@ -16,16 +16,6 @@ from arms.checks import VarianceTable, variance
 from arms.estimators import Estimator
 from arms.targets import log_mean_exp
 
-__all__ = [
-    "DECODER_ROWS_AT_ONCE",
-    "SAMPLES_AT_ONCE",
-    "bounds",
-    "evaluate",
-    "evaluating",
-    "final_bounds",
-    "gradient_variances",
-]
-
 DECODER_ROWS_AT_ONCE = {"cpu": 8192, "cuda": 262_144}
 """Enough to keep the matrix products busy, few enough to stay in memory."""
 SAMPLES_AT_ONCE = 4

@@ -15,26 +15,6 @@ from arms.arguments import unknown_name
 from arms.bench import toy
 from arms.bench.config import TrainConfig, paper_preset
 
-__all__ = [
-    "BOUND",
-    "BOUND_ESTIMATORS",
-    "BUDGETS",
-    "DATASETS",
-    "ELBO",
-    "ELBO_ESTIMATORS",
-    "EXPERIMENTS",
-    "NETWORKS",
-    "SCALES",
-    "Drawing",
-    "Experiment",
-    "Scale",
-    "Sweep",
-    "configs",
-    "draw",
-    "draw_correlations",
-    "draw_toy",
-]
-
 Scale: TypeAlias = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 

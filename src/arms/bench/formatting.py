@@ -7,20 +7,6 @@ from statistics import mean, stdev
 
 from arms.bench.metrics import Metric, surviving
 
-__all__ = [
-    "LARGEST",
-    "LONGEST_NAME",
-    "NO_REPLICA_LEFT",
-    "format_mean_std",
-    "format_metric",
-    "format_number",
-    "format_survivors",
-    "is_drawable",
-    "printable",
-    "shorten",
-    "shorten_words",
-]
-
 NO_REPLICA_LEFT = "no replica left"
 LARGEST = 1e100
 """Beyond it squares overflow: a number that size is as good as infinite."""

@@ -11,20 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-__all__ = [
-    "GRADIENT_VARIANCE",
-    "METRICS",
-    "TEST_BOUND",
-    "TEST_BOUND_SAMPLES",
-    "TRAIN_ELBO",
-    "Metric",
-    "Record",
-    "is_values",
-    "stopped_replicas",
-    "stopping_values",
-    "surviving",
-]
-
 Record: TypeAlias = dict[str, Any]
 """One line of metrics.jsonl: "step", and a list with one value per replica under the key of each metric."""
 

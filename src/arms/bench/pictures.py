@@ -10,8 +10,6 @@ from arms.bench.data import Dataset, observe
 from arms.bench.models import BinaryVAE
 from arms.bench.runs.files import make_folder, replace_file
 
-__all__ = ["GAP_PIXELS", "PIXEL_SIZE", "sample_grid", "write_samples"]
-
 PIXEL_SIZE = 3
 """Width of a square that shows one pixel."""
 GAP_PIXELS = 1

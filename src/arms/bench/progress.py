@@ -10,8 +10,6 @@ from arms.bench.metrics import METRICS, Record, stopping_values, surviving
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-__all__ = ["Bars", "SweepBar", "figures"]
-
 Watcher: TypeAlias = Callable[[Record], None]
 
 

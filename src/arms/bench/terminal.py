@@ -14,8 +14,6 @@ from rich.text import Text
 
 from arms.bench.formatting import printable
 
-__all__ = ["get_console"]
-
 MIN_WIDTH = 40
 """Narrower tables have empty cells. At width 0, which COLUMNS=0 asks for, rich prints nothing."""
 LONGEST_HIGHLIGHTED = 1000

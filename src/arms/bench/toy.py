@@ -10,21 +10,6 @@ from arms.arguments import as_count
 from arms.checks import univariate_variance
 from arms.estimators import as_estimator
 
-__all__ = [
-    "BUDGETS",
-    "ESTIMATORS",
-    "GRID_POINTS",
-    "LEARNING_RATE",
-    "NUMBERS_AT_ONCE",
-    "P0",
-    "Ascent",
-    "ToyCurve",
-    "ascents",
-    "exact_curve",
-    "objective",
-    "variance_curves",
-]
-
 P0 = 0.499
 """The paper's constant in the objective (b - p0)^2."""
 ESTIMATORS = ("arm", "disarm", "loorf", "arms-dirichlet", "arms-gaussian", "arms")

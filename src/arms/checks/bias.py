@@ -20,11 +20,12 @@ from arms.checks.oracle import (
     table_objective,
 )
 from arms.checks.verdicts import FAILURE_RATE, Finding, judge_score, skew_corrected
-from arms.estimate import Options, estimate, takes
+from arms.estimate import estimate, takes
 from arms.estimators import Estimator, TensorObjective
 from arms.estimators.registry import num_samples_of
 from arms.latents import Bits, Enumerable, HasMean, Latent, OneHot
 from arms.latents.base import MOST_STATES
+from arms.objective import Options
 
 # Both signs, near and far from one half: a wrong correlation shows at one of them.
 BINARY_LOGITS = ((0.0, 0.7, -1.3), (2.0, -0.4, 1.1), (-2.2, 1.6, 0.3))

@@ -38,10 +38,7 @@ MOST_OUTCOMES = 2_000_000
 
 # At logits this far from zero no test with random draws sees anything.
 EXACT_BITS = ((0.7, -1.3), (5.0, -0.4), (14.0, -14.0))
-EXACT_CATEGORIES = (
-    ((0.0, 0.5, -0.5), (1.0, 0.0, -1.0)),
-    ((0.0, -14.0, -20.0), (0.3, 0.0, -0.5)),
-)
+EXACT_CATEGORIES = (((0.0, 0.5, -0.5), (1.0, 0.0, -1.0)), ((0.0, -14.0, -20.0), (0.3, 0.0, -0.5)))
 EXACT_COUNT = 4
 """The largest number of samples at which expectations are enumerated."""
 EXACT_LIMIT = 1e-7

@@ -7,9 +7,10 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Generator, Tensor
 
-from arms.estimate import Options, call_objective, evaluate, gradient
+from arms.estimate import gradient
 from arms.estimators import Estimator, Exact, Objective, TensorObjective
 from arms.latents import Binary, Bits, Choices, Enumerable, Latent, Logits, as_latent
+from arms.objective import Options, call_objective, evaluate
 from arms.targets import ImportanceBound, Target
 
 

@@ -6,9 +6,10 @@ from time import perf_counter
 import torch
 from torch import Generator, Tensor
 
-from arms.estimate import Options, estimate
+from arms.estimate import estimate
 from arms.estimators import Estimator, Objective
 from arms.latents import Latent
+from arms.objective import Options
 
 
 class Tally:

@@ -11,7 +11,7 @@ from arms.arguments import as_count, check_generator
 from arms.checks.tally import measure
 from arms.checks.variance_table import VarianceRow, VarianceTable
 from arms.checks.verdicts import score_limit
-from arms.estimate import Options, draw_points, estimate, evaluate, takes
+from arms.estimate import draw_points, estimate, takes
 from arms.estimators import (
     DEFAULT_NUM_SAMPLES,
     ESTIMATORS,
@@ -24,6 +24,7 @@ from arms.estimators import (
 from arms.estimators.labels import deduplicate_labels, label
 from arms.latents import Binary, Choices, Enumerable, HasMean, Latent, Logits, as_latent
 from arms.latents.base import MOST_STATES
+from arms.objective import Options, evaluate
 
 SAME_FOR_BITS = {"arms-stratified": "arms", "disarm-stick": "disarm"}
 """Estimators that differ from others for categories only."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-__all__ = ["HEADINGS", "IN_FULL", "IN_FULL_HTML", "WIDTH", "VarianceRow", "VarianceTable"]
-
 WIDTH = 100
 """Columns of a terminal that a table fits."""
 HEADINGS = (

@@ -100,8 +100,9 @@ class Estimator(ABC):
             validate: Look for NaN and infinity in logits, values and derivatives. On a GPU this
                 waits for the device.
         """
-        from arms.estimate import Options, estimate  # estimate builds on this contract
+        from arms.estimate import estimate  # estimate builds on this contract
         from arms.latents import as_latent
+        from arms.objective import Options
 
         latent = as_latent(logits, validate=validate)
         found = estimate(

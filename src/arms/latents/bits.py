@@ -10,14 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
-from arms.latents.base import (
-    Binary,
-    Couplable,
-    Enumerable,
-    ExchangeablePairs,
-    HasMean,
-    Relaxable,
-)
+from arms.latents.base import Binary, Couplable, Enumerable, ExchangeablePairs, HasMean, Relaxable
 from arms.random import indicator, uniform
 
 if TYPE_CHECKING:

@@ -4,13 +4,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.distributions import (
-    Bernoulli,
-    Categorical,
-    Distribution,
-    Independent,
-    OneHotCategorical,
-)
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, OneHotCategorical
 
 from arms.arguments import check_logits, true_or_unreadable
 from arms.latents.base import Latent

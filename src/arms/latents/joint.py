@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Generator, Tensor
 
-from arms.latents.base import (
-    Couplable,
-    Enumerable,
-    ExchangeablePairs,
-    HasMean,
-    Latent,
-    Relaxable,
-)
+from arms.latents.base import Couplable, Enumerable, ExchangeablePairs, HasMean, Latent, Relaxable
 from arms.latents.convert import Logits, as_latent
 
 if TYPE_CHECKING:

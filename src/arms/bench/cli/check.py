@@ -27,8 +27,6 @@ from arms.estimators import (
 )
 from arms.latents import Enumerable, Latent
 
-__all__ = ["COLOURS", "MIN_DRAWS", "MOST_DRAWS", "check", "estimators"]
-
 COLOURS = {"pass": "[green]", "FAIL": "[bold red]"}
 MIN_DRAWS = 1000
 """With fewer, a mean of draws is too far from normal for its z-score to mean anything."""

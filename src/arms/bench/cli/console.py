@@ -9,14 +9,6 @@ from rich.table import Table
 
 from arms.bench.terminal import get_console
 
-__all__ = [
-    "explaining_missing_packages",
-    "print_markup",
-    "print_paths",
-    "print_plain",
-    "print_table",
-]
-
 
 def print_markup(line: str) -> None:
     """Print a line with rich's markup, unbroken, so that paths in it can be copied.

@@ -10,8 +10,6 @@ from rich.table import Table
 from arms.bench import data
 from arms.bench.cli.console import print_plain, print_table
 
-__all__ = ["data_get", "data_list"]
-
 
 def data_list(data_dir: Path | None = None) -> None:
     """List the data sets, and which of them are on this machine.

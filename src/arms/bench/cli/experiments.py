@@ -17,8 +17,6 @@ from arms.bench.config import Precision
 from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs
 from arms.bench.sweeps.local import preview, run_experiment
 
-__all__ = ["ALL", "experiments_list", "experiments_run"]
-
 ALL = "all"
 
 

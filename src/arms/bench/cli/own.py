@@ -11,8 +11,6 @@ import tyro
 
 from arms.arguments import described
 
-__all__ = ["ModelName", "OwnData", "find_attribute", "find_model", "naming_the_model"]
-
 ModelName = Annotated[
     str | None, tyro.conf.arg(metavar="MODULE:NAME", help_behavior_hint="(default: none)")
 ]

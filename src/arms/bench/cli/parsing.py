@@ -15,8 +15,6 @@ import tyro
 from arms.bench.formatting import LONGEST_NAME, shorten
 from arms.bench.runs.files import check_local
 
-__all__ = ["DESCRIPTION", "Output", "RunPath", "in_one_line", "parse"]
-
 DESCRIPTION = "Gradients through discrete choices: train discrete VAEs, check and compare estimators, write reports."
 
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]

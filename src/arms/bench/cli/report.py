@@ -21,8 +21,6 @@ from arms.bench.cli.console import (
 from arms.bench.cli.parsing import Output
 from arms.bench.runs.packs import read_pack, run_sources
 
-__all__ = ["correlations", "report", "toy"]
-
 
 def report(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional],

@@ -23,8 +23,6 @@ from arms.bench.runs.directory import Run
 from arms.bench.runs.files import shown
 from arms.bench.runs.packs import examine_runs, open_runs, run_sources, write_pack
 
-__all__ = ["evaluate", "pack", "runs", "sample", "variance"]
-
 
 def runs(folder: RunPath = Path("runs")) -> None:
     """List the runs in a folder: what each is, how far it has come, and its bounds on the test set, in nats.

@@ -25,8 +25,6 @@ from arms.bench.sweeps.on_ray import RayCluster
 from arms.bench.sweeps.processes import Processes, local_devices
 from arms.bench.sweeps.worker import Settings
 
-__all__ = ["sweep"]
-
 
 def sweep(
     what: Annotated[str, tyro.conf.Positional],

@@ -35,8 +35,6 @@ from arms.bench.runs import loading, pipeline
 from arms.bench.runs.directory import Run
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
 
-__all__ = ["DEMO_CONFIG", "DEMO_ESTIMATORS", "Flags", "demo", "train"]
-
 DEMO_CONFIG = replace(
     fast_preset(TrainConfig()), replicas=3, steps=2000, latents=50, evaluate_every=200
 )

@@ -7,21 +7,6 @@ from arms.bench.data.download import Source
 from arms.bench.data.formats import read_amat, read_idx, read_mat
 from arms.bench.data.sources import Archive, Digits, Entry, ImageFiles, Parts
 
-__all__ = [
-    "DATASETS",
-    "FASHION_HOSTS",
-    "MNIST_COUNTS",
-    "MNIST_HOSTS",
-    "OMNIGLOT_COUNTS",
-    "OMNIGLOT_HOSTS",
-    "RECONSTRUCTED",
-    "RECONSTRUCTED_COUNTS",
-    "STATIC_COUNTS",
-    "STATIC_HOSTS",
-    "TEST_IDX",
-    "TRAIN_IDX",
-]
-
 MNIST_HOSTS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "http://yann.lecun.com/exdb/mnist/",

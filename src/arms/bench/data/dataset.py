@@ -10,16 +10,6 @@ from torch import Generator, Tensor
 from arms.arguments import as_count
 from arms.random import indicator
 
-__all__ = [
-    "SPLITS",
-    "Dataset",
-    "TrainingImages",
-    "binarize",
-    "check_same_shape_and_levels",
-    "observe",
-    "split_of",
-]
-
 SPLITS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "training"),
     "valid": ("valid", "validation", "val", "dev"),

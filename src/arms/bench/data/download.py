@@ -8,8 +8,6 @@ from pathlib import Path
 
 from arms.bench.data.packages import import_optional
 
-__all__ = ["Source", "default_cache_dir", "expand_home", "obtain"]
-
 
 @dataclass(frozen=True)
 class Source:

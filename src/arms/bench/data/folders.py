@@ -18,8 +18,6 @@ from arms.arguments import described
 from arms.bench.data.dataset import split_of
 from arms.bench.data.packages import import_optional
 
-__all__ = ["IMAGE_SUFFIXES", "in_words", "read_folder"]
-
 Array: TypeAlias = NDArray[Any]
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")

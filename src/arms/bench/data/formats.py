@@ -14,17 +14,6 @@ from numpy.typing import NDArray
 from arms.arguments import described
 from arms.bench.data.packages import import_optional
 
-__all__ = [
-    "IDX_UINT8",
-    "IMAGE_SIDE",
-    "Images",
-    "parse_idx",
-    "read_amat",
-    "read_idx",
-    "read_mat",
-    "read_npz",
-]
-
 Images: TypeAlias = NDArray[np.uint8]
 
 IMAGE_SIDE = 28

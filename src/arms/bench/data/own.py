@@ -24,8 +24,6 @@ from arms.bench.data.download import expand_home
 from arms.bench.data.folders import in_words, read_folder
 from arms.bench.data.sources import flat, shuffled
 
-__all__ = ["as_dataset", "is_path", "read_own"]
-
 Array: TypeAlias = NDArray[Any]
 
 HELD_OUT = 0.1
@@ -123,11 +121,7 @@ def _digest(dataset: Dataset) -> str:
 
 
 def _build(
-    parts: Mapping[str, Array],
-    name: str,
-    levels: int | None,
-    note: str = "",
-    what: str = "",
+    parts: Mapping[str, Array], name: str, levels: int | None, note: str = "", what: str = ""
 ) -> Dataset:
     """Return images `[images, height, width]` of splits as a data set; errors call it `what`."""
     what = what or name
@@ -145,9 +139,7 @@ def _build(
 
 
 def _as_whole_numbers(
-    parts: Mapping[str, Array],
-    what: str,
-    levels: int | None,
+    parts: Mapping[str, Array], what: str, levels: int | None
 ) -> tuple[dict[str, Array], int]:
     """Return the images as uint8, and the number of levels."""
     tops = {split: float(part.max()) for split, part in parts.items()}

@@ -3,8 +3,6 @@
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["import_optional"]
-
 
 def import_optional(module: str) -> ModuleType:
     """Return a module, or raise a `ValueError` that says how to install it."""

@@ -16,8 +16,6 @@ from arms.bench.data.download import Source, default_cache_dir, obtain
 from arms.bench.data.formats import IMAGE_SIDE, Images, read_npz
 from arms.bench.data.packages import import_optional
 
-__all__ = ["SHUFFLE_SEED", "Archive", "Digits", "Entry", "ImageFiles", "Parts", "flat", "shuffled"]
-
 Parts: TypeAlias = Mapping[str, Images]
 """The images as they are published: train, test, and for some sets valid."""
 

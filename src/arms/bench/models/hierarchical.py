@@ -15,8 +15,6 @@ from arms.bench.models.likelihood import smooth_log_prob
 from arms.bench.models.vae import BinaryVAE, signs
 from arms.latents import Bits
 
-__all__ = ["HierarchicalVAE"]
-
 
 class HierarchicalVAE(BinaryVAE):
     """A VAE with two or more layers of bits.

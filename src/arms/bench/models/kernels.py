@@ -13,14 +13,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = [
-    "BLOCK_PIXELS",
-    "BLOCK_ROWS",
-    "ONE_ROW_PER_BLOCK_UP_TO",
-    "affine_log_prob",
-    "rough_product",
-]
-
 BLOCK_ROWS, BLOCK_PIXELS = 4, 256
 ONE_ROW_PER_BLOCK_UP_TO = 8192
 """With this many rows or fewer, each has a block of threads to itself."""

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-__all__ = ["HAS_TRITON", "ReplicaLinear", "buffer_places", "call_with", "parameter_places"]
-
 HAS_TRITON = find_spec("triton") is not None
 
 

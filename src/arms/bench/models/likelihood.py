@@ -11,8 +11,6 @@ from torch import Tensor
 
 from arms.bench.models.layers import HAS_TRITON, ReplicaLinear
 
-__all__ = ["affine_log_prob", "bernoulli_log_prob", "smooth_log_prob"]
-
 
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     """Return the sum over the last axis of log Bernoulli(x; sigmoid(logits)), for x of 0 and 1 that broadcasts.

@@ -12,8 +12,6 @@ from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
 
-__all__ = ["HIDDEN_WIDTHS", "blank_vae", "build_vae"]
-
 HIDDEN_WIDTHS: dict[str, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
 """Hidden layers of the encoder, and of the decoder. A new perceptron is one line here."""
 

@@ -18,19 +18,6 @@ from arms.bench.models.layers import buffer_places, call_with, parameter_places
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BinaryVAE
 
-__all__ = [
-    "PlainNetwork",
-    "ReplicaModules",
-    "check_finite",
-    "check_registered",
-    "check_savable",
-    "keep_replicas",
-    "name_of",
-    "replicated",
-    "structure_of",
-]
-
-
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 WIDE = ("prior", "pixel_mean")

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from arms.arguments import as_count, as_positive
 
-__all__ = ["CategoricalPixels", "GaussianPixels", "Pixels"]
-
 
 class Pixels(ABC):
     """p(x|b) of grey images, for `BinaryVAE(..., likelihood=...)`: given one, x is value / levels instead of bits."""

@@ -6,8 +6,6 @@ from torch import Generator
 
 from arms.arguments import as_count
 
-__all__ = ["seeded_generator"]
-
 
 def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:
     """Return the generator for one use, named by `stream` and `index`, of a run's seed; uses never share numbers.

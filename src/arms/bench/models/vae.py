@@ -17,8 +17,6 @@ from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob, sm
 from arms.bench.models.pixels import Pixels
 from arms.latents import Bits, Latent, OneHot
 
-__all__ = ["BinaryVAE", "signs"]
-
 
 class BinaryVAE(nn.Module):
     """A discrete VAE with any encoder and decoder.

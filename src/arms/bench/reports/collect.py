@@ -11,16 +11,6 @@ from arms.bench.runs.directory import Run, is_complete
 from arms.bench.runs.files import read_bytes, shown
 from arms.bench.runs.packs import open_runs, run_sources
 
-__all__ = [
-    "MAX_PICTURE_BYTES",
-    "PNG_MAGIC",
-    "Bounds",
-    "Collection",
-    "Problem",
-    "RunData",
-    "collect",
-]
-
 Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
 """{split: {K: bound of each replica in nats, None for one that has stopped}}."""
 

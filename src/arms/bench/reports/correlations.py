@@ -22,14 +22,6 @@ from arms.bench.reports.style import COUPLING_STYLES, style_of
 from arms.bench.reports.table_files import write_csv
 from arms.designs import COUPLINGS, BitCoupling
 
-__all__ = [
-    "GRID_POINTS",
-    "Correlations",
-    "correlation_curves",
-    "smallest_correlation",
-    "write_correlations",
-]
-
 GRID_POINTS = 401
 
 

@@ -12,8 +12,6 @@ from arms.bench.metrics import METRICS, Metric
 from arms.bench.reports.collect import RunData
 from arms.bench.reports.groups import Group, Row
 
-__all__ = ["MAX_POINTS", "Curve", "Plot", "plots"]
-
 MAX_POINTS = 400
 
 

@@ -17,19 +17,6 @@ from arms.bench.reports.curves import Curve, Plot
 from arms.bench.reports.style import DASHES, MARKERS, Style, style_of
 from arms.bench.runs.files import make_folder, replace_file
 
-__all__ = [
-    "COLUMN_WIDTH",
-    "MATPLOTLIB_SETTINGS",
-    "PAGE_WIDTH",
-    "band",
-    "budgets_figure",
-    "figure_settings",
-    "legend_below",
-    "line_style",
-    "save",
-    "training_figure",
-]
-
 COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75
 """In inches."""
 

@@ -8,18 +8,6 @@ from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.reports.collect import RunData
 from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, as_estimator
 
-__all__ = [
-    "POOLED_FIELDS",
-    "Group",
-    "Row",
-    "Setting",
-    "group_runs",
-    "marked",
-    "name_structures",
-    "setting_of",
-    "work",
-]
-
 
 class Setting(NamedTuple):
     """The fields of a configuration that all rows of one comparison have in common."""

@@ -20,8 +20,6 @@ from arms.bench.reports.groups import Group, marked
 from arms.bench.reports.style import style_of
 from arms.bench.reports.tables import MARKING_RULE, Table
 
-__all__ = ["Json", "Overview", "Section", "figure_data", "render", "script_json", "summary"]
-
 Json: TypeAlias = dict[str, object]
 
 

@@ -9,20 +9,6 @@ from importlib.resources import files
 from arms.bench.config import TrainConfig, paper_preset
 from arms.bench.reports.groups import Group, Setting
 
-__all__ = [
-    "HALF_BUDGET",
-    "PRINTED_DATASETS",
-    "PRINTED_ESTIMATORS",
-    "REPEATED_DISARM",
-    "REPEATED_ROW",
-    "UNCERTAIN_K",
-    "Printed",
-    "all_printed",
-    "caveats",
-    "printed",
-    "released_count",
-]
-
 PRINTED_DATASETS = {
     "dynamic-mnist": "dynamic_mnist",
     "fashion-mnist": "fashion_mnist",

@@ -8,23 +8,6 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "BLACK",
-    "BLUE",
-    "COUPLING_STYLES",
-    "DASHES",
-    "GREEN",
-    "GREY",
-    "MARKERS",
-    "ORANGE",
-    "PURPLE",
-    "SKY",
-    "STYLES",
-    "VERMILION",
-    "Style",
-    "style_of",
-]
-
 VERMILION, BLUE, SKY, GREEN = "#D55E00", "#0072B2", "#56B4E9", "#009E73"
 PURPLE, ORANGE, GREY, BLACK = "#CC79A7", "#E69F00", "#808080", "#000000"
 

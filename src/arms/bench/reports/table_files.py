@@ -8,8 +8,6 @@ from pathlib import Path
 from arms.bench.reports.tables import Cell, Table
 from arms.bench.runs.files import replace_file
 
-__all__ = ["FORMATS", "LATEX_ESCAPES", "csv_text", "latex", "markdown", "write_csv", "write_table"]
-
 LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "&": r"\&",

@@ -10,19 +10,6 @@ from arms.bench.metrics import TEST_BOUND_SAMPLES, surviving
 from arms.bench.reports import paper
 from arms.bench.reports.groups import Group, Row, work
 
-__all__ = [
-    "MARKING_RULE",
-    "Cell",
-    "Stat",
-    "Table",
-    "beside_paper",
-    "bound_stat",
-    "comparison",
-    "mark_best",
-    "overview",
-    "summarise",
-]
-
 MARKING_RULE = (
     "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of the column (in the "
     "overview, of the row), and every mean closer to it than the standard error of their difference, "

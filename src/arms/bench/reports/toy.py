@@ -13,8 +13,6 @@ from arms.bench.reports.style import style_of
 from arms.bench.reports.table_files import write_csv
 from arms.bench.toy import Ascent, ToyCurve, exact_curve
 
-__all__ = ["FIGURE_FORMATS", "SHOWN_DECADES", "ascent_figure", "variance_figure", "write_toy"]
-
 FIGURE_FORMATS = ("svg", "pdf", "png")
 SHOWN_DECADES = 4
 """Range of the variance axis: some variances reach zero."""

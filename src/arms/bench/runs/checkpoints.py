@@ -14,8 +14,6 @@ from torch import Tensor
 from arms.bench.runs.files import check_regular
 from arms.bench.training.state import COUNTS, step_of
 
-__all__ = ["CHECKPOINTS", "DamagedError", "digest_of_tensors", "read_checkpoint", "step_in"]
-
 CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
 """The newest, and the one before."""
 

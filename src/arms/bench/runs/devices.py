@@ -4,8 +4,6 @@ import re
 
 import torch
 
-__all__ = ["choose_device", "planned_device"]
-
 
 def choose_device(device: str | torch.device) -> str:
     """Return the device's name; `auto` is the GPU where there is one."""

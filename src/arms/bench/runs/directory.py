@@ -18,14 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from arms.bench.config import (
-    SCHEMA,
-    TrainConfig,
-    difference,
-    digest_of,
-    identity,
-    is_longer,
-)
+from arms.bench.config import SCHEMA, TrainConfig, difference, digest_of, identity, is_longer
 from arms.bench.metrics import Record, is_values, stopped_replicas
 from arms.bench.runs.checkpoints import (
     CHECKPOINTS,
@@ -48,8 +41,6 @@ from arms.bench.runs.files import (
 )
 from arms.bench.runs.provenance import provenance_of
 from arms.bench.training.state import COUNTS, model_of, step_of
-
-__all__ = ["FILES_OF_A_RUN", "NO_FIELDS", "Run", "is_complete", "is_record"]
 
 FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
 WRITTEN = ("config.json", "provenance.json", *FILES_OF_A_RUN)

@@ -15,25 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = [
-    "BusyError",
-    "append_line",
-    "check_json",
-    "check_local",
-    "check_path",
-    "check_regular",
-    "check_replaceable",
-    "locked",
-    "make_folder",
-    "parse_json",
-    "read_bytes",
-    "replace_file",
-    "shown",
-    "to_json",
-    "to_line",
-    "written_through",
-]
-
 
 class BusyError(ValueError):
     """A run is being trained by another process."""

@@ -16,8 +16,6 @@ from arms.bench.metrics import METRICS, Record, stopping_values
 from arms.bench.runs.directory import Run
 from arms.bench.runs.tensorboard import TensorBoardEvents
 
-__all__ = ["DivergedError", "LiveRun", "Notify", "OnRecord", "check_survivors", "unfinished"]
-
 OnRecord: TypeAlias = Callable[[Record], None]
 """Called with every record: step, and each metric as a list with one number per replica, None once it has stopped."""
 Notify: TypeAlias = Callable[[str], None]

@@ -30,8 +30,6 @@ from arms.bench.runs.directory import Run
 from arms.bench.training.state import finite_replicas
 from arms.bench.training.trainer import check_replicas
 
-__all__ = ["MakeModel", "check_start", "load_model", "own_data", "own_model"]
-
 MakeModel: TypeAlias = Callable[[Dataset], BinaryVAE]
 """A function that makes a model of one replica for a data set; it is called once for each replica."""
 

@@ -26,15 +26,6 @@ from arms.bench.training.engine import Engine, Execution, block_of, check_execut
 from arms.bench.training.state import finite_replicas, of_run
 from arms.bench.training.trainer import Trainer
 
-__all__ = [
-    "CHECKPOINT_SECONDS",
-    "MOST_SAVING",
-    "TerminatedError",
-    "TrainOptions",
-    "check_seconds",
-    "train_ensemble",
-]
-
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
 """How many times as long as a checkpoint takes a run trains before the next, unless all are asked for."""

@@ -6,16 +6,6 @@ import sys
 
 import torch
 
-__all__ = [
-    "M_MMAP_THRESHOLD",
-    "M_TOP_PAD",
-    "M_TRIM_THRESHOLD",
-    "OUT_OF_MEMORY",
-    "free_memory",
-    "is_out_of_memory",
-    "keep_freed_memory",
-]
-
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 OUT_OF_MEMORY = (
     "allocate memory",

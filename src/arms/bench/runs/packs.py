@@ -23,21 +23,6 @@ from arms.bench.runs.files import (
     shown,
 )
 
-__all__ = [
-    "CURVE_POINTS",
-    "PACK_VERSION",
-    "RUN_FILES",
-    "PackedRun",
-    "UnreadableError",
-    "examine_runs",
-    "find_runs",
-    "is_pack",
-    "open_runs",
-    "read_pack",
-    "run_sources",
-    "write_pack",
-]
-
 PACK_VERSION = 1
 CURVE_POINTS = 50
 MOST_NAME_BYTES = 255

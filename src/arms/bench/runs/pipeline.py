@@ -14,15 +14,9 @@ import torch
 
 from arms.bench.config import TrainConfig, latents_in_words
 from arms.bench.data import Dataset, check_same_shape_and_levels, load
-from arms.bench.ensemble import (
-    group_by_step,
-    names_of,
-    stack,
-)
+from arms.bench.ensemble import group_by_step, names_of, stack
 from arms.bench.metrics import Record
-from arms.bench.models import (
-    BinaryVAE,
-)
+from arms.bench.models import BinaryVAE
 from arms.bench.progress import Bars
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import locked, make_folder
@@ -31,8 +25,6 @@ from arms.bench.runs.loading import MakeModel, check_start, own_data, own_model
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TrainOptions, train_ensemble
 from arms.bench.runs.memory import free_memory, is_out_of_memory
 from arms.bench.training.engine import Execution
-
-__all__ = ["OnRunRecord", "train", "train_together"]
 
 OnRunRecord: TypeAlias = Callable[[TrainConfig, Record], None]
 """Called with every record of every run of an ensemble: its configuration, and what an `OnRecord` is given."""

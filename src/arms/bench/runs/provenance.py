@@ -15,8 +15,6 @@ import torch
 import arms
 from arms.bench.metrics import Record
 
-__all__ = ["PACKAGE", "commit", "provenance_of"]
-
 PACKAGE = Path(arms.__file__).parent
 
 

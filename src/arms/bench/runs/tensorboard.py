@@ -6,8 +6,6 @@ from pathlib import Path
 
 from arms.bench.metrics import Record
 
-__all__ = ["TensorBoardEvents"]
-
 
 class TensorBoardEvents:
     """The metrics as TensorBoard events; silent where TensorBoard is not installed."""

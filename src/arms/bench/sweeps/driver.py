@@ -12,8 +12,6 @@ from arms.bench.runs.live_run import Notify
 from arms.bench.sweeps.jobs import Job
 from arms.bench.sweeps.worker import Kind, Outcome, Work
 
-__all__ = ["ATTEMPTS", "Engine", "Tally", "run_sweep", "share_out", "work_of"]
-
 ATTEMPTS = 4
 """How often work is begun whose worker is lost each time: it may itself be what kills them."""
 PAUSE = 1.0

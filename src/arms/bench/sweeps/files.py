@@ -18,8 +18,6 @@ from arms.bench.config import TrainConfig, digest_of, identity
 from arms.bench.data import DATASETS
 from arms.bench.experiments import EXPERIMENTS, Scale, configs
 
-__all__ = ["read_sweep", "wanted_runs"]
-
 FIELDS = tuple(field.name for field in fields(TrainConfig) if field.name != "structure")
 
 

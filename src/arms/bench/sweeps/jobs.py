@@ -17,8 +17,6 @@ from arms.bench.runs.directory import Run
 from arms.bench.runs.files import check_local
 from arms.bench.runs.packs import find_runs
 
-__all__ = ["STATES", "Job", "State", "Task", "plan", "totals"]
-
 State: TypeAlias = Literal["done", "unfinished", "diverged", "missing"]
 STATES: tuple[State, ...] = get_args(State)
 

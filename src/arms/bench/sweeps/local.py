@@ -13,8 +13,6 @@ from arms.bench.runs.loop import CHECKPOINT_SECONDS
 from arms.bench.runs.pipeline import train_together
 from arms.bench.sweeps.jobs import Job, plan, totals
 
-__all__ = ["check_folders", "preview", "run_experiment", "run_jobs"]
-
 
 def run_experiment(
     name: str,

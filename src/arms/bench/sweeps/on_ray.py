@@ -10,8 +10,6 @@ from typing import Any, Self
 from arms.bench.runs.memory import keep_freed_memory
 from arms.bench.sweeps.worker import Outcome, Settings, Work, carry_out
 
-__all__ = ["RayCluster"]
-
 SAVING_SECONDS = 60.0
 """How long work that is cancelled may take to save."""
 

@@ -17,8 +17,6 @@ import torch
 from arms.bench.runs.memory import keep_freed_memory
 from arms.bench.sweeps.worker import Outcome, Settings, Work, carry_out
 
-__all__ = ["Processes", "local_devices"]
-
 
 def local_devices(cpus_per_job: int, gpus_per_job: float) -> list[str]:
     """Return the device of every process that this machine has room for, at least one.

@@ -15,8 +15,6 @@ from arms.bench.runs.live_run import DivergedError, Notify
 from arms.bench.runs.loop import CHECKPOINT_SECONDS, TerminatedError
 from arms.bench.runs.pipeline import train_together
 
-__all__ = ["Kind", "Outcome", "Settings", "Work", "carry_out"]
-
 Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost"]
 
 

@@ -15,17 +15,6 @@ import torch
 from arms.bench.training.torch_private import inductor_options, trace
 from arms.bench.training.trainer import Trainer
 
-__all__ = [
-    "BLOCK",
-    "ONE_THREAD_BELOW",
-    "Compiler",
-    "Engine",
-    "Execution",
-    "block_of",
-    "check_execution",
-    "compiled_update",
-]
-
 Execution: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
 Compiler: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 BLOCK = 10

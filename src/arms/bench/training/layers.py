@@ -6,12 +6,11 @@ import torch
 from torch import Generator, Tensor
 
 from arms.bench.models.hierarchical import HierarchicalVAE
-from arms.estimate import Evaluation, Options, draw_ahead, draw_points, gradient
+from arms.estimate import draw_ahead, draw_points, gradient
 from arms.estimators import Estimator, ExtraSample
 from arms.latents import Bits
 from arms.layers import deeper_gradient, draw_deeper, first_gradient, returns_to_go
-
-__all__ = ["UNCHECKED", "LayeredEstimate", "estimate_chains", "estimate_separately"]
+from arms.objective import Evaluation, Options
 
 UNCHECKED = Options(checks="none", log_weights=True)
 """Shapes are the model's, numbers that are not finite show in the parameters, and models compute log-weights."""

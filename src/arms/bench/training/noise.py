@@ -8,8 +8,6 @@ from torch import Generator, Tensor
 
 from arms.bench.models import seeded_generator
 
-__all__ = ["Noise"]
-
 
 class Noise:
     """A generator of a run's own; on a GPU it lives in the device's default generator while a step runs.

@@ -9,16 +9,6 @@ from torch import Tensor
 from arms.bench.config import TrainConfig
 from arms.bench.training.torch_private import Moments, foreach_adam_, fused_adam_, per_parameter
 
-__all__ = [
-    "EPSILON",
-    "FIRST_DECAY",
-    "SECOND_DECAY",
-    "Adam",
-    "Optimizer",
-    "build_optimizer",
-    "descend",
-]
-
 FIRST_DECAY = 0.9
 SECOND_DECAY = 0.999
 EPSILON = 1e-7

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from arms.bench.config import TrainConfig
 
-__all__ = ["RATE_FIELDS", "LearningRates", "factor"]
-
 RATE_FIELDS = (
     "learning_rate",
     "prior_learning_rate",

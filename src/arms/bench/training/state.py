@@ -19,26 +19,6 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = [
-    "COUNTS",
-    "ESTIMATOR",
-    "GENERATOR",
-    "MEAN_GRADIENT",
-    "MODEL",
-    "OPTIMIZER",
-    "SUM",
-    "State",
-    "check_fits",
-    "finite_replicas",
-    "has_replica_axis",
-    "joined",
-    "joined_models",
-    "model_of",
-    "of_replicas",
-    "of_run",
-    "step_of",
-]
-
 State: TypeAlias = Mapping[str, Tensor]
 
 MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "optimizer.", "mean_grad."

@@ -13,22 +13,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-__all__ = [
-    "HAS_FOREACH",
-    "HAS_FUSED_ADAM",
-    "INDUCTOR",
-    "Draws",
-    "Moments",
-    "foreach_adam_",
-    "fused_adam_",
-    "inductor_options",
-    "lerp_all_",
-    "per_parameter",
-    "plain_adam_",
-    "take_out_noise",
-    "trace",
-]
-
 try:
     from torch.fx.experimental.proxy_tensor import make_fx as _make_fx
 except ImportError:

@@ -31,8 +31,6 @@ from arms.bench.training.torch_private import lerp_all_
 from arms.estimate import estimate
 from arms.estimators import Estimate, Estimator, ExtraSample, Learnable, variance_loss
 
-__all__ = ["Estimated", "Trainer", "check_replicas", "prepared_estimator"]
-
 Estimated: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """What autograd starts from, and the gradients to start with: logits, the value, and the loss of the estimator's own
 parameters where it has any."""

@@ -8,18 +8,8 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
-from arms.designs.couplings.base import (
-    BitCoupling,
-    CategoryCoupling,
-    flip,
-    flip_counts,
-    undo_pairs,
-)
-from arms.designs.couplings.orders import (
-    order_pair_distribution,
-    order_samples,
-    pair_probabilities,
-)
+from arms.designs.couplings.base import BitCoupling, CategoryCoupling, flip, flip_counts, undo_pairs
+from arms.designs.couplings.orders import order_pair_distribution, order_samples, pair_probabilities
 from arms.random import indicator, uniform
 
 

@@ -30,12 +30,7 @@ from torch import Tensor
 from arms.arguments import as_count, at_least_float32
 from arms.designs import Draw, SharedPairs
 from arms.estimators.base import Estimator, set_design
-from arms.estimators.bound.slots import (
-    diagonal_mask,
-    others_of_each,
-    replace_slots,
-    slot_shares,
-)
+from arms.estimators.bound.slots import diagonal_mask, others_of_each, replace_slots, slot_shares
 from arms.estimators.derivative.midpoint import combine_pairs
 from arms.latents import ExchangeablePairs
 from arms.targets import ImportanceBound, Target

@@ -91,10 +91,7 @@ def _of_categories(design: Pairs, part: Latent, samples: Tensor, difference: Ten
     # p_k / P is 0 where no category of a side is possible.
     share_left, share_right = (
         (log_probs - log_side.unsqueeze(-2)).exp().nan_to_num(0.0) * side
-        for log_side, side in (
-            (bits_of.log_left, bits_of.left),
-            (bits_of.log_right, bits_of.right),
-        )
+        for log_side, side in ((bits_of.log_left, bits_of.left), (bits_of.log_right, bits_of.right))
     )
     shares = (share_right - share_left).to(of_bits.dtype)
     return (shares @ of_bits.unsqueeze(-1)).squeeze(-1)

@@ -17,7 +17,7 @@ from arms.bench.runs.packs import CURVE_POINTS, find_runs, is_pack, read_pack, w
 from arms.bench.sweeps.jobs import plan
 from arms.bench.sweeps.local import preview
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFIG = TrainConfig("dynamic-mnist", "linear", "loorf", 4, replicas=3, steps=120)
 
 

@@ -48,10 +48,10 @@ from arms.designs import (
     RowDesign,
     Systematic,
 )
-from arms.estimate import Options, evaluate
 from arms.estimators.base import TensorObjective
 from arms.estimators.bound.slots import direct_term
 from arms.latents import Enumerable
+from arms.objective import Options, evaluate
 from arms.targets import ImportanceBound
 
 LATENTS = [

@@ -56,10 +56,7 @@ LARGE = [
 DISTINCT = {one.name or repr(one.estimator): one for one in [*INSTANCES, *map(Instance, LARGE)]}
 
 
-SLOW = (
-    "UnorderedSet(num_samples=3)",
-    "ExtraSample(inner=UnorderedSet(num_samples=2))",
-)
+SLOW = ("UnorderedSet(num_samples=3)", "ExtraSample(inner=UnorderedSet(num_samples=2))")
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_the_commands_of_the_guide_know_the_new_estimator(copy: Path) -> None:
 
 
 def test_the_registry_test_and_the_doctest_know_the_new_estimator(copy: Path) -> None:
-    tests = ("tests/core/test_registry.py", "tests/core/test_vectors.py")
+    tests = ("tests/core/estimators/test_registry.py", "tests/core/test_vectors.py")
     said = run(copy, "-m", "pytest", "-q", *tests)
     assert re.search(r"[1-9]\d* passed", said)
     new = files_named_before("python")[0]

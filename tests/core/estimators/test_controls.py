@@ -11,10 +11,11 @@ import arms
 from arms import LOORF, RODEO, Bits, DoubleCV, Estimator, SteinControl
 from arms.checks import exact_gradient, random_table, table_objective
 from arms.designs import Draw
-from arms.estimate import Options, evaluate, gradient
+from arms.estimate import gradient
 from arms.estimators.derivative.double_cv import linear_control
 from arms.estimators.regression import PSEUDO_ROWS, subtract_fitted_control
 from arms.latents import HasMean
+from arms.objective import Options, evaluate
 
 ROWS = torch.tensor([[0.4, -1.3], [1.1, 0.2]], dtype=torch.float64)
 

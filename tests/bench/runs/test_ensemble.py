@@ -14,12 +14,7 @@ from processes import completed
 import arms
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
-from arms.bench.ensemble import (
-    ensemble_trainer,
-    joined_state,
-    share_of_model,
-    stack,
-)
+from arms.bench.ensemble import ensemble_trainer, joined_state, share_of_model, stack
 from arms.bench.evaluation import evaluate
 from arms.bench.metrics import Record
 from arms.bench.models import build_vae

@@ -22,7 +22,7 @@ from arms.checks import score_limit
 from arms.designs import Independent
 from arms.estimators.registry import ALL_ESTIMATORS, PAPER_FORMS
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from handwritten import Handwritten
 
 SMALL = TrainConfig(num_samples=4, latents=40, learning_rate=2e-3, replicas=2, seed=1)
@@ -235,12 +235,7 @@ def test_paper_preset() -> None:
         config.latents,
         config.learning_rate,
         config.prior_learning_rate,
-    ) == (
-        50,
-        200,
-        1e-4,
-        1e-2,
-    )
+    ) == (50, 200, 1e-4, 1e-2)
 
 
 @pytest.mark.parametrize(

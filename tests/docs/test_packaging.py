@@ -108,7 +108,7 @@ def test_the_source_archive_holds_what_a_checkout_needs(built: Path) -> None:
         "CHANGELOG.md",
         "CITATION.cff",
     } <= names
-    assert {"tests/conftest.py", "tests/instances.py", "tests/bench/test_packaging.py"} <= names
+    assert {"tests/conftest.py", "tests/instances.py", "tests/docs/test_packaging.py"} <= names
     assert {"docs/midpoint.md", "docs/figures/toy_variance.png", "docs/recipes/ddp.py"} <= names
     assert {
         "benchmarks/results/toy_variance.json",

@@ -21,7 +21,7 @@ from arms.bench.runs.pipeline import train
 from arms.bench.sweeps.jobs import Job, plan, totals
 from arms.bench.sweeps.local import preview, run_experiment
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results"
 SMALL = TrainConfig(latents=10, batch_size=10, replicas=2, steps=20, report_every=10)
 

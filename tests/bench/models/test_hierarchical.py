@@ -291,10 +291,7 @@ def test_names_and_identities() -> None:
             {"layers": (8, 4), "estimator": "exact"},
             "exact enumerates all states and does not train several layers",
         ),
-        (
-            {"layers": (20, 10), "estimator": "relax"},
-            "relax has parameters and .*: try arms",
-        ),
+        ({"layers": (20, 10), "estimator": "relax"}, "relax has parameters and .*: try arms"),
         (
             {"layers": (20, 10), "estimator": "reinmax"},
             "reinmax is biased, .* and does not train several layers",

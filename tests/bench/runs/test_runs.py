@@ -29,7 +29,7 @@ from arms.bench.runs.packs import find_runs
 from arms.bench.runs.pipeline import train
 from arms.bench.training.engine import block_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 CONFIG = TrainConfig(
     steps=120, report_every=10, num_samples=4, latents=20, replicas=2, learning_rate=1e-3

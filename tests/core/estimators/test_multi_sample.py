@@ -15,10 +15,11 @@ from torch import Generator, Tensor
 import arms
 from arms import ARMS, LOORF, VIMCO, Bits, ImportanceBound, OnBound, OneHot, Subset
 from arms.checks.variance import SAME_FOR_BITS
-from arms.estimate import Options, draw_points, estimate, takes
+from arms.estimate import draw_points, estimate, takes
 from arms.estimators.bound.on_bound import slot_sums
 from arms.estimators.bound.slots import others_of_each, replace_slots
 from arms.estimators.bound.vimco import local_signals
+from arms.objective import Options
 from arms.targets import log_mean_exp
 
 MULTI_SAMPLE = [name for name, make in arms.ESTIMATORS.items() if make(8).target.subtracts_log_q]
