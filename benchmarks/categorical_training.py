@@ -65,7 +65,7 @@ def train(args: argparse.Namespace) -> None:
 
 def show(args: argparse.Namespace) -> None:
     """Print a table for each network, best first, biased ones last."""
-    from arms.bench.reports.groups import (
+    from arms.bench.report.groups import (
         marked,
     )  # a machine that only trains need not have what reports are made with
 

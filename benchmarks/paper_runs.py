@@ -1,12 +1,13 @@
 """Full runs of the paper's tables, one ensemble after the other: for a GPU machine with torch, numpy and little else.
 
     python benchmarks/paper_runs.py table2 --networks nonlinear --num-samples 4 10 \\
-        --estimators vimco disarm-ms arms-ms-dirichlet --output runs --packs new
+        --estimators vimco disarm-ms arms-ms-dirichlet --output runs --archives new
 
 It trains what `arms experiments run table2 --scale paper --precision medium` would, restricted to some networks, n,
-estimators and data sets, skips what `--results` holds, and after every ensemble writes what has ended as packs, one
-per data set and network; called again it resumes. Take a pack into the committed results by `arms pack results/X.json
-new/X.json -o results/X.json`. Two processes on one GPU, one for each n with folders of its own, under NVIDIA's MPS,
+estimators and data sets, skips what `--results` holds, and after every ensemble writes what has ended as archives, one
+per data set and network; called again it resumes. Take an archive into the committed results by
+`arms archive results/X.json new/X.json -o results/X.json`.
+Two processes on one GPU, one for each n with folders of its own, under NVIDIA's MPS,
 gain little more than that one compiles and evaluates while the other trains; more of them gain hardly anything.
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from arms.bench.config import TrainConfig
 from arms.bench.experiments import EXPERIMENTS, SCALES, configs
-from arms.bench.runs.packs import find_runs, write_pack
+from arms.bench.runs.archives import find_runs, write_archive
 from arms.bench.sweeps.jobs import plan
 from arms.bench.sweeps.local import check_folders, run_jobs
 
@@ -35,15 +36,15 @@ def wanted_runs(args: argparse.Namespace) -> list[TrainConfig]:
     return found
 
 
-def write_packs(output: Path, packs: Path) -> None:
-    """Write all that has ended in the folder of runs, also in an earlier call, a pack per data set and network."""
+def write_archives(output: Path, archives: Path) -> None:
+    """Write all that has ended in the folder of runs, also in an earlier call, an archive per data set and network."""
     ended = defaultdict(list)
     for run in find_runs(output):
         if run.has_ended():
             config = run.config()
             ended[f"{config.dataset}-{config.network}"].append(run)
     for name, runs in ended.items():
-        write_pack(packs / f"{name}.json", runs)
+        write_archive(archives / f"{name}.json", runs)
 
 
 def main() -> None:
@@ -59,7 +60,10 @@ def main() -> None:
     parser.add_argument("--results", nargs="*", type=Path, default=[Path("results")])
     parser.add_argument("--output", type=Path, required=True, help="folder of the run directories")
     parser.add_argument(
-        "--packs", type=Path, required=True, help="folder for the packs of what has ended there"
+        "--archives",
+        type=Path,
+        required=True,
+        help="folder for the archives of what has ended there",
     )
     parser.add_argument("--precision", default="medium")
     parser.add_argument("--device", default="cuda")
@@ -67,7 +71,7 @@ def main() -> None:
     wanted = wanted_runs(args)
     check_folders(args.results)
     jobs = plan(wanted, args.output, results=args.results, precision=args.precision, on_gpu=True)
-    write_packs(args.output, args.packs)
+    write_archives(args.output, args.archives)
     for job in (job for job in jobs if job.rest):
         print(job.line(), flush=True)
         run_jobs(
@@ -78,7 +82,7 @@ def main() -> None:
             progress=False,
             notify=lambda line: print(line, flush=True),
         )
-        write_packs(args.output, args.packs)
+        write_archives(args.output, args.archives)
 
 
 if __name__ == "__main__":

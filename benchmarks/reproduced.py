@@ -2,7 +2,7 @@
 
     python benchmarks/reproduced.py > docs/reproduced.md
 
-Reads the packs in results/ and the printed numbers that `arms report` knows; trains nothing.
+Reads the archives in results/ and the printed numbers that `arms report` knows; trains nothing.
 """
 
 import math
@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 
 from arms.bench.experiments import BUDGETS, DATASETS, EXPERIMENTS, NETWORKS, configs
-from arms.bench.reports import collect
-from arms.bench.reports.groups import Group, Setting, group_runs
-from arms.bench.reports.paper import (
+from arms.bench.report import collect
+from arms.bench.report.groups import Group, Setting, group_runs
+from arms.bench.report.paper import (
     UNCERTAIN_K,
     Printed,
     all_printed,
@@ -24,7 +24,7 @@ from arms.bench.reports.paper import (
     printed,
     released_count,
 )
-from arms.bench.reports.tables import Stat, bound_stat
+from arms.bench.report.tables import Stat, bound_stat
 from arms.bench.sweeps.jobs import plan
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -41,8 +41,8 @@ INTRODUCTION = f"""\
 
 Every number that the paper prints and that one of our full runs can stand beside: a million steps, five seeds, the
 paper's protocol ([where it departs](paper.md)). Made by `python benchmarks/reproduced.py > docs/reproduced.md` from the
-packs in [results](../results); curves and further bounds: `arms report results -o report.html`. Bounds in nats, higher
-is better.
+archives in [results](../results); curves and further bounds: `arms report results -o report.html`. Bounds in nats,
+higher is better.
 
 {UNCERTAIN_K}
 So each number stands beside two of ours: at *its K*, the released default, and at *K = n*, where all estimators can be
@@ -103,7 +103,7 @@ def committed() -> list[Group]:
     collection = collect([task.path for job in jobs for task in job.tasks if task.state == "done"])
     if collection.problems:
         raise ValueError(
-            f"{RESULTS} must hold whole runs, got {collection.problems[0]}: pack them again"
+            f"{RESULTS} must hold whole runs, got {collection.problems[0]}: archive them again"
         )
     return group_runs(collection.runs)
 

@@ -201,7 +201,7 @@ def train(args: argparse.Namespace) -> None:
 
 def show(args: argparse.Namespace) -> None:
     """Print a table for each data set and network: the test bound after each number of steps."""
-    from arms.bench.reports.groups import (
+    from arms.bench.report.groups import (
         marked,
     )  # a machine that only trains need not have what reports are made with
 
@@ -290,8 +290,8 @@ def draw(rows: Sequence[Row], args: argparse.Namespace) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    from arms.bench.reports.groups import marked
-    from arms.bench.reports.style import DASHES, style_of
+    from arms.bench.report.groups import marked
+    from arms.bench.report.style import DASHES, style_of
 
     cases = list(product(args.datasets, args.networks))
     figure, axes = plt.subplots(

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from arms.bench.config import TrainConfig, run_name
 from arms.bench.data import binarize
-from arms.bench.models import BinaryVAE
+from arms.bench.models import DiscreteVAE
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.pipeline import train
 
@@ -26,7 +26,7 @@ class Known(NamedTuple):
 class LogWeights:
     """Log-weights of fixed images as a function of the latents, and a source of noise."""
 
-    def __init__(self, model: BinaryVAE, images: Tensor, seed: int) -> None:
+    def __init__(self, model: DiscreteVAE, images: Tensor, seed: int) -> None:
         self.model, self.images = model.requires_grad_(False), images
         self.logits = model.encode(images)
         self.generator = Generator().manual_seed(seed)
@@ -48,7 +48,7 @@ def configured(network: str, steps: int, estimator: str) -> TrainConfig:
     )
 
 
-def trained(config: TrainConfig, runs: Path) -> tuple[BinaryVAE, Tensor]:
+def trained(config: TrainConfig, runs: Path) -> tuple[DiscreteVAE, Tensor]:
     """Return a model, trained unless it was before, and the images that it is looked at with."""
     run = train(config, runs / run_name(config), device="cpu")
     model, dataset = load_model(run, "cpu")

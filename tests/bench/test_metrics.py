@@ -9,9 +9,9 @@ from run_directories import make_run
 from arms.bench.config import TrainConfig
 from arms.bench.metrics import METRICS, Metric, stopped_replicas
 from arms.bench.progress import figures
-from arms.bench.reports import build_report, collect
-from arms.bench.reports.curves import plots
-from arms.bench.reports.groups import group_runs
+from arms.bench.report import build_report, collect
+from arms.bench.report.curves import plots
+from arms.bench.report.groups import group_runs
 from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import LiveRun
 

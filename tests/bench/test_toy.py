@@ -8,12 +8,12 @@ import torch
 
 from arms.bench import toy
 from arms.bench.cli import report as verbs
-from arms.bench.reports.correlations import (
+from arms.bench.report.correlations import (
     correlation_curves,
     smallest_correlation,
     write_correlations,
 )
-from arms.bench.reports.toy import write_toy
+from arms.bench.report.toy import write_toy
 from arms.checks import score_limit
 from arms.designs import COUPLINGS
 

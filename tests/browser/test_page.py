@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from arms.bench.config import TrainConfig
-from arms.bench.reports import build_report
+from arms.bench.report import build_report
 from arms.bench.runs.directory import Run
 from arms.bench.runs.pipeline import train
 

@@ -348,12 +348,12 @@ def test_chunks_keep_less_for_backward() -> None:
     for chunk in (None, 1):
         total = [0]
 
-        def pack(tensor: Tensor, total: list[int] = total) -> Tensor:
+        def archive(tensor: Tensor, total: list[int] = total) -> Tensor:
             total[0] += tensor.numel()
             return tensor
 
         weights = torch.ones(4, 100, requires_grad=True)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(archive, lambda tensor: tensor):
             arms.expectation(
                 lambda b, w=weights: torch.tanh(b @ w).square().sum(-1),
                 torch.zeros(50, 4, requires_grad=True),

@@ -26,7 +26,7 @@ LIMIT = (
 RANK = """
 import sys, torch, torch.distributed as dist
 import arms
-from tests.bench.test_distributed import gradients
+from tests.docs.test_distributed import gradients
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 generator = arms.rank_generator(1_000) if sys.argv[2] == "own" else torch.Generator().manual_seed(1_000)

@@ -18,9 +18,9 @@ from arms.bench.cli import main, verbs
 from arms.bench.cli.parsing import parse
 from arms.bench.experiments import configs
 from arms.bench.formatting import format_mean_std
-from arms.bench.reports.paper import PRINTED_ESTIMATORS, all_printed
+from arms.bench.report.paper import PRINTED_ESTIMATORS, all_printed
+from arms.bench.runs.archives import find_runs
 from arms.bench.runs.directory import Run
-from arms.bench.runs.packs import find_runs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -418,7 +418,7 @@ def test_numbers_of_the_paper_in_full_runs_are_those_printed() -> None:
 
 
 def last_variance(network: str, n: int, estimator: str) -> float:
-    """Return the mean of the last ten records, which are five points in a pack."""
+    """Return the mean of the last ten records, which are five points in an archive."""
     wanted = (network, n, estimator)
     (found,) = [
         one

@@ -73,7 +73,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {
         "arms/py.typed",
         "arms_command.py",
-        "arms/bench/reports/templates/page.html.j2",
+        "arms/bench/report/templates/page.html.j2",
     } <= inside
     (licence,) = [name for name in names if name.endswith("LICENSE")]
     assert "MIT" in zipfile.ZipFile(wheel).read(licence).decode()

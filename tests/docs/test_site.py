@@ -19,7 +19,7 @@ import arms
 import arms.bench
 import arms.checks
 import arms.designs
-from arms.bench.reports.paper import all_printed
+from arms.bench.report.paper import all_printed
 from arms.estimators import registry
 
 ROOT = Path(__file__).parents[2]
@@ -359,8 +359,8 @@ def test_times_on_a_gpu_are_those_of_their_files() -> None:
     # By hand: 227.70 / 218.27 and 96.48 / 89.16 microseconds.
     assert ratios["`disarm-ms (unfolded)`"] == ["1.04", "1.08"]
     assert "`disarm-ms`" not in ratios
-    packs = cells(speed.packs_table())
-    assert packs["`disarm-ms (unfolded)`, `arms-ms-dirichlet (unfolded)`"] == [
+    archives = cells(speed.packs_table())
+    assert archives["`disarm-ms (unfolded)`, `arms-ms-dirichlet (unfolded)`"] == [
         "30",
         "235",
         "286",
@@ -388,7 +388,7 @@ def test_times_in_the_words_of_the_page_on_speed_are_those_of_the_files() -> Non
     assert f"after {min(starts):.0f} to {max(starts):.0f} seconds" in page
     # By hand: 5.7 thousand seconds are (445.29 + 693.99 + 708.29 + 1004.84) / 2 * 4 microseconds a million times.
     assert speed.hours(["relax"]) == pytest.approx(5704.82 / 3600)
-    hours = {pack: speed.hours(pack) for pack in speed.packs()}
+    hours = {archive: speed.hours(archive) for archive in speed.packs()}
     relax = hours.pop(("relax",))
     assert (
         f"add up to {sum(hours.values()):.1f} hours on one H200, and `relax` alone to another {relax:.1f}"

@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from arms.bench.config import TrainConfig
     from arms.bench.data import Dataset, as_dataset, load
     from arms.bench.evaluation import evaluate
-    from arms.bench.models import BinaryVAE, PlainNetwork, build_vae
+    from arms.bench.models import DiscreteVAE, PlainNetwork, build_vae
     from arms.bench.models.pixels import CategoricalPixels, GaussianPixels, Pixels
-    from arms.bench.reports import build_report
+    from arms.bench.report import build_report
     from arms.bench.runs.directory import Run
     from arms.bench.runs.loading import load_model
     from arms.bench.runs.pipeline import train, train_together
     from arms.bench.training.trainer import Trainer
 
 __all__ = [
-    "BinaryVAE",
     "CategoricalPixels",
     "Dataset",
+    "DiscreteVAE",
     "GaussianPixels",
     "Pixels",
     "PlainNetwork",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BinaryVAE": "arms.bench.models",
+    "DiscreteVAE": "arms.bench.models",
     "CategoricalPixels": "arms.bench.models.pixels",
     "Dataset": "arms.bench.data",
     "GaussianPixels": "arms.bench.models.pixels",
@@ -50,7 +50,7 @@ _MODULES = {
     "TrainConfig": "arms.bench.config",
     "Trainer": "arms.bench.training.trainer",
     "as_dataset": "arms.bench.data",
-    "build_report": "arms.bench.reports",
+    "build_report": "arms.bench.report",
     "build_vae": "arms.bench.models",
     "evaluate": "arms.bench.evaluation",
     "load": "arms.bench.data",

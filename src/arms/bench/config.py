@@ -179,7 +179,7 @@ class TrainConfig:
                 "network",
                 self.network,
                 HIDDEN_WIDTHS,
-                or_else="model=, whose name BinaryVAE(..., name=...) says",
+                or_else="model=, whose name DiscreteVAE(..., name=...) says",
             )
         if self.structure and not re.fullmatch(r"[\w .,+()-]{1,60}", self.network):
             raise ValueError(

@@ -17,7 +17,7 @@ from torch import Tensor
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
-from arms.bench.models import BinaryVAE, blank_vae, build_vae, seeded_generator
+from arms.bench.models import DiscreteVAE, blank_vae, build_vae, seeded_generator
 from arms.bench.training.schedules import RATE_FIELDS, LearningRates
 from arms.bench.training.state import State, joined, joined_models, model_of, of_run
 from arms.bench.training.trainer import Trainer, prepared_estimator
@@ -93,7 +93,7 @@ def ensemble_trainer(
     configs: Sequence[TrainConfig],
     datasets: Sequence[Dataset],
     device: str,
-    model: BinaryVAE | None = None,
+    model: DiscreteVAE | None = None,
 ) -> Trainer:
     """Return the trainer of an ensemble; each run has the data set and the weights that it would have alone."""
     config = configs[0]
@@ -131,7 +131,7 @@ def share_of_record(record: Record, index: int, replicas: int) -> Record:
     }
 
 
-def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> BinaryVAE:
+def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> DiscreteVAE:
     """Return a run's own model, a copy where it is one of several: what it evaluates to depends on no neighbour."""
     return (
         trainer.model
@@ -166,7 +166,7 @@ def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
     return groups
 
 
-def _filled(config: TrainConfig, weights: State) -> BinaryVAE:
+def _filled(config: TrainConfig, weights: State) -> DiscreteVAE:
     """Return a model with a copy of these weights, where they are."""
     mean = weights["pixel_mean"]
     widths = config.layers or config.latents

@@ -11,7 +11,7 @@ from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, observe
 from arms.bench.metrics import TEST_BOUND_SAMPLES
-from arms.bench.models import BinaryVAE, HierarchicalVAE, seeded_generator
+from arms.bench.models import DiscreteVAE, HierarchicalVAE, seeded_generator
 from arms.checks import VarianceTable, variance
 from arms.estimators import Estimator
 from arms.targets import log_mean_exp
@@ -23,7 +23,7 @@ SAMPLES_AT_ONCE = 4
 
 
 def final_bounds(
-    model: BinaryVAE, dataset: Dataset, config: TrainConfig, images: int | None = None
+    model: DiscreteVAE, dataset: Dataset, config: TrainConfig, images: int | None = None
 ) -> dict[str, Any]:
     """Return the content of result.json: bounds per replica, K = 1, n/2 and n on all splits, and K = 100 on test.
 
@@ -47,7 +47,7 @@ def final_bounds(
 
 
 def evaluate(
-    model: BinaryVAE,
+    model: DiscreteVAE,
     dataset: Dataset,
     split: str,
     sample_counts: list[int],
@@ -75,7 +75,7 @@ def evaluate(
 
 
 def bounds(
-    model: BinaryVAE,
+    model: DiscreteVAE,
     images: Tensor,
     levels: int,
     sample_counts: Sequence[int],
@@ -119,7 +119,7 @@ def bounds(
 
 
 def gradient_variances(
-    model: BinaryVAE,
+    model: DiscreteVAE,
     x: Tensor,
     estimators: str | Estimator | Sequence[str | Estimator] | None,
     num_samples: int | None,
@@ -162,7 +162,7 @@ def gradient_variances(
 
 
 @contextmanager
-def evaluating(model: BinaryVAE) -> Iterator[None]:
+def evaluating(model: DiscreteVAE) -> Iterator[None]:
     """Switch dropout and similar layers off, and restore the model's mode at the end."""
     training = model.training
     model.eval()
@@ -173,7 +173,7 @@ def evaluating(model: BinaryVAE) -> Iterator[None]:
 
 
 def _log_weights(
-    model: BinaryVAE, x: Tensor, logits: Tensor, count: int, noise: Generator
+    model: DiscreteVAE, x: Tensor, logits: Tensor, count: int, noise: Generator
 ) -> Tensor:
     """Return the log-weights `[count, R, B]` of samples of q(b|x), a few samples at a time."""
     # Allocated first: a count that does not fit into memory fails here, and does not fill memory slowly.

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.bench.data import Dataset, observe
-from arms.bench.models import BinaryVAE
+from arms.bench.models import DiscreteVAE
 from arms.bench.runs.files import make_folder, replace_file
 
 PIXEL_SIZE = 3
@@ -17,7 +17,7 @@ GAP_PIXELS = 1
 
 
 def write_samples(
-    path: Path | str, model: BinaryVAE, dataset: Dataset, count: int, generator: Generator
+    path: Path | str, model: DiscreteVAE, dataset: Dataset, count: int, generator: Generator
 ) -> None:
     """Write a PNG: one row of test images, then per replica one row of reconstructions and one of prior samples.
 
@@ -37,7 +37,7 @@ def write_samples(
     replace_file(target, picture.getvalue())
 
 
-def sample_grid(model: BinaryVAE, dataset: Dataset, count: int, generator: Generator) -> Tensor:
+def sample_grid(model: DiscreteVAE, dataset: Dataset, count: int, generator: Generator) -> Tensor:
     """Return the picture that `write_samples` writes, `[height, width]` with values from 0 to 1."""
     with torch.no_grad():
         images = dataset.test[:count]

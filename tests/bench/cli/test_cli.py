@@ -20,8 +20,8 @@ from arms.bench.cli import main
 from arms.bench.cli.parsing import parse
 from arms.bench.config import TrainConfig, run_name
 from arms.bench.experiments import configs
+from arms.bench.runs.archives import write_archive
 from arms.bench.runs.directory import Run
-from arms.bench.runs.packs import write_pack
 from arms.bench.runs.pipeline import train
 from arms.bench.sweeps.jobs import plan
 from arms.bench.training.state import step_of
@@ -285,8 +285,8 @@ def test_the_papers_preset_makes_the_runs_of_its_tables(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "words",
     [
-        ("pack", "runs", "-o", "s3://bucket/runs.json"),
-        ("pack", "s3://bucket/runs"),
+        ("archive", "runs", "-o", "s3://bucket/runs.json"),
+        ("archive", "s3://bucket/runs"),
         ("report", "runs", "-o", "s3://bucket/runs.html"),
         ("report", "runs", "s3://bucket/runs"),
         ("runs", "s3://bucket/runs"),
@@ -313,7 +313,7 @@ def test_addresses_are_no_paths(words: tuple[str, ...], say: Say) -> None:
 
 
 @pytest.mark.parametrize(
-    "use", [Run, partial(train, TrainConfig()), partial(write_pack, runs=[]), partial(plan, [])]
+    "use", [Run, partial(train, TrainConfig()), partial(write_archive, runs=[]), partial(plan, [])]
 )
 def test_addresses_are_no_paths_in_python(use: Callable[[str], object], say: Say) -> None:
     with pytest.raises(ValueError, match=r"got the address 's3://bucket/runs\.json'"):

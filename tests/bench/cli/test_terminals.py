@@ -141,10 +141,10 @@ def rename_in_file(path: Path, field: str, value: str) -> None:
     "words",
     [
         ["runs"],
-        ["runs", "pack.json"],
+        ["runs", "archive.json"],
         ["report", "runs", "--no-files"],
-        ["report", "pack.json", "--no-files"],
-        ["pack", "runs", "-o", "again.json"],
+        ["report", "archive.json", "--no-files"],
+        ["archive", "runs", "-o", "again.json"],
         ["evaluate", f"runs/{IN_PATHS}"],
         ["variance", f"runs/{IN_PATHS}"],
         ["sample", f"runs/{IN_PATHS}"],
@@ -168,10 +168,10 @@ def rename_in_file(path: Path, field: str, value: str) -> None:
 )
 def test_no_terminal_obeys_a_name(words: list[str], say: Say) -> None:
     run = make_run(Path("runs") / IN_PATHS, CONFIG, note=HOSTILE)
-    say("pack", "runs", "-o", "pack.json")
+    say("archive", "runs", "-o", "archive.json")
     rename_in_file(run.path / "config.json", "dataset", HOSTILE)
-    Path("pack.json").write_text(
-        Path("pack.json").read_text().replace('"digits"', json.dumps(HOSTILE))
+    Path("archive.json").write_text(
+        Path("archive.json").read_text().replace('"digits"', json.dumps(HOSTILE))
     )
     Path("hostile.toml").write_text(f"dataset = {json.dumps(HOSTILE)}\nsteps = 20\n")
     _, out, error = say(*words)

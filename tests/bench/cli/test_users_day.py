@@ -20,16 +20,16 @@ from arms.bench.pictures import write_samples
 
 NETS = """
 from torch import nn
-from arms.bench import BinaryVAE, PlainNetwork
+from arms.bench import DiscreteVAE, PlainNetwork
 
 def conv(dataset):
     encoder = nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 8))
     decoder = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Unflatten(1, (4, 4, 4)), nn.ConvTranspose2d(4, 1, 2, 2))
     shape = (1, dataset.height, dataset.width)
-    return BinaryVAE(PlainNetwork(encoder, shape), PlainNetwork(decoder), 8, dataset.pixel_mean())
+    return DiscreteVAE(PlainNetwork(encoder, shape), PlainNetwork(decoder), 8, dataset.pixel_mean())
 
 def perceptron(dataset):
-    return BinaryVAE(nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 8)), nn.Linear(8, 64), 8,
+    return DiscreteVAE(nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 8)), nn.Linear(8, 64), 8,
                      dataset.pixel_mean())
 """
 FLAGS = [

@@ -15,10 +15,10 @@ from arms.bench.config import TrainConfig, identity, run_name
 from arms.bench.data import Dataset
 from arms.bench.ensemble import ensemble_trainer, group_for_ensembles
 from arms.bench.evaluation import bounds, evaluate, gradient_variances
-from arms.bench.models import BinaryVAE, HierarchicalVAE, blank_vae, build_vae
+from arms.bench.models import DiscreteVAE, HierarchicalVAE, blank_vae, build_vae
 from arms.bench.pictures import sample_grid
-from arms.bench.reports import groups
-from arms.bench.reports.paper import printed
+from arms.bench.report import groups
+from arms.bench.report.paper import printed
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.pipeline import train, train_together
 from arms.bench.training.layers import estimate_chains, estimate_separately
@@ -90,7 +90,7 @@ def test_layers_have_the_widths_that_are_asked_for() -> None:
 def test_one_layer_is_the_model_it_was() -> None:
     mean = torch.full((9,), 0.3)
     one, other = build_vae("linear", 6, mean, 2, seed=1), build_vae("linear", (6,), mean, 2, seed=1)
-    assert type(one) is type(other) is BinaryVAE
+    assert type(one) is type(other) is DiscreteVAE
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
     assert {name for name, _ in blank_vae("linear", 6, mean).named_parameters()} == set(
         dict(one.named_parameters())

@@ -7,7 +7,7 @@ from torch.distributions import Bernoulli
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from arms.bench.models import (
-    BinaryVAE,
+    DiscreteVAE,
     ReplicaLinear,
     affine_log_prob,
     bernoulli_log_prob,
@@ -84,7 +84,7 @@ def test_second_derivatives_are_refused_rather_than_wrong() -> None:
 @pytest.mark.parametrize("network", ["linear", "nonlinear", "own"])
 def test_only_the_first_samples_are_learnt_from(network: str, attached: int) -> None:
     if network == "own":
-        vae = BinaryVAE(
+        vae = DiscreteVAE(
             nn.Linear(16, 6), nn.Sequential(nn.Linear(6, 16)), 6, torch.full((16,), 0.5), replicas=2
         )
     else:
@@ -187,7 +187,7 @@ def test_replicas_do_not_see_each_other() -> None:
 
 def test_own_modules_serve_as_encoder_and_decoder() -> None:
     encoder = nn.Sequential(nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 7))
-    vae = BinaryVAE(
+    vae = DiscreteVAE(
         encoder, nn.Linear(7, 12), latents=7, pixel_mean=torch.full((12,), 0.3)
     ).double()
     x, b = bits(1, 5, 12), bits(3, 1, 5, 7, seed=2)
@@ -195,7 +195,7 @@ def test_own_modules_serve_as_encoder_and_decoder() -> None:
     with pytest.raises(
         ValueError, match=r"pixel_mean must be \[pixels\] or \[1, 1, pixels\], got \[2, 1, 12\]"
     ):
-        BinaryVAE(encoder, nn.Linear(7, 12), latents=7, pixel_mean=torch.full((2, 1, 12), 0.3))
+        DiscreteVAE(encoder, nn.Linear(7, 12), latents=7, pixel_mean=torch.full((2, 1, 12), 0.3))
 
 
 def test_streams_of_a_seed_differ() -> None:

@@ -14,8 +14,8 @@ from commands import Say
 from torch import Tensor, nn
 
 from arms.bench import (
-    BinaryVAE,
     Dataset,
+    DiscreteVAE,
     PlainNetwork,
     Run,
     TrainConfig,
@@ -27,11 +27,11 @@ from arms.bench.models import keep_replicas, replicated, structure_of
 
 CONFIG = TrainConfig(steps=20, report_every=10, learning_rate=1e-2, num_samples=2)
 FLAGS = ["--steps", "20", "--report-every", "10", "--num-samples", "2", "--evaluate", "5"]
-Make = Callable[[Dataset], BinaryVAE]
+Make = Callable[[Dataset], DiscreteVAE]
 
 
-def vae(encoder: Any, decoder: Any, dataset: Dataset) -> BinaryVAE:
-    return BinaryVAE(encoder, decoder, 6, dataset.pixel_mean())
+def vae(encoder: Any, decoder: Any, dataset: Dataset) -> DiscreteVAE:
+    return DiscreteVAE(encoder, decoder, 6, dataset.pixel_mean())
 
 
 def with_encoder(encoder: Callable[[], Any]) -> Make:
@@ -52,24 +52,24 @@ class Transposed(nn.Module):
         return x @ self.weight
 
 
-def tied_across(dataset: Dataset) -> BinaryVAE:
+def tied_across(dataset: Dataset) -> DiscreteVAE:
     encoder = nn.Linear(64, 6, bias=False)
     return vae(encoder, Transposed(encoder.weight), dataset)
 
 
-def tied_inside(dataset: Dataset) -> BinaryVAE:
+def tied_inside(dataset: Dataset) -> DiscreteVAE:
     first, second = nn.Linear(64, 64), nn.Linear(64, 64)
     second.weight = first.weight
     return vae(nn.Sequential(first, nn.Tanh(), second, nn.Linear(64, 6)), nn.Linear(6, 64), dataset)
 
 
-def layer_used_twice(dataset: Dataset) -> BinaryVAE:
+def layer_used_twice(dataset: Dataset) -> DiscreteVAE:
     layer = nn.Linear(64, 64)
     decoder = nn.Sequential(nn.Linear(6, 64), layer, nn.Tanh(), layer)
     return vae(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 6)), decoder, dataset)
 
 
-def layer_in_both(dataset: Dataset) -> BinaryVAE:
+def layer_in_both(dataset: Dataset) -> DiscreteVAE:
     layer = nn.Linear(64, 64)
     return vae(
         nn.Sequential(layer, nn.Linear(64, 6)), nn.Sequential(nn.Linear(6, 64), layer), dataset
@@ -128,7 +128,7 @@ class MovingAverage(nn.Module):
         return out  # type: ignore[no-any-return]
 
 
-def changed_in_place(dataset: Dataset) -> BinaryVAE:
+def changed_in_place(dataset: Dataset) -> DiscreteVAE:
     encoder = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 6))
     decoder = nn.Sequential(nn.Hardtanh(0, 0.5, inplace=True), nn.Linear(6, 64))
     return vae(encoder, decoder, dataset)
@@ -155,9 +155,9 @@ SHARING: list[Make] = [
 @pytest.mark.parametrize("make", SHARING)
 def test_replicas_compute_what_each_model_computes_alone(make: Make, digits: Dataset) -> None:
     """Their values, their gradients and their buffers, after two passes."""
-    alone: list[BinaryVAE] = []
+    alone: list[DiscreteVAE] = []
 
-    def made() -> BinaryVAE:
+    def made() -> DiscreteVAE:
         alone.append(make(digits))
         return alone[-1]
 
@@ -227,10 +227,10 @@ def test_a_layer_that_is_used_twice_is_trained(estimator: str, digits: Dataset) 
 def test_lazy_layers_get_weights_that_depend_on_the_seed_alone(
     replicas: int, digits: Dataset
 ) -> None:
-    def lazy() -> BinaryVAE:
+    def lazy() -> DiscreteVAE:
         return vae(nn.LazyLinear(6), nn.Sequential(nn.LazyLinear(32), nn.LazyLinear(64)), digits)
 
-    def sized() -> BinaryVAE:
+    def sized() -> DiscreteVAE:
         return vae(nn.Linear(64, 6), nn.Sequential(nn.Linear(6, 32), nn.Linear(32, 64)), digits)
 
     found = []
@@ -305,56 +305,56 @@ def _make_weight_norm(layer: nn.Module) -> nn.Module:
         return nn.utils.weight_norm(layer)
 
 
-def outside(dataset: Dataset) -> BinaryVAE:
+def outside(dataset: Dataset) -> DiscreteVAE:
     decoder = nn.Linear(6, 64)
     return vae(nn.Linear(64, 6), lambda b: decoder(b) + 1, dataset)
 
 
-def tied_by_a_function(dataset: Dataset) -> BinaryVAE:
+def tied_by_a_function(dataset: Dataset) -> DiscreteVAE:
     encoder = nn.Linear(64, 6, bias=False)
     return vae(encoder, lambda b: b @ encoder.weight, dataset)
 
 
-def tied_by_memory(dataset: Dataset) -> BinaryVAE:
+def tied_by_memory(dataset: Dataset) -> DiscreteVAE:
     encoder = nn.Linear(64, 6, bias=False)
     return vae(encoder, Transposed(nn.Parameter(encoder.weight.data)), dataset)
 
 
-def tied_prior(dataset: Dataset) -> BinaryVAE:
+def tied_prior(dataset: Dataset) -> DiscreteVAE:
     model = vae(nn.Linear(64, 6), nn.Linear(6, 64), dataset)
     assert isinstance(model.decoder, nn.Linear)
     model.decoder.register_parameter("prior", model.prior)
     return model
 
 
-def with_constant(dataset: Dataset) -> BinaryVAE:
+def with_constant(dataset: Dataset) -> DiscreteVAE:
     model = vae(nn.Linear(64, 6), nn.Linear(6, 64), dataset)
     model.register_buffer("constant", torch.randn(3), persistent=False)
     return model
 
 
-def not_copied(dataset: Dataset) -> BinaryVAE:
+def not_copied(dataset: Dataset) -> DiscreteVAE:
     encoder = nn.Linear(64, 6)
     encoder.generator = (part for part in "x")  # type: ignore[assignment]
     return vae(encoder, nn.Linear(6, 64), dataset)
 
 
-def with_nan(dataset: Dataset) -> BinaryVAE:
+def with_nan(dataset: Dataset) -> DiscreteVAE:
     model = vae(nn.Linear(64, 6), nn.Linear(6, 64), dataset)
     assert isinstance(model.decoder, nn.Linear)
     nn.init.constant_(model.decoder.bias, torch.nan)
     return model
 
 
-def frozen(dataset: Dataset) -> BinaryVAE:
+def frozen(dataset: Dataset) -> DiscreteVAE:
     return vae(nn.Linear(64, 6), nn.Linear(6, 64), dataset).requires_grad_(False)
 
 
-def failing(dataset: Dataset) -> BinaryVAE:
+def failing(dataset: Dataset) -> DiscreteVAE:
     raise KeyError("oh")
 
 
-def leaving(dataset: Dataset) -> BinaryVAE:
+def leaving(dataset: Dataset) -> DiscreteVAE:
     sys.exit(0)
 
 
@@ -449,12 +449,12 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
     (frozen, "must have parameters to train, got none with requires_grad=True", (1, 2)),
     (
         failing,
-        "the function 'failing' must return a BinaryVAE for digits, got KeyError: 'oh': call it in Python",
+        "the function 'failing' must return a DiscreteVAE for digits, got KeyError: 'oh': call it in Python",
         (1, 2),
     ),
     (
         leaving,
-        "the function 'leaving' must return a BinaryVAE for digits, got SystemExit: 0: call it",
+        "the function 'leaving' must return a DiscreteVAE for digits, got SystemExit: 0: call it",
         (1, 2),
     ),
 ]
@@ -475,10 +475,10 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
 def test_a_run_resumes_whatever_its_model_begins_with(tmp_path: Path, digits: Dataset) -> None:
     """The weights are those of the checkpoint: a model with NaN in their place is as good as any."""
 
-    def good(dataset: Dataset) -> BinaryVAE:
+    def good(dataset: Dataset) -> DiscreteVAE:
         return replace_nan(with_nan(dataset))
 
-    def replace_nan(model: BinaryVAE) -> BinaryVAE:
+    def replace_nan(model: DiscreteVAE) -> DiscreteVAE:
         assert isinstance(model.decoder, nn.Linear)
         nn.init.zeros_(model.decoder.bias)
         return model
@@ -498,10 +498,10 @@ ODD = """
 import sys
 from pathlib import Path
 from torch import nn
-from arms.bench import BinaryVAE
+from arms.bench import DiscreteVAE
 
 def model(encoder, dataset):
-    return BinaryVAE(encoder, nn.Linear(6, 64), 6, dataset.pixel_mean())
+    return DiscreteVAE(encoder, nn.Linear(6, 64), 6, dataset.pixel_mean())
 
 def raises(dataset):
     raise RuntimeError("too\\nbad")
@@ -545,11 +545,11 @@ def told_to_fail(dataset):
     [
         (
             "raises",
-            "the function 'raises' must return a BinaryVAE for digits, got RuntimeError: too bad: call it",
+            "the function 'raises' must return a DiscreteVAE for digits, got RuntimeError: too bad: call it",
         ),
         (
             "exits",
-            "the function 'exits' must return a BinaryVAE for digits, got SystemExit: 0: call it in Python",
+            "the function 'exits' must return a DiscreteVAE for digits, got SystemExit: 0: call it in Python",
         ),
         (
             "raises_later",

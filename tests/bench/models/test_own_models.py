@@ -13,33 +13,33 @@ import torch
 from marks import signals
 from torch import Tensor, nn
 
-from arms.bench import BinaryVAE, Dataset, Run, TrainConfig, Trainer, evaluate, load_model, train
+from arms.bench import Dataset, DiscreteVAE, Run, TrainConfig, Trainer, evaluate, load_model, train
 from arms.bench.cli import main
 from arms.bench.config import run_name
 from arms.bench.models import PlainNetwork, replicated, structure_of
 from arms.bench.models.pixels import CategoricalPixels, GaussianPixels
 from arms.bench.pictures import sample_grid, write_samples
-from arms.bench.reports import build_report, collect
-from arms.bench.reports.groups import group_runs, name_structures
+from arms.bench.report import build_report, collect
+from arms.bench.report.groups import group_runs, name_structures
 from arms.bench.runs.loop import TerminatedError
 from arms.bench.training.engine import Engine
 
 CONFIG = TrainConfig(steps=20, report_every=10, learning_rate=1e-3, num_samples=4)
 
 
-def conv(dataset: Dataset) -> BinaryVAE:
+def conv(dataset: Dataset) -> DiscreteVAE:
     shape = (1, dataset.height, dataset.width)
     encoder = nn.Sequential(nn.Conv2d(1, 3, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(48, 6))
     decoder = nn.Sequential(
         nn.Linear(6, 48), nn.Unflatten(1, (3, 4, 4)), nn.ConvTranspose2d(3, 1, 2, 2)
     )
-    return BinaryVAE(PlainNetwork(encoder, shape), PlainNetwork(decoder), 6, dataset.pixel_mean())
+    return DiscreteVAE(PlainNetwork(encoder, shape), PlainNetwork(decoder), 6, dataset.pixel_mean())
 
 
-def activated(activation: type[nn.Module]) -> Callable[[Dataset], BinaryVAE]:
-    def perceptron(dataset: Dataset) -> BinaryVAE:
+def activated(activation: type[nn.Module]) -> Callable[[Dataset], DiscreteVAE]:
+    def perceptron(dataset: Dataset) -> DiscreteVAE:
         encoder = nn.Sequential(nn.Linear(64, 8), activation(), nn.Linear(8, 6))
-        return BinaryVAE(encoder, nn.Linear(6, 64), 6, dataset.pixel_mean())
+        return DiscreteVAE(encoder, nn.Linear(6, 64), 6, dataset.pixel_mean())
 
     return perceptron
 
@@ -67,7 +67,7 @@ def test_a_run_says_which_model_it_is_of(tmp_path: Path, digits: Dataset) -> Non
 def test_names_come_from_the_model_or_the_function_or_the_class(
     tmp_path: Path, digits: Dataset
 ) -> None:
-    class Mine(BinaryVAE):
+    class Mine(DiscreteVAE):
         pass
 
     def network(model: Any) -> str:
@@ -80,16 +80,16 @@ def test_names_come_from_the_model_or_the_function_or_the_class(
         )
 
     parts = (nn.Linear(64, 6), nn.Linear(6, 64), 6, digits.pixel_mean())
-    assert network(BinaryVAE(*parts, name="deep net")) == "deep net"
-    assert network(lambda dataset: BinaryVAE(*parts)) == "own"
+    assert network(DiscreteVAE(*parts, name="deep net")) == "deep net"
+    assert network(lambda dataset: DiscreteVAE(*parts)) == "own"
     assert network(Mine(*parts)) == "Mine"
     with pytest.raises(
         ValueError,
         match="'linear' is the name of a built-in network: call your model something else",
     ):
-        network(BinaryVAE(*parts, name="linear"))
+        network(DiscreteVAE(*parts, name="linear"))
     with pytest.raises(ValueError, match="a model's name must be 1 to 60 letters"):
-        network(BinaryVAE(*parts, name="<script>"))
+        network(DiscreteVAE(*parts, name="<script>"))
 
 
 def test_a_structure_is_more_than_shapes_and_less_than_weights(digits: Dataset) -> None:
@@ -217,19 +217,21 @@ def test_a_replica_that_stopped_is_left_out(tmp_path: Path, digits: Dataset) -> 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda dataset: nn.Linear(3, 3), "must return a BinaryVAE, got Linear"),
+        (lambda dataset: nn.Linear(3, 3), "must return a DiscreteVAE, got Linear"),
         (lambda dataset: replicated(lambda: conv(dataset), 2, 0), "must return one replica, got 2"),
         (
-            lambda dataset: BinaryVAE(
+            lambda dataset: DiscreteVAE(
                 nn.Conv2d(1, 2, 3), nn.Linear(6, 64), 6, dataset.pixel_mean()
             ),
             "cannot be applied",
         ),
         (
-            lambda dataset: BinaryVAE(nn.Linear(64, 5), nn.Linear(6, 64), 6, dataset.pixel_mean()),
+            lambda dataset: DiscreteVAE(
+                nn.Linear(64, 5), nn.Linear(6, 64), 6, dataset.pixel_mean()
+            ),
             "encoder must return",
         ),
-        (7, "model must be a BinaryVAE, or a function that makes one, got int"),
+        (7, "model must be a DiscreteVAE, or a function that makes one, got int"),
     ],
 )
 def test_nothing_is_written_before_everything_was_checked(
@@ -251,8 +253,8 @@ def test_nothing_is_written_before_everything_was_checked(
 # ---- likelihoods
 
 
-def gaussian(dataset: Dataset) -> BinaryVAE:
-    return BinaryVAE(
+def gaussian(dataset: Dataset) -> DiscreteVAE:
+    return DiscreteVAE(
         nn.Linear(64, 6),
         nn.Linear(6, 128),
         6,
@@ -262,9 +264,9 @@ def gaussian(dataset: Dataset) -> BinaryVAE:
     )
 
 
-def categorical(dataset: Dataset) -> BinaryVAE:
+def categorical(dataset: Dataset) -> DiscreteVAE:
     likelihood = CategoricalPixels(16)
-    return BinaryVAE(
+    return DiscreteVAE(
         nn.Linear(64, 6), nn.Linear(6, 64 * 17), 6, dataset.pixel_mean(), likelihood=likelihood
     )
 
@@ -294,7 +296,7 @@ def test_likelihoods_are_those_of_torch() -> None:
 @pytest.mark.parametrize("make", [gaussian, categorical])
 @pytest.mark.parametrize("estimator", ["arms", "midpoint", "relax", "vimco"])
 def test_models_with_other_likelihoods_learn(
-    make: Callable[[Dataset], BinaryVAE], estimator: str, tmp_path: Path, digits: Dataset
+    make: Callable[[Dataset], DiscreteVAE], estimator: str, tmp_path: Path, digits: Dataset
 ) -> None:
     config = replace(CONFIG, estimator=estimator, steps=60, learning_rate=1e-2)
     run = train(config, tmp_path / "run", dataset=digits, model=make)
@@ -312,7 +314,7 @@ def test_grey_values_are_no_bits(digits: Dataset) -> None:
 
 
 def test_levels_of_model_and_data_are_the_same(tmp_path: Path, digits: Dataset) -> None:
-    model = BinaryVAE(
+    model = DiscreteVAE(
         nn.Linear(64, 6), nn.Linear(6, 256), 6, digits.pixel_mean(), likelihood=CategoricalPixels(3)
     )
     with pytest.raises(
@@ -325,7 +327,7 @@ def test_levels_of_model_and_data_are_the_same(tmp_path: Path, digits: Dataset) 
 def test_log_weights_of_ones_own(digits: Dataset) -> None:
     """The objective is the model's: what it is told of graphs it may ignore, at the price of time alone."""
 
-    class ByHand(BinaryVAE):
+    class ByHand(DiscreteVAE):
         def log_weights(self, b: Tensor, x: Tensor, logits: Tensor, *_: Any, **how: Any) -> Tensor:
             pixels, softplus = self.decode(b), nn.functional.softplus
             ratio = (
@@ -337,7 +339,7 @@ def test_log_weights_of_ones_own(digits: Dataset) -> None:
 
     for estimator in ("arms", "midpoint", "relax", "vimco"):
         grads = []
-        for kind in (BinaryVAE, ByHand):
+        for kind in (DiscreteVAE, ByHand):
             torch.manual_seed(0)
             model = kind(nn.Linear(64, 6), nn.Linear(6, 64), 6, digits.pixel_mean())
             trainer = Trainer(replace(CONFIG, estimator=estimator, latents=6), digits, model=model)

@@ -12,9 +12,9 @@ from run_directories import make_run
 
 import arms
 from arms.bench.config import TrainConfig
-from arms.bench.reports import collect
+from arms.bench.report import collect
+from arms.bench.runs.archives import examine_runs, read_archive, write_archive
 from arms.bench.runs.directory import Run
-from arms.bench.runs.packs import examine_runs, read_pack, write_pack
 from arms.bench.runs.pipeline import train
 from arms.bench.sweeps.jobs import plan
 
@@ -95,8 +95,8 @@ def check_goes_on_with_the_other(say: Say, name: str, what: str) -> None:
     assert "runs/bad" in Path("page.html").read_text()
     code, said, _ = say("train", *FLAGS, "--name", "good")
     assert (code, "(finished before)" in said) == (0, True)
-    is_one_line(say("pack", "runs", "-o", "pack.json"), named.pattern)
-    assert not Path("pack.json").exists()
+    is_one_line(say("archive", "runs", "-o", "archive.json"), named.pattern)
+    assert not Path("archive.json").exists()
     is_one_line(say("train", *FLAGS, "--seed", "1", "--name", "bad"), named.pattern)
 
 
@@ -149,15 +149,15 @@ def test_a_record_of_an_impossible_step_is_skipped(step: str, say: Say) -> None:
     assert "2 runs" in said
     assert "metrics.jsonl: 1 of 6 lines are incomplete; skipped" in said
     assert say("runs")[0] == 0
-    assert "2 runs" in say("pack", "runs", "-o", "pack.json")[1]
+    assert "2 runs" in say("archive", "runs", "-o", "archive.json")[1]
 
 
 def test_a_record_of_fewer_replicas_is_not_packed(say: Say) -> None:
     with Path("runs/bad/metrics.jsonl").open("a") as file:
         file.write('{"step": 20, "train_elbo": [1.0]}\n')
-    assert "2 runs" in say("pack", "runs", "-o", "pack.json")[1]
-    packed = {run.path.name: run for run in read_pack("pack.json")}
-    assert [record["step"] for record in packed["bad"].metrics()] == [1, 2, 3, 4, 5]
+    assert "2 runs" in say("archive", "runs", "-o", "archive.json")[1]
+    archived = {run.path.name: run for run in read_archive("archive.json")}
+    assert [record["step"] for record in archived["bad"].metrics()] == [1, 2, 3, 4, 5]
 
 
 def test_numbers_too_large_to_average_are_packed_and_listed(say: Say) -> None:
@@ -168,9 +168,9 @@ def test_numbers_too_large_to_average_are_packed_and_listed(say: Say) -> None:
     code, said, error = say("runs")
     assert (code, error) == (0, "")
     assert "test bound K=1 0.00\n" in said
-    assert say("pack", "runs", "-o", "pack.json")[0] == 0
-    packed = {run.path.name: run for run in read_pack("pack.json")}
-    assert packed["huge"].metrics()[0]["train_elbo"] == [1.7e308, -1.7e308]
+    assert say("archive", "runs", "-o", "archive.json")[0] == 0
+    archived = {run.path.name: run for run in read_archive("archive.json")}
+    assert archived["huge"].metrics()[0]["train_elbo"] == [1.7e308, -1.7e308]
 
 
 def test_a_damaged_provenance_is_omitted_and_named(say: Say) -> None:
@@ -181,7 +181,7 @@ def test_a_damaged_provenance_is_omitted_and_named(say: Say) -> None:
     assert "runs/bad: its provenance is omitted: runs/bad/provenance.json cannot be read" in said
 
 
-# ---- packs
+# ---- archives
 
 
 DAMAGED_ENTRIES: dict[str, dict[str, Any]] = {
@@ -201,36 +201,34 @@ DAMAGED_ENTRIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", DAMAGED_ENTRIES)
 def test_a_damaged_run_of_a_pack_leaves_the_others(kind: str, say: Say) -> None:
-    write_pack("packs/pack.json", [Run("runs/good"), Run("runs/bad")])
-    content = json.loads(Path("packs/pack.json").read_text())
+    write_archive("archives/archive.json", [Run("runs/good"), Run("runs/bad")])
+    content = json.loads(Path("archives/archive.json").read_text())
     content["runs"][0] |= DAMAGED_ENTRIES[kind]  # in the order of their names: "bad" is the first
-    Path("packs/pack.json").write_text(json.dumps(content))
-    what = (
-        r"packs/pack.json: run 1 is damaged, as .*: pack the run again, or remove it from the file"
-    )
-    for place in ("packs", "packs/pack.json"):
+    Path("archives/archive.json").write_text(json.dumps(content))
+    what = r"archives/archive.json: run 1 is damaged, as .*: archive the run again, or remove it from the file"
+    for place in ("archives", "archives/archive.json"):
         code, said, error = say("runs", place)
         assert (code, error) == (0, "")
-        assert "packs/pack.json/good" in said
+        assert "archives/archive.json/good" in said
         assert re.search(f"broken: {what}", said)
         code, said, error = say("report", place, "-o", "page.html", "--no-files")
         assert (code, error) == (0, "")
         assert "1 run " in said
         assert re.search(what, said)
-        is_one_line(say("pack", place, "-o", "other.json"), what)
+        is_one_line(say("archive", place, "-o", "other.json"), what)
     # What the damaged one was is not known: it might be one of those that are wanted, and is not trained again.
     with pytest.raises(ValueError, match=what):
-        plan([CONFIG], "runs", results=["packs"])
+        plan([CONFIG], "runs", results=["archives"])
 
 
 def test_a_damaged_pack_beside_runs(say: Say) -> None:
-    Path("runs/x.json").write_text('{"packed_runs": 1, "runs": 3}')
+    Path("runs/x.json").write_text('{"archived_runs": 1, "runs": 3}')
     found = dict(examine_runs("runs"))
     assert isinstance(found[Path("runs/x.json")], ValueError)
     code, said, _ = say("runs")
     assert code == 0
     assert said.count("finished: 20 steps") == 2
-    assert "broken: runs/x.json must hold a list of runs, got int: pack the runs again" in said
+    assert "broken: runs/x.json must hold a list of runs, got int: archive the runs again" in said
     assert "(finished before)" in say("train", *FLAGS)[1], (
         "found by what it is, whatever lies beside it"
     )

@@ -105,11 +105,11 @@ def assert_same(ours: Run, theirs: Run) -> None:
 
 def test_packed_members_serve_their_own_replicas() -> None:
     members = (arms.LOORF(4), arms.ARMS(4), arms.DisARM(4), arms.ARM(4))
-    packed = arms.Stacked(members, [2] * len(members))
+    archived = arms.Stacked(members, [2] * len(members))
     logits = torch.linspace(-2, 2, 8 * 5 * 3, dtype=torch.float64).reshape(8, 5, 3)
-    draw = packed.design.draw(arms.Bits(logits), torch.Generator().manual_seed(0))
+    draw = archived.design.draw(arms.Bits(logits), torch.Generator().manual_seed(0))
     values = draw.points.sum(-1).square()
-    grad = packed.combine(draw, values)
+    grad = archived.combine(draw, values)
     for index, member in enumerate(members):
         part = slice(2 * index, 2 * index + 2)
         memory = draw.memory[index].memory
@@ -118,12 +118,12 @@ def test_packed_members_serve_their_own_replicas() -> None:
 
 
 def test_packed_estimates_are_unbiased() -> None:
-    packed = arms.Stacked([arms.LOORF(4), arms.ARMS(4)], [20_000, 20_000])
+    archived = arms.Stacked([arms.LOORF(4), arms.ARMS(4)], [20_000, 20_000])
     logits = torch.tensor([0.4, -1.2, 0.9], dtype=torch.float64)
     table = arms.checks.table_objective(
         arms.checks.random_table(8, torch.Generator().manual_seed(1))
     )
-    grad = packed(
+    grad = archived(
         table, logits.expand(40_000, 1, -1), torch.Generator().manual_seed(2)
     ).grad.squeeze(1)
     truth = arms.checks.exact_gradient(table, logits)

@@ -16,14 +16,14 @@ from run_directories import make_run
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
+from arms.bench.runs.archives import find_runs, write_archive
 from arms.bench.runs.directory import Run
-from arms.bench.runs.packs import find_runs, write_pack
 from arms.bench.runs.pipeline import train
 
 CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2)
 FLAGS = ["--report-every", "10", "--latents", "4", "--num-samples", "2", "--evaluate", "5"]
 MORE_STEPS = ["train", *FLAGS, "--steps", "40", "--name", "run"]
-REPORT, PACK = ["report", "runs", "-o", "page.html"], ["pack", "runs", "-o", "pack.json"]
+REPORT, PACK = ["report", "runs", "-o", "page.html"], ["archive", "runs", "-o", "archive.json"]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def at_most(seconds: int) -> Iterator[None]:
         (MORE_STEPS, "runs/run/config.json.new"),
         (REPORT, "page.html.new"),
         (REPORT, "page_files/1-digits-linear-n2-20-all.md.new"),
-        (PACK, "pack.json.new"),
+        (PACK, "archive.json.new"),
         (["sample", "runs/run"], "runs/run/samples.png.new"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_link_in_place_of_a_temporary_file_is_not_followed(
         (REPORT, "page.html"),
         (REPORT, "page_files/1-digits-linear-n2-20-all.md"),
         (REPORT, "page_files/1-digits-linear-n2-20-all-training.pdf"),
-        (PACK, "pack.json"),
+        (PACK, "archive.json"),
         (["sample", "runs/run"], "runs/run/samples.png"),
         (["correlations", "-o", "figure"], "figure/correlations.svg"),
         (["correlations", "-o", "figure"], "figure/correlations.csv"),
@@ -147,29 +147,29 @@ def test_of_two_processes_that_write_one_file_one_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [make_run(tmp_path / "runs" / str(seed), replace(CONFIG, seed=seed)) for seed in (0, 1)]
-    pack, fsync = tmp_path / "pack.json", os.fsync
+    archive, fsync = tmp_path / "archive.json", os.fsync
 
     def fsync_and_write(descriptor: int) -> None:
         fsync(descriptor)
         monkeypatch.setattr(os, "fsync", fsync)
-        write_pack(pack, runs)
+        write_archive(archive, runs)
 
     monkeypatch.setattr(os, "fsync", fsync_and_write)
     with pytest.raises(FileExistsError, match="another process is writing the same file"):
-        write_pack(pack, runs[:1])
-    assert len(list(find_runs(pack))) == 2, "that of the other one, whole"
+        write_archive(archive, runs[:1])
+    assert len(list(find_runs(archive))) == 2, "that of the other one, whole"
     assert not list(tmp_path.glob("*.new"))
 
 
 def test_what_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "pack.json.new").write_text("half of a pa")
+    (tmp_path / "archive.json.new").write_text("half of a pa")
     before = os.umask(0o027)
     try:
-        write_pack(tmp_path / "pack.json", [make_run(tmp_path / "run", CONFIG)])
+        write_archive(tmp_path / "archive.json", [make_run(tmp_path / "run", CONFIG)])
     finally:
         os.umask(before)
-    assert [path.name for path in tmp_path.glob("*.json*")] == ["pack.json"]
-    assert stat.S_IMODE((tmp_path / "pack.json").stat().st_mode) == 0o640, (
+    assert [path.name for path in tmp_path.glob("*.json*")] == ["archive.json"]
+    assert stat.S_IMODE((tmp_path / "archive.json").stat().st_mode) == 0o640, (
         "as the user's umask says"
     )
 
@@ -222,7 +222,7 @@ def test_links_lead_to_folders_and_no_further(tmp_path: Path, say: Say) -> None:
         code, said, error = say("runs")
         assert (code, error) == (0, "")
         assert [line for line in said.splitlines() if not line.startswith(" ")] == found
-        assert "3 runs" in say("pack", "runs", "-o", "pack.json")[1]
+        assert "3 runs" in say("archive", "runs", "-o", "archive.json")[1]
 
 
 def test_reading_makes_no_temporary_folders(
@@ -304,7 +304,7 @@ def make_socket(path: Path) -> None:
         (["sample", "runs/run", "-o", "place.png"], "place.png"),
         (REPORT, "page.html"),
         (REPORT, "page_files/1-digits-linear-n2-20-all.md"),
-        (PACK, "pack.json"),
+        (PACK, "archive.json"),
         (["correlations", "-o", "figure"], "figure/correlations.svg"),
         (MORE_STEPS, "runs/run/provenance.json"),
     ],
@@ -363,6 +363,6 @@ def test_the_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path
     assert say(*PACK)[0] == 0
     (tmp_path / "closed").mkdir(mode=0o555)
     with as_other_user(tmp_path):
-        code, _, error = say("pack", "runs", "-o", "closed/pack.json")
+        code, _, error = say("archive", "runs", "-o", "closed/archive.json")
     message = "Permission denied: choose another place, or remove the obstacle"
-    assert (code, error) == (2, f"arms: cannot use closed/pack.json: {message}\n")
+    assert (code, error) == (2, f"arms: cannot use closed/archive.json: {message}\n")

@@ -18,7 +18,7 @@ from arms.bench.cli import main
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import Record
-from arms.bench.models import BinaryVAE
+from arms.bench.models import DiscreteVAE
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import locked
@@ -168,10 +168,10 @@ def test_data_sets_of_an_ensemble_are_one_for_each_run(tmp_path: Path, digits: D
 # ---- models of one's own
 
 
-def own_model(digits: Dataset, hidden: int = 15) -> BinaryVAE:
+def own_model(digits: Dataset, hidden: int = 15) -> DiscreteVAE:
     """A model without replicas, whose mask of minus infinities is no number that went wrong."""
     encoder = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
-    model = BinaryVAE(encoder, nn.Linear(10, 64), latents=10, pixel_mean=digits.pixel_mean())
+    model = DiscreteVAE(encoder, nn.Linear(10, 64), latents=10, pixel_mean=digits.pixel_mean())
     model.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
     return model
 
@@ -180,7 +180,7 @@ ALONE = replace(CONFIG, replicas=1)
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple[Run, BinaryVAE]:
+def own(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple[Run, DiscreteVAE]:
     model = own_model(digits)
     run = train(
         ALONE, tmp_path_factory.mktemp("own") / "run", device="cpu", dataset=digits, model=model
@@ -188,19 +188,19 @@ def own(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> tuple[Run,
     return run, model
 
 
-def test_a_buffer_may_hold_infinities(own: tuple[Run, BinaryVAE]) -> None:
+def test_a_buffer_may_hold_infinities(own: tuple[Run, DiscreteVAE]) -> None:
     result = own[0].result()
     assert result is not None
     assert "stopped" not in result
 
 
-def test_such_a_model_can_be_loaded(own: tuple[Run, BinaryVAE], digits: Dataset) -> None:
+def test_such_a_model_can_be_loaded(own: tuple[Run, DiscreteVAE], digits: Dataset) -> None:
     model, _ = load_model(own[0], "cpu", model=own_model(digits), dataset=digits)
     assert torch.equal(model.prior, own[1].prior)
 
 
 def test_a_finished_run_hands_its_weights_to_the_model(
-    own: tuple[Run, BinaryVAE], digits: Dataset
+    own: tuple[Run, DiscreteVAE], digits: Dataset
 ) -> None:
     run, trained = own
     again = own_model(digits)
@@ -211,7 +211,7 @@ def test_a_finished_run_hands_its_weights_to_the_model(
 
 
 def test_a_model_that_does_not_fit_a_finished_run_stays_as_it_is(
-    own: tuple[Run, BinaryVAE], tmp_path: Path, digits: Dataset
+    own: tuple[Run, DiscreteVAE], tmp_path: Path, digits: Dataset
 ) -> None:
     other = own_model(digits, hidden=7)
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
@@ -228,7 +228,9 @@ def test_a_model_that_does_not_fit_a_finished_run_stays_as_it_is(
 
 
 def test_a_model_of_ones_own_is_not_loaded_by_name(
-    own: tuple[Run, BinaryVAE], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own: tuple[Run, DiscreteVAE],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     message = r"is a run of a model of your own, 'own': give it, load_model\(run, model=...\) or --model my_module:"
     with pytest.raises(ValueError, match=message):
@@ -248,7 +250,7 @@ def test_tied_weights_are_saved(tmp_path: Path, digits: Dataset) -> None:
         nn.Sequential(shared, nn.Linear(64, 10)),
         nn.Sequential(nn.Linear(10, 64), shared),
     )
-    model = BinaryVAE(encoder, decoder, latents=10, pixel_mean=digits.pixel_mean())
+    model = DiscreteVAE(encoder, decoder, latents=10, pixel_mean=digits.pixel_mean())
     state = train(ALONE, tmp_path, device="cpu", dataset=digits, model=model).checkpoint()
     assert state is not None
     assert torch.equal(state["model.encoder.0.weight"], shared.weight)
@@ -384,9 +386,9 @@ def test_a_directory_is_trained_by_one_process_at_a_time(tmp_path: Path, digits:
     assert train(CONFIG, tmp_path / "run", device="cpu", dataset=digits).result()
 
 
-def linear_model(digits: Dataset, latents: int = 10, pixels: int = 64) -> BinaryVAE:
+def linear_model(digits: Dataset, latents: int = 10, pixels: int = 64) -> DiscreteVAE:
     mean = digits.pixel_mean() if pixels == 64 else torch.full((pixels,), 0.5)
-    return BinaryVAE(nn.Linear(pixels, latents), nn.Linear(latents, pixels), latents, mean)
+    return DiscreteVAE(nn.Linear(pixels, latents), nn.Linear(latents, pixels), latents, mean)
 
 
 def test_a_model_of_ones_own_goes_on_as_it_was(tmp_path: Path, digits: Dataset) -> None:

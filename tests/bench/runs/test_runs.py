@@ -21,11 +21,11 @@ from processes import completed, started
 import arms
 from arms.bench.config import TrainConfig, identity, run_name
 from arms.bench.runs import provenance
+from arms.bench.runs.archives import find_runs
 from arms.bench.runs.checkpoints import CHECKPOINTS
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.directory import Run
 from arms.bench.runs.loading import load_model
-from arms.bench.runs.packs import find_runs
 from arms.bench.runs.pipeline import train
 from arms.bench.training.engine import block_of
 

@@ -16,12 +16,12 @@ from arms.bench.cli import train as train_verbs
 from arms.bench.config import TrainConfig, digest_of
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
-from arms.bench.models import BinaryVAE, build_vae
+from arms.bench.models import DiscreteVAE, build_vae
 from arms.bench.progress import figures
-from arms.bench.reports import build_report, collect, summary
-from arms.bench.reports.curves import plots
-from arms.bench.reports.groups import group_runs
-from arms.bench.reports.tables import comparison
+from arms.bench.report import build_report, collect, summary
+from arms.bench.report.curves import plots
+from arms.bench.report.groups import group_runs
+from arms.bench.report.tables import comparison
 from arms.bench.runs.checkpoints import CHECKPOINTS, digest_of_tensors
 from arms.bench.runs.directory import Run
 from arms.bench.runs.live_run import DivergedError, LiveRun
@@ -44,13 +44,13 @@ CONFIG = TrainConfig(
 NAMES = ["loorf", "arms"]
 
 
-def fresh(digits: Dataset) -> BinaryVAE:
+def fresh(digits: Dataset) -> DiscreteVAE:
     return build_vae(
         CONFIG.network, CONFIG.latents, digits.pixel_mean(), CONFIG.replicas, CONFIG.seed
     )
 
 
-def poisoned(digits: Dataset, weight: float = math.nan) -> BinaryVAE:
+def poisoned(digits: Dataset, weight: float = math.nan) -> DiscreteVAE:
     """A model whose replica 1 has one weight that is no number, or another."""
     model = fresh(digits)
     with torch.no_grad():

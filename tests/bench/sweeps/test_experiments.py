@@ -12,8 +12,8 @@ from arms.bench.cli.train import DEMO_ESTIMATORS
 from arms.bench.config import run_name
 from arms.bench.data import DATASETS
 from arms.bench.experiments import EXPERIMENTS, SCALES, Drawing, Scale, Sweep, configs
-from arms.bench.reports.groups import setting_of
-from arms.bench.reports.paper import printed
+from arms.bench.report.groups import setting_of
+from arms.bench.report.paper import printed
 from arms.bench.sweeps.local import run_experiment
 from arms.estimators import BIASED_ESTIMATORS, num_samples_of
 

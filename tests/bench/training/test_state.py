@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
-from arms.bench.models import BinaryVAE
+from arms.bench.models import DiscreteVAE
 from arms.bench.training.state import (
     check_fits,
     finite_replicas,
@@ -94,7 +94,7 @@ def test_a_run_alone_is_never_cut(digits: Dataset) -> None:
     """A user's own model need not have a replica axis, and its buffers may be numbers."""
     encoder = nn.Sequential(nn.Linear(64, 10))
     encoder.register_buffer("calls", torch.tensor(3))
-    model = BinaryVAE(encoder, nn.Linear(10, 64), 10, digits.pixel_mean())
+    model = DiscreteVAE(encoder, nn.Linear(10, 64), 10, digits.pixel_mean())
     trainer = Trainer(
         replace(SMALL, replicas=1, estimator="arms", schedule="cosine"), digits, model=model
     )

@@ -16,7 +16,7 @@ import arms
 from arms.bench.config import TrainConfig, paper_preset
 from arms.bench.data import Dataset, binarize
 from arms.bench.evaluation import bounds, evaluate, gradient_variances
-from arms.bench.models import BinaryVAE, build_vae, seeded_generator
+from arms.bench.models import DiscreteVAE, build_vae, seeded_generator
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
 from arms.designs import Independent
@@ -172,7 +172,7 @@ def test_gradient_variance_is_the_bias_corrected_average(digits: Dataset) -> Non
 def test_own_model_and_own_data(digits: Dataset) -> None:
     encoder = nn.Sequential(nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 20))
     decoder = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 64))
-    model = BinaryVAE(encoder, decoder, latents=20, pixel_mean=digits.pixel_mean())
+    model = DiscreteVAE(encoder, decoder, latents=20, pixel_mean=digits.pixel_mean())
     config = TrainConfig(estimator="arms", learning_rate=2e-3)
     before = evaluate(model, digits, "test", [1], 0)[1][0]
     trainer = Trainer(config, digits, model=model)
@@ -295,7 +295,7 @@ def test_weights_shared_by_both_networks_learn_from_both(name: str, digits: Data
     def gradient(tied: bool) -> Tensor:
         encoder = nn.Linear(64, 20, bias=False)
         nn.init.normal_(encoder.weight, std=0.1, generator=torch.Generator().manual_seed(0))
-        model = BinaryVAE(
+        model = DiscreteVAE(
             encoder,
             lambda b: b @ (encoder.weight if tied else encoder.weight.detach()),
             latents=20,
@@ -313,7 +313,7 @@ def test_weights_shared_by_both_networks_learn_from_both(name: str, digits: Data
 def test_own_models_may_be_double_and_have_idle_weights(name: str, digits: Dataset) -> None:
     encoder = nn.Linear(64, 20)
     encoder.idle = nn.Parameter(torch.ones(3))
-    model = BinaryVAE(encoder, nn.Linear(20, 64), 20, digits.pixel_mean()).double()
+    model = DiscreteVAE(encoder, nn.Linear(20, 64), 20, digits.pixel_mean()).double()
     before = encoder.weight.detach().clone()
     Trainer(replace(SMALL, estimator=name, replicas=1), digits, model=model).step()
     assert not torch.equal(encoder.weight, before)
@@ -324,7 +324,7 @@ def test_models_that_do_not_fit_are_refused(digits: Dataset) -> None:
     mean = digits.pixel_mean()
     with pytest.raises(ValueError, match="must have 2 replicas, as the configuration, got 3"):
         Trainer(SMALL, digits, model=build_vae("linear", 20, mean, 3))
-    shared = BinaryVAE(nn.Linear(64, 20), nn.Linear(20, 64), 20, mean, replicas=2)
+    shared = DiscreteVAE(nn.Linear(64, 20), nn.Linear(20, 64), 20, mean, replicas=2)
     with pytest.raises(
         ValueError, match=r"leading axis of 2, got encoder.weight of shape \[20, 64\]"
     ):
@@ -337,14 +337,14 @@ def test_models_that_do_not_fit_are_refused(digits: Dataset) -> None:
         ),
         (nn.Linear(64, 21), nn.Linear(20, 64), r"encoder must return logits \[..., 20\]"),
     ):
-        model = BinaryVAE(encoder, decoder, 20, mean)
+        model = DiscreteVAE(encoder, decoder, 20, mean)
         with pytest.raises(ValueError, match=message):
             Trainer(replace(SMALL, replicas=1, batch_size=50), digits, model=model).step()
 
 
 def test_evaluation_is_of_the_model_without_dropout(digits: Dataset) -> None:
     encoder = nn.Sequential(nn.Linear(64, 20), nn.Dropout(0.9))
-    model = BinaryVAE(encoder, nn.Linear(20, 64), 20, digits.pixel_mean())
+    model = DiscreteVAE(encoder, nn.Linear(20, 64), 20, digits.pixel_mean())
     first, again = (evaluate(model, digits, "test", [1], seed=0) for _ in range(2))
     assert first == again
     assert model.training

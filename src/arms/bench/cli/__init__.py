@@ -25,7 +25,7 @@ def verbs() -> dict[str, Callable[..., None]]:
         "check": check.check,
         "estimators": check.estimators,
         "report": report.report,
-        "pack": runs.pack,
+        "archive": runs.archive,
         "toy": report.toy,
         "correlations": report.correlations,
         "experiments list": experiments.experiments_list,

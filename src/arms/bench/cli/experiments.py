@@ -51,7 +51,7 @@ def experiments_run(
         name: A name of `arms experiments list`, or all.
         scale: smoke: seconds on 8x8 digits. laptop: 5,000 steps, one budget. paper: as printed, for a GPU.
         output: Folder of the runs and the page; experiments in one folder share the runs they have in common.
-        results: Further folders, or files of `arms pack`, to look for finished runs in. A run that is
+        results: Further folders, or files of `arms archive`, to look for finished runs in. A run that is
             found is not trained again, whatever its folder is called.
         precision: Of what is still to be trained; finished runs count at any.
         dry_run: Print a line per job with its done, unfinished and missing runs; write nothing.

@@ -19,7 +19,7 @@ from arms.bench.cli.console import (
     print_table,
 )
 from arms.bench.cli.parsing import Output
-from arms.bench.runs.packs import read_pack, run_sources
+from arms.bench.runs.archives import read_archive, run_sources
 
 
 def report(
@@ -31,7 +31,7 @@ def report(
     """Compare runs on one self-contained page, with the paper's numbers beside them.
 
     Args:
-        runs: Run directories, files of `arms pack`, or folders of them.
+        runs: Run directories, files of `arms archive`, or folders of them.
         output: The page to write.
         files: Write every table (.md, .tex, .csv) and figure (.pdf, .svg) too, into `<page>_files`.
     """
@@ -42,16 +42,16 @@ def report(
             f"there is no {' and no '.join(map(str, runs))}: give run directories, or a folder of them"
         )
     with explaining_missing_packages():
-        from arms.bench.reports import build_report, summary
+        from arms.bench.report import build_report, summary
 
         if not any(True for path in runs for _ in run_sources(path)):
             raise ValueError(
                 f"there is no run in {' or '.join(map(str, runs))}: train one first, or give another folder"
             )
         for path in filter(Path.is_file, runs):
-            read_pack(
+            read_archive(
                 path
-            )  # a file that was named and is no pack is a mistake, not a problem for the page
+            )  # a file that was named and is no archive is a mistake, not a problem for the page
         collection = build_report(runs, output, files=files)
     for problem in collection.problems:
         print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
@@ -93,7 +93,7 @@ def toy(
     shown = 10 if 10 in num_samples else num_samples[-1]
     paths = toy_problem.ascents(shown, replicas=replicas, generator=generator)
     with explaining_missing_packages():
-        from arms.bench.reports.toy import write_toy
+        from arms.bench.report.toy import write_toy
 
         print_paths(
             write_toy([curve for curves in by_budget.values() for curve in curves], paths, output)
@@ -108,7 +108,7 @@ def correlations(num_samples: int = 5, output: Output = Path("correlations")) ->
         output: Folder for the figure (.svg, .pdf, .png) and the numbers (.csv).
     """
     with explaining_missing_packages():
-        from arms.bench.reports.correlations import correlation_curves, write_correlations
+        from arms.bench.report.correlations import correlation_curves, write_correlations
 
         print_paths(write_correlations(correlation_curves(num_samples), output))
 

@@ -16,19 +16,19 @@ from arms.bench.config import TrainConfig, identity
 from arms.bench.data import observe
 from arms.bench.formatting import format_mean_std, shorten
 from arms.bench.metrics import TEST_BOUND_SAMPLES
-from arms.bench.models import BinaryVAE, seeded_generator
+from arms.bench.models import DiscreteVAE, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.runs import loading
+from arms.bench.runs.archives import examine_runs, open_runs, run_sources, write_archive
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import shown
-from arms.bench.runs.packs import examine_runs, open_runs, run_sources, write_pack
 
 
 def runs(folder: RunPath = Path("runs")) -> None:
     """List the runs in a folder: what each is, how far it has come, and its bounds on the test set, in nats.
 
     Args:
-        folder: Folder of runs, or a file of `arms pack`.
+        folder: Folder of runs, or a file of `arms archive`.
     """
     if not folder.exists():
         raise ValueError(f"there is no folder {folder}: train a run first, or give another folder")
@@ -47,13 +47,13 @@ def runs(folder: RunPath = Path("runs")) -> None:
         print_plain(f"    {_progress(run)}")
 
 
-def pack(
+def archive(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional], /, output: Output = Path("runs.json")
 ) -> None:
     """Write finished runs into one small file that `arms report` reads: all bounds, thinned curves, provenance.
 
     Args:
-        runs: Run directories, files of `arms pack`, or folders of them.
+        runs: Run directories, files of `arms archive`, or folders of them.
         output: The .json file to write; it may be one of those that are read.
     """
     sources = [(place, list(run_sources(place))) for place in runs]
@@ -63,9 +63,9 @@ def pack(
     once = list({run.path.resolve(): run for run in opened}.values())
     if not once:
         raise ValueError(
-            "give at least one run directory, or a folder of them: arms pack runs -o runs.json"
+            "give at least one run directory, or a folder of them: arms archive runs -o runs.json"
         )
-    count = write_pack(output, once)
+    count = write_archive(output, once)
     print_plain(f"wrote {output}: {count} runs, {output.stat().st_size / 1000:.0f} kB")
 
 
@@ -253,7 +253,7 @@ def _print_step_if_unfinished(run: Run) -> None:
         )
 
 
-def _print_survivors_if_fewer(run: Run, model: BinaryVAE) -> None:
+def _print_survivors_if_fewer(run: Run, model: DiscreteVAE) -> None:
     """Print over how many replicas a mean was taken, where some have stopped."""
     total, stopped = run.config().replicas, run.stopped()
     if model.replicas < total:

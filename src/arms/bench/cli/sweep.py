@@ -52,7 +52,7 @@ def sweep(
             is started on this machine.
         output: Folder of the runs; finished ones in it count, unfinished ones are resumed.
         scale: Of an experiment by name, see `arms experiments run`.
-        results: Further folders, or files of `arms pack`, in which finished runs count.
+        results: Further folders, or files of `arms archive`, in which finished runs count.
         precision: Of what is still to be trained; unless given, what the file says.
         cpus_per_job: Cores and threads of each job. It decides the last digits, so that it is one number for all.
         gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. Unless given, 1 where this machine has a

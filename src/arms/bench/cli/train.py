@@ -105,7 +105,7 @@ def train(
         together: Estimators to train together as one wider ensemble, one run each, instead of `--estimator`; they must
             differ and ask the same of the model; rebar, relax, rodeo and exact share an ensemble with no other. On a
             GPU that takes little longer than one of them. The noise of a run then depends on the other runs too.
-        model: Your own networks: a function of yours that makes a BinaryVAE of one replica for a data set, from a
+        model: Your own networks: a function of yours that makes a DiscreteVAE of one replica for a data set, from a
             module in this folder or an installed one. It is called once for each replica.
         preset: Settings for whatever no flag is given. `paper` is a million steps, five replicas and the paper's
             decoder rule; `fast` the best recipe found: midpoint, n = 4, five replicas, 100,000 steps, and a rate that
@@ -257,7 +257,7 @@ def demo(
         steps: Optimisation steps per estimator.
         replicas: Seeds per estimator, trained together.
     """
-    from arms.bench.reports import (
+    from arms.bench.report import (
         build_report,
     )  # matplotlib: no other verb of this file should wait for it
 

@@ -15,11 +15,11 @@ from arms.bench.models.own import (
     structure_of,
 )
 from arms.bench.models.seeding import seeded_generator
-from arms.bench.models.vae import BinaryVAE
+from arms.bench.models.vae import DiscreteVAE
 
 __all__ = [
     "HIDDEN_WIDTHS",
-    "BinaryVAE",
+    "DiscreteVAE",
     "HierarchicalVAE",
     "PlainNetwork",
     "ReplicaLinear",

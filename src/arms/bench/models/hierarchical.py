@@ -12,11 +12,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from arms.bench.models.likelihood import smooth_log_prob
-from arms.bench.models.vae import BinaryVAE, signs
+from arms.bench.models.vae import DiscreteVAE, signs
 from arms.latents import Bits
 
 
-class HierarchicalVAE(BinaryVAE):
+class HierarchicalVAE(DiscreteVAE):
     """A VAE with two or more layers of bits.
 
     Args:
@@ -25,8 +25,8 @@ class HierarchicalVAE(BinaryVAE):
         decoders: Of each layer: from bits of b1 as -1 and 1 to logits of the pixels, then from those of a layer to
             logits of the layer before.
         widths: Bits of each layer, the one nearest the image first.
-        pixel_mean: As for `BinaryVAE`.
-        replicas: As for `BinaryVAE`.
+        pixel_mean: As for `DiscreteVAE`.
+        replicas: As for `DiscreteVAE`.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from arms.arguments import as_count, unknown_name
 from arms.bench.models.hierarchical import HierarchicalVAE
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.seeding import seeded_generator
-from arms.bench.models.vae import BinaryVAE
+from arms.bench.models.vae import DiscreteVAE
 
 HIDDEN_WIDTHS: dict[str, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
 """Hidden layers of the encoder, and of the decoder. A new perceptron is one line here."""
@@ -24,7 +24,7 @@ def build_vae(
     seed: int = 0,
     device: str = "cpu",
     categories: int = 2,
-) -> BinaryVAE:
+) -> DiscreteVAE:
     """Return the paper's linear or nonlinear VAE with its initial weights.
 
     The weights of replica r depend on the seed and r alone, not on how many replicas there are. The output bias of the
@@ -58,7 +58,7 @@ def blank_vae(
     pixel_mean: Tensor,
     replicas: int = 1,
     categories: int = 2,
-) -> BinaryVAE:
+) -> DiscreteVAE:
     """Return the paper's linear or nonlinear VAE with all weights zero, to be loaded from a checkpoint."""
     if network not in HIDDEN_WIDTHS:
         raise unknown_name("network", network, HIDDEN_WIDTHS)
@@ -74,7 +74,7 @@ def blank_vae(
     encoders = [_perceptron(replicas, (below, *hidden, above)) for below, above in pairwise(widths)]
     decoders = [_perceptron(replicas, (above, *hidden, below)) for below, above in pairwise(widths)]
     if len(encoders) == 1:
-        return BinaryVAE(
+        return DiscreteVAE(
             encoders[0], decoders[0], given[0], pixel_mean, replicas, categories=categories
         )
     return HierarchicalVAE(encoders, decoders, widths[1:], pixel_mean, replicas)

@@ -16,16 +16,16 @@ from torch.nn.utils.weight_norm import WeightNorm
 from arms.arguments import described
 from arms.bench.models.layers import buffer_places, call_with, parameter_places
 from arms.bench.models.seeding import seeded_generator
-from arms.bench.models.vae import BinaryVAE
+from arms.bench.models.vae import DiscreteVAE
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 WIDE = ("prior", "pixel_mean")
-"""Tensors of a `BinaryVAE` that have a replica axis even with one replica."""
+"""Tensors of a `DiscreteVAE` that have a replica axis even with one replica."""
 
 
 class PlainNetwork(nn.Module):
-    """An ordinary network, which maps `[N, *shape]` to `[N, ...]`, as an encoder or decoder of `BinaryVAE`.
+    """An ordinary network, which maps `[N, *shape]` to `[N, ...]`, as an encoder or decoder of `DiscreteVAE`.
 
     It hides the axes in front: samples, replicas and images become one batch, and the outputs of each image one row.
 
@@ -111,14 +111,14 @@ class ReplicaModules(nn.Module):
             buffers[place][replica] = after[place].detach()
 
 
-def replicated(make: Callable[[], object], replicas: int, seed: int) -> BinaryVAE:
+def replicated(make: Callable[[], object], replicas: int, seed: int) -> DiscreteVAE:
     """Return a model of R replicas from a function that makes one.
 
     Whatever it draws from PyTorch's global generator on the CPU depends on the seed and the replica alone, and leaves
     that generator as it was.
 
     Args:
-        make: Returns a `BinaryVAE` of one replica, with fresh weights.
+        make: Returns a `DiscreteVAE` of one replica, with fresh weights.
         replicas: How many.
         seed: Seed of the weights.
     """
@@ -140,14 +140,14 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> BinaryVA
         ) from error
 
 
-def keep_replicas(model: BinaryVAE, kept: Sequence[int]) -> BinaryVAE:
+def keep_replicas(model: DiscreteVAE, kept: Sequence[int]) -> DiscreteVAE:
     """Return a copy of a model with some of its replicas; with several, all its tensors have a replica axis."""
     part = _reshaped(copy.deepcopy(model), lambda _, tensor: tensor[list(kept)])
     part.replicas = len(kept)
     return part
 
 
-def structure_of(model: BinaryVAE) -> str:
+def structure_of(model: DiscreteVAE) -> str:
     """Return a fingerprint of what a model is made of, whatever its weights and however many replicas it has.
 
     Its modules with their settings, and the names, types and shapes of its tensors, are in it. What a `forward` does
@@ -169,18 +169,18 @@ def structure_of(model: BinaryVAE) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def name_of(model: BinaryVAE, made_by: object = None) -> str:
+def name_of(model: DiscreteVAE, made_by: object = None) -> str:
     """Return what a model is called: its name, else that of the function that made it, else that of its class."""
     function = getattr(made_by, "__name__", "")
-    own_class = type(model).__name__ if type(model) is not BinaryVAE else "own"
+    own_class = type(model).__name__ if type(model) is not DiscreteVAE else "own"
     return model.name or (function if function.isidentifier() else "") or own_class
 
 
-def _one_replica(model: object) -> BinaryVAE:
-    if not isinstance(model, BinaryVAE):
+def _one_replica(model: object) -> DiscreteVAE:
+    if not isinstance(model, DiscreteVAE):
         raise ValueError(
-            f"a function that makes a model must return a BinaryVAE, got {type(model).__name__}: "
-            "wrap encoder and decoder in arms.bench.BinaryVAE"
+            f"a function that makes a model must return a DiscreteVAE, got {type(model).__name__}: "
+            "wrap encoder and decoder in arms.bench.DiscreteVAE"
         )
     if model.replicas != 1:
         raise ValueError(
@@ -243,7 +243,7 @@ def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
         nodes += following
 
 
-def _initialise_lazy_layers(model: BinaryVAE) -> None:
+def _initialise_lazy_layers(model: DiscreteVAE) -> None:
     """Give lazy layers, which learn their sizes from the first input, their weights."""
     if not any(map(is_lazy, chain(model.parameters(), model.buffers()))):
         return
@@ -262,7 +262,7 @@ def _initialise_lazy_layers(model: BinaryVAE) -> None:
     check_savable(model)  # in particular, no layer is left without a size
 
 
-def _check_alike(models: Sequence[BinaryVAE]) -> None:
+def _check_alike(models: Sequence[DiscreteVAE]) -> None:
     """Raise if models made for different replicas cannot be put side by side."""
     _check_replaceable_tensors(models[0])
     tensors = [dict(_shared_tensors(model)) for model in models]
@@ -287,7 +287,7 @@ def _check_alike(models: Sequence[BinaryVAE]) -> None:
                 )
 
 
-def _check_replaceable_tensors(model: BinaryVAE) -> None:
+def _check_replaceable_tensors(model: DiscreteVAE) -> None:
     """Raise if the modules of a model cannot be called with the tensors of another replica."""
     for part in ("encoder", "decoder"):
         if isinstance(getattr(model, part), torch.jit.ScriptModule):
@@ -332,7 +332,7 @@ def _differ(one: object, other: object) -> bool:
     return not torch.equal(one, other)
 
 
-def _side_by_side(models: Sequence[BinaryVAE]) -> BinaryVAE:
+def _side_by_side(models: Sequence[DiscreteVAE]) -> DiscreteVAE:
     """Return models of one replica each as one model; tensors that they share stay shared."""
     wide = copy.deepcopy(models[0])
     every = [dict(_shared_tensors(model)) for model in models]
@@ -346,7 +346,7 @@ def _side_by_side(models: Sequence[BinaryVAE]) -> BinaryVAE:
     return wide
 
 
-def _first_of(model: BinaryVAE) -> BinaryVAE:
+def _first_of(model: DiscreteVAE) -> DiscreteVAE:
     """Return the first of the models that were put side by side."""
     one = copy.deepcopy(model)
     for part in ("encoder", "decoder"):

@@ -11,7 +11,7 @@ from arms.arguments import as_count, as_positive
 
 
 class Pixels(ABC):
-    """p(x|b) of grey images, for `BinaryVAE(..., likelihood=...)`: given one, x is value / levels instead of bits."""
+    """p(x|b) of grey images, for `DiscreteVAE(..., likelihood=...)`: given one, x is value / levels instead of bits."""
 
     @abstractmethod
     def outputs(self, pixels: int) -> int:

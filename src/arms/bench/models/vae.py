@@ -18,7 +18,7 @@ from arms.bench.models.pixels import Pixels
 from arms.latents import Bits, Latent, OneHot
 
 
-class BinaryVAE(nn.Module):
+class DiscreteVAE(nn.Module):
     """A discrete VAE with any encoder and decoder.
 
     Args:
@@ -35,7 +35,7 @@ class BinaryVAE(nn.Module):
         likelihood: What the decoder's outputs say of the pixels; unless given, the logits of bits.
         categories: K, among which each latent variable chooses; 2 makes them bits.
 
-    >>> vae = BinaryVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=torch.full((64,), 0.3))
+    >>> vae = DiscreteVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=torch.full((64,), 0.3))
     >>> vae.encode(torch.ones(1, 5, 64)).shape
     torch.Size([1, 5, 20])
     """

@@ -14,7 +14,7 @@ from arms.bench.data import DATASETS, Dataset, as_dataset, load, observe
 from arms.bench.evaluation import evaluating
 from arms.bench.models import (
     HIDDEN_WIDTHS,
-    BinaryVAE,
+    DiscreteVAE,
     HierarchicalVAE,
     blank_vae,
     check_finite,
@@ -30,7 +30,7 @@ from arms.bench.runs.directory import Run
 from arms.bench.training.state import finite_replicas
 from arms.bench.training.trainer import check_replicas
 
-MakeModel: TypeAlias = Callable[[Dataset], BinaryVAE]
+MakeModel: TypeAlias = Callable[[Dataset], DiscreteVAE]
 """A function that makes a model of one replica for a data set; it is called once for each replica."""
 
 
@@ -39,9 +39,9 @@ def load_model(
     device: str | torch.device = "auto",
     data_dir: Path | str | None = None,
     *,
-    model: BinaryVAE | MakeModel | None = None,
+    model: DiscreteVAE | MakeModel | None = None,
     dataset: Dataset | Path | str | None = None,
-) -> tuple[BinaryVAE, Dataset]:
+) -> tuple[DiscreteVAE, Dataset]:
     """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set.
 
     Args:
@@ -88,8 +88,8 @@ def load_model(
 
 
 def own_model(
-    config: TrainConfig, model: BinaryVAE | MakeModel, dataset: Dataset
-) -> tuple[TrainConfig, BinaryVAE]:
+    config: TrainConfig, model: DiscreteVAE | MakeModel, dataset: Dataset
+) -> tuple[TrainConfig, DiscreteVAE]:
     """Return a model of the user's own with as many replicas as asked for, and the configuration of its run.
 
     Args:
@@ -100,14 +100,14 @@ def own_model(
     Returns:
         The configuration, with the model's name, structure and number of latents; and the model.
     """
-    if isinstance(model, BinaryVAE):
+    if isinstance(model, DiscreteVAE):
         own = model
     elif callable(model):
         own = replicated(lambda: _made(model, dataset), config.replicas, config.seed)
         own.name = name_of(own, model)
     else:
         raise ValueError(
-            f"model must be a BinaryVAE, or a function that makes one, got {type(model).__name__}"
+            f"model must be a DiscreteVAE, or a function that makes one, got {type(model).__name__}"
         )
     if isinstance(own, HierarchicalVAE):
         raise ValueError(
@@ -128,7 +128,7 @@ def own_model(
     ), own
 
 
-def check_start(model: BinaryVAE, dataset: Dataset) -> None:
+def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
     """Raise if training cannot begin: no weight is to be learnt, or some number is not finite."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
@@ -151,12 +151,12 @@ def _made(make: MakeModel, dataset: Dataset) -> object:
     except (Exception, SystemExit) as error:
         name = getattr(make, "__qualname__", type(make).__name__)
         raise ValueError(
-            f"the function {name!r} must return a BinaryVAE for {dataset.name}, got "
+            f"the function {name!r} must return a DiscreteVAE for {dataset.name}, got "
             f"{described(error)}: call it in Python to see where that is raised"
         ) from error
 
 
-def _check_on_images(model: BinaryVAE, dataset: Dataset) -> None:
+def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
     """Raise if a model of the user's own cannot be trained on a data set."""
     if (width := model.pixel_mean.shape[-1]) != dataset.train.shape[1]:
         raise ValueError(
@@ -175,7 +175,7 @@ def _check_on_images(model: BinaryVAE, dataset: Dataset) -> None:
     check_registered(model, (logits, weights))
 
 
-def _try_on_images(model: BinaryVAE, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
+def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
     """Return two images as a model sees them, its logits, and its log-weights of three samples."""
     images = dataset.train[:2].to(model.prior.device)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
@@ -192,8 +192,8 @@ def _try_on_images(model: BinaryVAE, dataset: Dataset) -> tuple[Tensor, Tensor, 
 
 
 def _blank_like(
-    run: Run, config: TrainConfig, dataset: Dataset, model: BinaryVAE | MakeModel | None
-) -> BinaryVAE:
+    run: Run, config: TrainConfig, dataset: Dataset, model: DiscreteVAE | MakeModel | None
+) -> DiscreteVAE:
     """Return a model that the weights of a run fit into."""
     if model is None and config.structure:
         raise ValueError(

@@ -19,7 +19,7 @@ from arms.bench.ensemble import (
 )
 from arms.bench.evaluation import evaluate, final_bounds
 from arms.bench.metrics import TEST_BOUND, TEST_BOUND_SAMPLES, Record
-from arms.bench.models import BinaryVAE
+from arms.bench.models import DiscreteVAE
 from arms.bench.runs.devices import choose_device
 from arms.bench.runs.live_run import LiveRun, Notify
 from arms.bench.training.engine import Engine, Execution, block_of, check_execution
@@ -49,7 +49,7 @@ class TrainOptions:
     execution: Execution
     checkpoint_seconds: float
     notify: Notify
-    model: BinaryVAE | None = None
+    model: DiscreteVAE | None = None
     evaluate: int | None = None
     """Images of each split in the final bounds; all unless given."""
 

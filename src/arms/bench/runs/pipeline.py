@@ -16,7 +16,7 @@ from arms.bench.config import TrainConfig, latents_in_words
 from arms.bench.data import Dataset, check_same_shape_and_levels, load
 from arms.bench.ensemble import group_by_step, names_of, stack
 from arms.bench.metrics import Record
-from arms.bench.models import BinaryVAE
+from arms.bench.models import DiscreteVAE
 from arms.bench.progress import Bars
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import locked, make_folder
@@ -37,7 +37,7 @@ def train(
     device: str | torch.device = "auto",
     data_dir: Path | str | None = None,
     dataset: Dataset | Path | str | None = None,
-    model: BinaryVAE | MakeModel | None = None,
+    model: DiscreteVAE | MakeModel | None = None,
     evaluate: int | None = None,
     execution: Execution = "auto",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,

@@ -13,9 +13,9 @@ from typing import Literal, TypeAlias, get_args
 
 from arms.bench.config import Precision, TrainConfig, digest_of, identity, run_name
 from arms.bench.ensemble import group_for_ensembles
+from arms.bench.runs.archives import find_runs
 from arms.bench.runs.directory import Run
 from arms.bench.runs.files import check_local
-from arms.bench.runs.packs import find_runs
 
 State: TypeAlias = Literal["done", "unfinished", "diverged", "missing"]
 STATES: tuple[State, ...] = get_args(State)
@@ -70,7 +70,7 @@ def plan(
     Args:
         wanted: What is asked for, at any precision.
         output: Folder of runs that are trained here: finished ones count, unfinished ones will be resumed.
-        results: Further folders, or packs, in which finished runs count.
+        results: Further folders, or archives, in which finished runs count.
         precision: Of what is still missing, None for what each asks for; a run that was begun at another keeps its own.
         on_gpu: Whether runs are trained together where they can be.
     """

@@ -35,7 +35,7 @@ def run_experiment(
         name: The figure or table, see `arms.bench.experiments.EXPERIMENTS`.
         scale: How long to train: `smoke`, `laptop` or `paper`.
         output: Folder for new runs and the page; finished and unfinished runs in it are recognised.
-        results: Further folders, or packs, whose finished runs count.
+        results: Further folders, or archives, whose finished runs count.
         precision: Of what is still to be trained, see `TrainConfig`.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
@@ -48,7 +48,7 @@ def run_experiment(
     on_gpu = choose_device(device).startswith("cuda")
     jobs = plan(wanted, output, results=results, precision=precision, on_gpu=on_gpu)
     run_jobs(jobs, name, device=device, data_dir=data_dir, notify=notify)
-    from arms.bench.reports import build_report
+    from arms.bench.report import build_report
 
     page = Path(output) / f"{name}.html"
     build_report([task.path for job in jobs for task in job.tasks], page)
@@ -72,7 +72,7 @@ def preview(
         names: The figures and tables; a run that several of them need is counted once.
         scale: How long to train: `smoke`, `laptop` or `paper`.
         output: Folder for new runs.
-        results: Further folders, or packs, whose finished runs count.
+        results: Further folders, or archives, whose finished runs count.
         precision: Of what is still to be trained.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
     """
@@ -137,7 +137,7 @@ def run_jobs(
 
 
 def check_folders(results: Sequence[Path | str]) -> None:
-    """Raise if a folder of results, or a pack, is not there."""
+    """Raise if a folder of results, or an archive, is not there."""
     for folder in results:
         if not Path(folder).exists():
             raise ValueError(

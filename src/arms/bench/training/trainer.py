@@ -10,7 +10,13 @@ from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import GRADIENT_VARIANCE, METRICS, TRAIN_ELBO, Record
-from arms.bench.models import BinaryVAE, HierarchicalVAE, ReplicaLinear, build_vae, seeded_generator
+from arms.bench.models import (
+    DiscreteVAE,
+    HierarchicalVAE,
+    ReplicaLinear,
+    build_vae,
+    seeded_generator,
+)
 from arms.bench.progress import Bars
 from arms.bench.training.layers import UNCHECKED, estimate_chains, estimate_separately
 from arms.bench.training.noise import Noise
@@ -44,7 +50,7 @@ class Trainer:
         config: TrainConfig,
         dataset: Dataset | Sequence[Dataset],
         device: str = "cpu",
-        model: BinaryVAE | None = None,
+        model: DiscreteVAE | None = None,
         estimator: Estimator | None = None,
         rates: LearningRates | None = None,
     ) -> None:
@@ -351,7 +357,7 @@ class Trainer:
         )
 
 
-def _check_kind(model: BinaryVAE, config: TrainConfig) -> None:
+def _check_kind(model: DiscreteVAE, config: TrainConfig) -> None:
     """Raise if a model that was given is not what the configuration says of it."""
     if config.categories not in (2, model.categories):
         raise ValueError(
@@ -390,7 +396,7 @@ def prepared_estimator(
     return ExtraSample(prepared) if extra else prepared
 
 
-def check_replicas(model: BinaryVAE, replicas: int) -> None:
+def check_replicas(model: DiscreteVAE, replicas: int) -> None:
     """Raise if a model does not have that many replicas."""
     if model.replicas != replicas:
         raise ValueError(

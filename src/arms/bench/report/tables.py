@@ -7,8 +7,8 @@ from statistics import fmean, stdev
 
 from arms.bench.formatting import format_number, is_drawable
 from arms.bench.metrics import TEST_BOUND_SAMPLES, surviving
-from arms.bench.reports import paper
-from arms.bench.reports.groups import Group, Row, work
+from arms.bench.report import paper
+from arms.bench.report.groups import Group, Row, work
 
 MARKING_RULE = (
     "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of the column (in the "

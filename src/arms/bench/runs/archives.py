@@ -1,7 +1,8 @@
-"""Packs: many finished runs in one JSON file, small enough to be committed; and runs wherever they are.
+"""Archives: many finished runs in one JSON file, small enough to be committed; and runs wherever they are.
 
-A pack holds what a run directory holds of config.json, result.json and provenance.json, word for word, and every metric
-as a curve of at most CURVE_POINTS points, without checkpoints and pictures. A packed run is read as a directory is.
+An archive keeps config.json, result.json and provenance.json of each run word for word, and every
+metric as a curve of at most CURVE_POINTS points. It keeps no checkpoints and no pictures. An
+archived run is read in the same way as a run directory.
 """
 
 import json
@@ -23,17 +24,17 @@ from arms.bench.runs.files import (
     shown,
 )
 
-PACK_VERSION = 1
+ARCHIVE_VERSION = 1
 CURVE_POINTS = 50
 MOST_NAME_BYTES = 255
 """The longest name of a folder on common file systems."""
 RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "provenance"}
-"""The part of a packed run that each file of a directory has become."""
+"""The part of an archived run that each file of a directory has become."""
 
 
-class PackedRun(Run):
-    """A run in a pack: it can be read, but not trained. Its path is that of the pack, then its name.
+class ArchivedRun(Run):
+    """A run in an archive: it can be read, but not trained. Its path is that of the archive, then its name.
 
     Args:
         path: The path.
@@ -55,7 +56,7 @@ class PackedRun(Run):
         self.damage = damage
 
     def has(self, name: str) -> bool:
-        """Whether the pack has kept one of its files."""
+        """Whether the archive has kept one of its files."""
         return _PARTS.get(name) in self._parts
 
     def read(self, name: str) -> Record:
@@ -64,12 +65,12 @@ class PackedRun(Run):
             raise ValueError(self.damage)
         if not self.has(name):
             raise ValueError(
-                f"{self.path} is a packed run without {_PARTS.get(name, name)}: pack the run again"
+                f"{self.path} is an archived run without {_PARTS.get(name, name)}: archive the run again"
             )
         return self._parts[_PARTS[name]]
 
     def metric_lines(self) -> list[str]:
-        """Return no lines: a pack has kept their numbers only."""
+        """Return no lines: an archive has kept their numbers only."""
         return []
 
     def _whole_lines(self) -> Iterator[Record]:
@@ -79,39 +80,41 @@ class PackedRun(Run):
 # ---- writing
 
 
-def write_pack(path: Path | str, runs: Sequence[Run]) -> int:
+def write_archive(path: Path | str, runs: Sequence[Run]) -> int:
     """Write runs that have come to their end into one file, a line each, in the order of their names; return how many.
 
     Args:
         path: The file, which ends in .json; its folder is made.
-        runs: Run directories, or runs of other packs; one that is there twice, in the same words, is written once.
+        runs: Run directories, or runs of other archives; one that is there twice, in the same words, is written once.
     """
     file = Path(path)
     check_path(file)
     if file.suffix != ".json":
         raise ValueError(
-            f"a pack must be a .json file, got {file}: try {file.with_suffix('.json')}"
+            f"an archive must be a .json file, got {file}: try {file.with_suffix('.json')}"
         )
     entries: dict[str, str] = {}
     for run in sorted(runs, key=lambda run: run.path.name):
-        entry = json.dumps(_packed(run), allow_nan=False)
+        entry = json.dumps(_entry_of(run), allow_nan=False)
         if entries.setdefault(run.path.name, entry) != entry:
             raise ValueError(
-                f"runs in a pack must have names of their own, got two that differ as {run.path.name}: leave one out"
+                f"runs in an archive must have different names, got two called {run.path.name}: leave one out"
             )
     make_folder(file.parent)
-    # The marker comes first: by it a pack is told from other JSON files without reading them.
+    # The marker comes first: by it an archive is told from other JSON files without reading them.
     replace_file(
         file,
-        f'{{"packed_runs": {PACK_VERSION}, "runs": [\n' + ",\n".join(entries.values()) + "\n]}\n",
+        f'{{"archived_runs": {ARCHIVE_VERSION}, "runs": [\n'
+        + ",\n".join(entries.values())
+        + "\n]}\n",
     )
     return len(entries)
 
 
-def _packed(run: Run) -> Record:
+def _entry_of(run: Run) -> Record:
     if not run.has_ended():
         raise ValueError(
-            f"{run.path} is unfinished, and only finished runs are packed: train it to its end first"
+            f"{run.path} is unfinished, and only finished runs are archived: train it to its end first"
         )
     entry: Record = {"name": run.path.name}
     # Word for word as they were written: a later version may read them in another way than this one.
@@ -151,22 +154,22 @@ def _mean(values: Sequence[float | None]) -> float | None:
 # ---- reading
 
 
-def is_pack(path: Path | str) -> bool:
-    """Whether a file says that it is a pack."""
+def is_archive(path: Path | str) -> bool:
+    """Whether a file says that it is an archive."""
     try:
         return (
-            re.match(rb'(\xef\xbb\xbf)?\s*\{\s*"packed_runs"', read_bytes(Path(path), 100))
+            re.match(rb'(\xef\xbb\xbf)?\s*\{\s*"archived_runs"', read_bytes(Path(path), 100))
             is not None
         )
     except OSError:
         return False
 
 
-def read_pack(path: Path | str) -> list[Run]:
-    """Return the runs of a pack. A damaged run among others is returned too, and raises when it is read.
+def read_archive(path: Path | str) -> list[Run]:
+    """Return the runs of an archive. A damaged run among others is returned too, and raises when it is read.
 
     Raises:
-        ValueError: The file is no pack, or of another version, or all of its runs are damaged.
+        ValueError: The file is no archive, or of another version, or all of its runs are damaged.
     """
     file = Path(path)
     try:
@@ -174,25 +177,25 @@ def read_pack(path: Path | str) -> list[Run]:
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ValueError(
-            f"{shown(file)} must be a file of `arms pack`, but cannot be read: {why}"
+            f"{shown(file)} must be a file of `arms archive`, but cannot be read: {why}"
         ) from None
-    if not isinstance(content, dict) or "packed_runs" not in content:
+    if not isinstance(content, dict) or "archived_runs" not in content:
         raise ValueError(
-            f"{file} must be a file of `arms pack`, got other JSON: give that, or run directories"
+            f"{file} must be a file of `arms archive`, got other JSON: give that, or run directories"
         )
-    if content["packed_runs"] != PACK_VERSION:
+    if content["archived_runs"] != ARCHIVE_VERSION:
         raise ValueError(
-            f"{file} must be a pack of version {PACK_VERSION}, got {content['packed_runs']!r}: read it with the "
-            "version of this library that wrote it"
+            f"{file} must be an archive of version {ARCHIVE_VERSION}, got {content['archived_runs']!r}: "
+            "read it with the version of this library that wrote it"
         )
     runs = content.get("runs")
     if not isinstance(runs, list):
         raise ValueError(
-            f"{file} must hold a list of runs, got {type(runs).__name__}: pack the runs again"
+            f"{file} must hold a list of runs, got {type(runs).__name__}: archive the runs again"
         )
     found = {
         run.path.name: run
-        for run in (_unpacked(file, index, entry) for index, entry in enumerate(runs, 1))
+        for run in (_run_of(file, index, entry) for index, entry in enumerate(runs, 1))
     }
     if len(found) < len(runs):
         raise ValueError(
@@ -203,7 +206,7 @@ def read_pack(path: Path | str) -> list[Run]:
     return list(found.values())
 
 
-def _unpacked(file: Path, index: int, entry: object) -> PackedRun:
+def _run_of(file: Path, index: int, entry: object) -> ArchivedRun:
     name = entry.get("name") if isinstance(entry, dict) else None
     try:
         if not _is_name(name):
@@ -217,13 +220,13 @@ def _unpacked(file: Path, index: int, entry: object) -> PackedRun:
         if records is None:
             raise ValueError("each of its curves must hold steps, and finite numbers for each")
     except ValueError as error:
-        damage = f"{file}: run {index} is damaged, as {error}: pack the run again, or remove it from the file"
-        return PackedRun(file / (str(name) if _is_name(name) else f"run {index}"), {}, [], damage)
-    return PackedRun(file / str(name), parts, records)
+        damage = f"{file}: run {index} is damaged, as {error}: archive the run again, or remove it from the file"
+        return ArchivedRun(file / (str(name) if _is_name(name) else f"run {index}"), {}, [], damage)
+    return ArchivedRun(file / str(name), parts, records)
 
 
 def _is_name(name: object) -> bool:
-    """Whether a run of a pack has a name that a folder could have."""
+    """Whether a run of an archive has a name that a folder could have."""
     if not isinstance(name, str) or Path(name).name != name or name == ".." or "\0" in name:
         return False
     try:
@@ -253,7 +256,7 @@ class UnreadableError(ValueError):
 
 
 def run_sources(path: Path | str) -> Iterator[Path]:
-    """Yield every run directory and every pack at or under a path, which may also be that of a run in a pack.
+    """Yield every run directory and every archive at or under a path, which may also be that of a run in an archive.
 
     Links to folders below the path are followed, but no links inside those folders. A link to a
     folder that the path itself lies in is not followed: a link to / would lead through the whole
@@ -287,23 +290,23 @@ def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
         if RUN_FILES & set(files):
             yield Path(folder)
         others = sorted(name for name in files if name.endswith(".json") and name not in RUN_FILES)
-        yield from (file for name in others if is_pack(file := Path(folder, name)))
+        yield from (file for name in others if is_archive(file := Path(folder, name)))
     for failure in failures:
         if not isinstance(failure, FileNotFoundError | NotADirectoryError):
             yield Path(failure.filename)
 
 
 def open_runs(source: Path) -> list[Run]:
-    """Return the runs of what `run_sources` has found: one of a directory, or those of a pack.
+    """Return the runs of what `run_sources` has found: one of a directory, or those of an archive.
 
     Raises:
         UnreadableError: There is a folder that may not be read.
-        ValueError: There is a file that is no pack, or a damaged one.
+        ValueError: There is a file that is no archive, or a damaged one.
     """
     if source.is_file():
-        return read_pack(source)
+        return read_archive(source)
     if source.parent.is_file():
-        return [run for run in read_pack(source.parent) if run.path == source]
+        return [run for run in read_archive(source.parent) if run.path == source]
     try:
         os.scandir(source).close()
     except OSError as error:
@@ -315,14 +318,14 @@ def open_runs(source: Path) -> list[Run]:
 
 
 def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
-    """Yield the path of every run in a folder, at any depth, or in a pack, and the run.
+    """Yield the path of every run in a folder, at any depth, or in an archive, and the run.
 
-    A run whose configuration cannot be read, or a pack that cannot, is replaced by the error.
+    A run whose configuration cannot be read, or an archive that cannot, is replaced by the error.
     """
     for source in run_sources(folder):
         try:
             opened = open_runs(source)
-        except ValueError as error:  # a damaged pack, an unreadable folder, a path not in UTF-8
+        except ValueError as error:  # a damaged archive, an unreadable folder, a path not in UTF-8
             yield source, error
             continue
         for run in opened:
@@ -335,10 +338,10 @@ def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
 
 
 def find_runs(folder: Path | str) -> Iterator[Run]:
-    """Yield the runs in a folder, at any depth, or in a pack, whose configuration can be read.
+    """Yield the runs in a folder, at any depth, or in an archive, whose configuration can be read.
 
     Raises:
-        ValueError: A pack is damaged, or a folder may not be read. The runs in it would otherwise be
+        ValueError: An archive is damaged, or a folder may not be read. The runs in it would otherwise be
             trained again.
     """
     for path, found in examine_runs(folder):

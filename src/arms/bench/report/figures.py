@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from arms.bench.metrics import METRICS
-from arms.bench.reports.curves import Curve, Plot
-from arms.bench.reports.style import DASHES, MARKERS, Style, style_of
+from arms.bench.report.curves import Curve, Plot
+from arms.bench.report.style import DASHES, MARKERS, Style, style_of
 from arms.bench.runs.files import make_folder, replace_file
 
 COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75

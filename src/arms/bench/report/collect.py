@@ -1,4 +1,4 @@
-"""Reading of runs, in directories and packs, for a report: those that can be read, and problems; nothing is fatal."""
+"""Read the runs of a report, from directories and archives. Problems are collected, never fatal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.metrics import Record, stopped_replicas, stopping_values, surviving
+from arms.bench.runs.archives import open_runs, run_sources
 from arms.bench.runs.directory import Run, is_complete
 from arms.bench.runs.files import read_bytes, shown
-from arms.bench.runs.packs import open_runs, run_sources
 
 Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
 """{split: {K: bound of each replica in nats, None for one that has stopped}}."""
@@ -62,7 +62,7 @@ class Collection:
 
 
 def collect(paths: Sequence[Path | str]) -> Collection:
-    """Read run directories, packs, or folders of them, each run once and in alphabetical order."""
+    """Read run directories, archives, or folders of them, each run once and in alphabetical order."""
     runs: dict[Path, RunData] = {}
     problems: list[Problem] = []
     for path in map(Path, paths):

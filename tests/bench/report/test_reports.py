@@ -8,12 +8,12 @@ import pytest
 from run_directories import bounds_of, make_run
 
 from arms.bench.config import TrainConfig
-from arms.bench.reports import build_report, collect
-from arms.bench.reports.curves import MAX_POINTS, plots
-from arms.bench.reports.groups import Group, group_runs
-from arms.bench.reports.paper import printed, released_count
-from arms.bench.reports.style import DASHES, MARKERS, STYLES, style_of
-from arms.bench.reports.tables import (
+from arms.bench.report import build_report, collect
+from arms.bench.report.curves import MAX_POINTS, plots
+from arms.bench.report.groups import Group, group_runs
+from arms.bench.report.paper import printed, released_count
+from arms.bench.report.style import DASHES, MARKERS, STYLES, style_of
+from arms.bench.report.tables import (
     Cell,
     Stat,
     Table,

@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from arms.bench.reports.collect import Collection, Problem, collect
-from arms.bench.reports.curves import plots
-from arms.bench.reports.figures import budgets_figure, figure_settings, save, training_figure
-from arms.bench.reports.groups import Group, Setting, group_runs, name_structures
-from arms.bench.reports.page import Overview, Section, render, summary
-from arms.bench.reports.table_files import write_table
-from arms.bench.reports.tables import Table, beside_paper, comparison, overview
+from arms.bench.report.collect import Collection, Problem, collect
+from arms.bench.report.curves import plots
+from arms.bench.report.figures import budgets_figure, figure_settings, save, training_figure
+from arms.bench.report.groups import Group, Setting, group_runs, name_structures
+from arms.bench.report.page import Overview, Section, render, summary
+from arms.bench.report.table_files import write_table
+from arms.bench.report.tables import Table, beside_paper, comparison, overview
 from arms.bench.runs.files import check_path, check_replaceable, make_folder, replace_file
 
 __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
@@ -24,7 +24,7 @@ def build_report(
     A run that is missing, unfinished or broken is listed on the page, and never an error.
 
     Args:
-        run_paths: Run directories, packs (`arms pack`), or folders of them.
+        run_paths: Run directories, archives (`arms archive`), or folders of them.
         output: The page, an .html file; its folder is made.
         files: Whether to write every table (Markdown, LaTeX, CSV) and figure (PDF, SVG) too, into `<page>_files`.
     """

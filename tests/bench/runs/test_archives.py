@@ -1,4 +1,4 @@
-"""Packs: what is read from one file is what the run directories say, but for thinned curves."""
+"""Archives: what is read from one file is what the run directories say, but for thinned curves."""
 
 import json
 import shutil
@@ -11,9 +11,15 @@ from run_directories import bounds_of, make_run
 
 from arms.bench.cli import main
 from arms.bench.config import TrainConfig
-from arms.bench.reports import build_report, collect
+from arms.bench.report import build_report, collect
+from arms.bench.runs.archives import (
+    CURVE_POINTS,
+    find_runs,
+    is_archive,
+    read_archive,
+    write_archive,
+)
 from arms.bench.runs.directory import Run
-from arms.bench.runs.packs import CURVE_POINTS, find_runs, is_pack, read_pack, write_pack
 from arms.bench.sweeps.jobs import plan
 from arms.bench.sweeps.local import preview
 
@@ -43,30 +49,30 @@ def say(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     main()
 
 
-def test_a_report_of_the_pack_has_the_cells_of_that_of_the_directories(
+def test_a_report_of_the_archive_has_the_cells_of_that_of_the_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_runs(Path("runs"))
-    say(monkeypatch, "pack", "runs", "-o", "packs/all.json")
-    assert capsys.readouterr().out.startswith("wrote packs/all.json: 6 runs, ")
+    say(monkeypatch, "archive", "runs", "-o", "archives/all.json")
+    assert capsys.readouterr().out.startswith("wrote archives/all.json: 6 runs, ")
     say(monkeypatch, "report", "runs", "-o", "directories.html")
-    say(monkeypatch, "report", "packs/all.json", "-o", "packed.html")
+    say(monkeypatch, "report", "archives/all.json", "-o", "archived.html")
     said = capsys.readouterr().out.splitlines()
     assert said[0] == said[2] == "6 runs · 18 replicas · data: dynamic-mnist"
     tables = sorted(Path("directories_files").glob("*.csv"))
     assert len(tables) >= 7  # two comparisons, each beside the paper at two K, and the overview
     for table in tables:
-        assert table.read_text() == (Path("packed_files") / table.name).read_text()
+        assert table.read_text() == (Path("archived_files") / table.name).read_text()
 
 
 def test_what_was_written_is_read_word_for_word(tmp_path: Path) -> None:
     runs = make_runs(tmp_path / "runs")
-    write_pack(tmp_path / "pack.json", runs)
-    packed = {run.path.name: run for run in read_pack(tmp_path / "pack.json")}
-    assert len(packed) == len(runs)
+    write_archive(tmp_path / "archive.json", runs)
+    archived = {run.path.name: run for run in read_archive(tmp_path / "archive.json")}
+    assert len(archived) == len(runs)
     for run in runs:
-        again = packed[run.path.name]
+        again = archived[run.path.name]
         for name in ("config.json", "result.json", "provenance.json"):
             assert again.read(name) == run.read(name)
         assert (again.config(), again.identity(), again.result()) == (
@@ -81,9 +87,9 @@ def test_what_was_written_is_read_word_for_word(tmp_path: Path) -> None:
 
 def test_curves_are_thinned_to_means_under_the_last_step(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", CONFIG, records=120)
-    write_pack(tmp_path / "pack.json", [run])
-    (packed,) = read_pack(tmp_path / "pack.json")
-    records = packed.metrics()
+    write_archive(tmp_path / "archive.json", [run])
+    (archived,) = read_archive(tmp_path / "archive.json")
+    records = archived.metrics()
     assert len(records) == 40 <= CURVE_POINTS
     assert records[0] == {
         "step": 3,
@@ -92,16 +98,16 @@ def test_curves_are_thinned_to_means_under_the_last_step(tmp_path: Path) -> None
     }
     assert records[-1]["step"] == 120
     assert records[-1]["train_elbo"][0] == 19.0
-    write_pack(tmp_path / "again.json", [packed])
-    assert (tmp_path / "again.json").read_text() == (tmp_path / "pack.json").read_text()
+    write_archive(tmp_path / "again.json", [archived])
+    assert (tmp_path / "again.json").read_text() == (tmp_path / "archive.json").read_text()
 
 
 def test_a_curve_that_few_records_have_keeps_its_points(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", CONFIG, records=119)
     run.append({"step": 120, "train_elbo": [1.0] * 3, "test_bound_100": [-90.123456789] * 3})
-    write_pack(tmp_path / "pack.json", [run])
-    (packed,) = read_pack(tmp_path / "pack.json")
-    assert packed.metrics()[-1]["test_bound_100"] == [-90.1235] * 3
+    write_archive(tmp_path / "archive.json", [run])
+    (archived,) = read_archive(tmp_path / "archive.json")
+    assert archived.metrics()[-1]["test_bound_100"] == [-90.1235] * 3
 
 
 def test_a_replica_that_stopped_stays_stopped(tmp_path: Path) -> None:
@@ -110,33 +116,33 @@ def test_a_replica_that_stopped_stays_stopped(tmp_path: Path) -> None:
         run.append(
             {"step": step, "train_elbo": [1.0, None, 1.0], "gradient_variance": [1.0, None, 1.0]}
         )
-    write_pack(tmp_path / "pack.json", [run])
-    (packed,) = read_pack(tmp_path / "pack.json")
-    assert packed.stopped() == {1: 120}
-    assert packed.metrics()[-2]["train_elbo"][1] is not None
+    write_archive(tmp_path / "archive.json", [run])
+    (archived,) = read_archive(tmp_path / "archive.json")
+    assert archived.stopped() == {1: 120}
+    assert archived.metrics()[-2]["train_elbo"][1] is not None
 
 
-def test_a_run_that_diverged_is_packed_and_an_unfinished_one_is_not(tmp_path: Path) -> None:
+def test_a_run_that_diverged_is_archived_and_an_unfinished_one_is_not(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", CONFIG, records=3, finish=False)
     with pytest.raises(
         ValueError,
-        match="run is unfinished, and only finished runs are packed: train it to its end",
+        match="run is unfinished, and only finished runs are archived: train it to its end",
     ):
-        write_pack(tmp_path / "pack.json", [run])
+        write_archive(tmp_path / "archive.json", [run])
     assert not list(tmp_path.glob("*.json*"))
     run.append({"step": 4, "train_elbo": [None] * 3})
-    write_pack(tmp_path / "pack.json", [run])
-    (problem,) = collect([tmp_path / "pack.json"]).problems
+    write_archive(tmp_path / "archive.json", [run])
+    (problem,) = collect([tmp_path / "archive.json"]).problems
     assert problem.what.startswith("diverged at step 4")
 
 
-def test_a_pack_is_found_in_folders_and_counts_as_finished_runs(tmp_path: Path) -> None:
+def test_an_archive_is_found_in_folders_and_counts_as_finished_runs(tmp_path: Path) -> None:
     runs = make_runs(tmp_path / "runs")
-    write_pack(tmp_path / "results" / "deep" / "pack.json", runs)
+    write_archive(tmp_path / "results" / "deep" / "archive.json", runs)
     (tmp_path / "results" / "other.json").write_text('{"a": 1}')
     shutil.rmtree(tmp_path / "runs")
     assert len(list(find_runs(tmp_path / "results"))) == len(runs)
-    for results in (tmp_path / "results", tmp_path / "results" / "deep" / "pack.json"):
+    for results in (tmp_path / "results", tmp_path / "results" / "deep" / "archive.json"):
         (job,) = plan([CONFIG], tmp_path / "out", results=[results])
         assert job.tasks[0].state == "done"
         assert preview(["table1"], "smoke", tmp_path / "out", results=[results], device="cpu")
@@ -146,43 +152,41 @@ def test_a_pack_is_found_in_folders_and_counts_as_finished_runs(tmp_path: Path) 
         assert not found.problems
 
 
-def test_packs_can_be_joined_and_names_are_unique(
+def test_archives_can_be_joined_and_names_are_unique(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(Path("a/run"), CONFIG)
     make_run(Path("b/other"), replace(CONFIG, seed=1))
     make_run(Path("c/run"), replace(CONFIG, seed=2))
-    say(monkeypatch, "pack", "a", "-o", "pack.json")
-    say(monkeypatch, "pack", "pack.json", "b", "-o", "pack.json")
-    assert [run.path.name for run in read_pack("pack.json")] == ["other", "run"]
-    with pytest.raises(
-        ValueError, match="must have names of their own, got two that differ as run"
-    ):
-        write_pack("pack.json", [*read_pack("pack.json"), Run("c/run")])
-    assert len(read_pack("pack.json")) == 2
-    say(monkeypatch, "pack", "pack.json", "a", "b", "-o", "pack.json")
-    assert len(read_pack("pack.json")) == 2, "what is there twice in the same words is one"
+    say(monkeypatch, "archive", "a", "-o", "archive.json")
+    say(monkeypatch, "archive", "archive.json", "b", "-o", "archive.json")
+    assert [run.path.name for run in read_archive("archive.json")] == ["other", "run"]
+    with pytest.raises(ValueError, match="must have different names, got two called run"):
+        write_archive("archive.json", [*read_archive("archive.json"), Run("c/run")])
+    assert len(read_archive("archive.json")) == 2
+    say(monkeypatch, "archive", "archive.json", "a", "b", "-o", "archive.json")
+    assert len(read_archive("archive.json")) == 2, "what is there twice in the same words is one"
 
 
 def test_a_run_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    pack = tmp_path / "pack.json"
-    write_pack(pack, [make_run(tmp_path / "run", CONFIG)])
-    content = json.loads(pack.read_text())
-    pack.write_text(json.dumps({**content, "runs": content["runs"] * 2}))
+    archive = tmp_path / "archive.json"
+    write_archive(archive, [make_run(tmp_path / "run", CONFIG)])
+    content = json.loads(archive.read_text())
+    archive.write_text(json.dumps({**content, "runs": content["runs"] * 2}))
     with pytest.raises(ValueError, match="must hold each run once, got 2 with 1 names"):
-        read_pack(pack)
+        read_archive(archive)
 
 
-def test_what_a_damaged_pack_held_is_not_trained_again(tmp_path: Path) -> None:
-    pack = tmp_path / "packs" / "pack.json"
-    write_pack(pack, [make_run(tmp_path / "run", CONFIG)])
-    whole = pack.read_text()
-    pack.write_text("\ufeff" + whole)  # as some editors write it
-    assert plan([CONFIG], tmp_path / "out", results=[pack.parent])[0].tasks[0].state == "done"
-    pack.write_text(whole.replace('"estimator": "loorf"', '"estimator": null'))
-    with pytest.raises(ValueError, match=r"pack\.json/run/config\.json is not a configuration"):
-        plan([CONFIG], tmp_path / "out", results=[pack.parent])
+def test_what_a_damaged_archive_held_is_not_trained_again(tmp_path: Path) -> None:
+    archive = tmp_path / "archives" / "archive.json"
+    write_archive(archive, [make_run(tmp_path / "run", CONFIG)])
+    whole = archive.read_text()
+    archive.write_text("\ufeff" + whole)  # as some editors write it
+    assert plan([CONFIG], tmp_path / "out", results=[archive.parent])[0].tasks[0].state == "done"
+    archive.write_text(whole.replace('"estimator": "loorf"', '"estimator": null'))
+    with pytest.raises(ValueError, match=r"archive\.json/run/config\.json is not a configuration"):
+        plan([CONFIG], tmp_path / "out", results=[archive.parent])
 
 
 def test_links_to_runs_are_followed(tmp_path: Path) -> None:
@@ -201,15 +205,15 @@ DAMAGED = {
     "no JSON": "{",
     "other JSON": '{"a": 1}',
     "a list": "[]",
-    "a later version": '{"packed_runs": 2, "runs": []}',
-    "no runs": '{"packed_runs": 1}',
-    "no name": '{"packed_runs": 1, "runs": [{"config": {}, "curves": {}}]}',
-    "a path": '{"packed_runs": 1, "runs": [{"name": "../x", "config": {}, "curves": {}}]}',
-    "no configuration": '{"packed_runs": 1, "runs": [{"name": "x", "curves": {}}]}',
-    "no object": '{"packed_runs": 1, "runs": [{"name": "x", "config": {}, "result": 3, "curves": {}}]}',
-    "no curves": '{"packed_runs": 1, "runs": [{"name": "x", "config": {}}]}',
-    "odd curves": '{"packed_runs": 1, "runs": [{"name": "x", "config": {}, "curves": {"a": {"step": [1]}}}]}',
-    "short curves": '{"packed_runs": 1, "runs": [{"name": "x", "config": {}, "curves": {"a": {"step": [1], '
+    "a later version": '{"archived_runs": 2, "runs": []}',
+    "no runs": '{"archived_runs": 1}',
+    "no name": '{"archived_runs": 1, "runs": [{"config": {}, "curves": {}}]}',
+    "a path": '{"archived_runs": 1, "runs": [{"name": "../x", "config": {}, "curves": {}}]}',
+    "no configuration": '{"archived_runs": 1, "runs": [{"name": "x", "curves": {}}]}',
+    "no object": '{"archived_runs": 1, "runs": [{"name": "x", "config": {}, "result": 3, "curves": {}}]}',
+    "no curves": '{"archived_runs": 1, "runs": [{"name": "x", "config": {}}]}',
+    "odd curves": '{"archived_runs": 1, "runs": [{"name": "x", "config": {}, "curves": {"a": {"step": [1]}}}]}',
+    "short curves": '{"archived_runs": 1, "runs": [{"name": "x", "config": {}, "curves": {"a": {"step": [1], '
     '"values": []}}}]}',
 }
 
@@ -223,37 +227,39 @@ def test_a_bad_file_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bad.json").write_text(content)
-    for verb in ("report", "pack", "runs"):
+    for verb in ("report", "archive", "runs"):
         with pytest.raises(SystemExit) as stop:
             say(monkeypatch, verb, "bad.json")
         assert stop.value.code == 2
         error = capsys.readouterr().err
         assert error.startswith("arms: bad.json")
         assert error.count("\n") == 1
-    # In a folder a damaged pack is named on the page, and other JSON is none of ours.
+    # In a folder a damaged archive is named on the page, and other JSON is none of ours.
     make_run(Path("run"), CONFIG)
     problems = collect(["."]).problems
-    assert [problem.where for problem in problems] == (["bad.json"] if is_pack("bad.json") else [])
+    assert [problem.where for problem in problems] == (
+        ["bad.json"] if is_archive("bad.json") else []
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (
-            ["pack", "run", "nowhere"],
+            ["archive", "run", "nowhere"],
             "there is no run in nowhere: give run directories, or folders of them",
         ),
         (
-            ["pack"],
-            "give at least one run directory, or a folder of them: arms pack runs -o runs.json",
+            ["archive"],
+            "give at least one run directory, or a folder of them: arms archive runs -o runs.json",
         ),
         (
-            ["pack", "run", "broken"],
+            ["archive", "run", "broken"],
             "broken is no run directory, or an unfinished one: it has no config.json",
         ),
         (
-            ["pack", "run", "-o", "page.html"],
-            "a pack must be a .json file, got page.html: try page.json",
+            ["archive", "run", "-o", "page.html"],
+            "an archive must be a .json file, got page.html: try page.json",
         ),
     ],
 )
@@ -274,13 +280,13 @@ def test_mistakes_are_one_line(
     assert capsys.readouterr().err == f"arms: {message}\n"
 
 
-def test_a_broken_run_leaves_the_others_of_its_pack(tmp_path: Path) -> None:
-    pack = tmp_path / "pack.json"
-    write_pack(pack, make_runs(tmp_path / "runs"))
-    content = json.loads(pack.read_text())
+def test_a_broken_run_leaves_the_others_of_its_archive(tmp_path: Path) -> None:
+    archive = tmp_path / "archive.json"
+    write_archive(archive, make_runs(tmp_path / "runs"))
+    content = json.loads(archive.read_text())
     content["runs"][0]["result"]["bounds"]["test"]["1"] = [1.0]
-    pack.write_text(json.dumps(content))
-    found = collect([pack])
+    archive.write_text(json.dumps(content))
+    found = collect([archive])
     assert len(found.runs) == 5
     assert "must hold 3 numbers" in found.problems[0].what
 
@@ -294,13 +300,13 @@ def test_bounds_that_are_no_numbers_are_said_to_be_broken(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pack = tmp_path / "pack.json"
-    write_pack(pack, [make_run(tmp_path / "run", CONFIG)])
-    content = json.loads(pack.read_text())
+    archive = tmp_path / "archive.json"
+    write_archive(archive, [make_run(tmp_path / "run", CONFIG)])
+    content = json.loads(archive.read_text())
     content["runs"][0]["result"]["bounds"]["test"]["1"] = bounds
-    pack.write_text(json.dumps(content))
-    say(monkeypatch, "runs", str(pack))
+    archive.write_text(json.dumps(content))
+    say(monkeypatch, "runs", str(archive))
     assert "broken: " in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        say(monkeypatch, "pack", str(pack), "-o", str(tmp_path / "other.json"))
+        say(monkeypatch, "archive", str(archive), "-o", str(tmp_path / "other.json"))
     assert "must hold 3 numbers" in capsys.readouterr().err

@@ -13,12 +13,12 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from arms.bench.formatting import shorten
-from arms.bench.reports.collect import Collection, RunData
-from arms.bench.reports.curves import Curve, Plot
-from arms.bench.reports.figures import band
-from arms.bench.reports.groups import Group, marked
-from arms.bench.reports.style import style_of
-from arms.bench.reports.tables import MARKING_RULE, Table
+from arms.bench.report.collect import Collection, RunData
+from arms.bench.report.curves import Curve, Plot
+from arms.bench.report.figures import band
+from arms.bench.report.groups import Group, marked
+from arms.bench.report.style import style_of
+from arms.bench.report.tables import MARKING_RULE, Table
 
 Json: TypeAlias = dict[str, object]
 
@@ -52,7 +52,7 @@ def render(
 ) -> str:
     """Return the page."""
     environment = Environment(
-        loader=PackageLoader("arms.bench.reports"), autoescape=True, trim_blocks=True
+        loader=PackageLoader("arms.bench.report"), autoescape=True, trim_blocks=True
     )
     figures = [figure_data(plot) for section in sections for plot in section.plots]
     return environment.get_template("page.html.j2").render(

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 from arms.bench.config import TrainConfig, paper_preset
-from arms.bench.reports.groups import Group, Setting
+from arms.bench.report.groups import Group, Setting
 
 PRINTED_DATASETS = {
     "dynamic-mnist": "dynamic_mnist",
@@ -111,7 +111,7 @@ def _departures(group: Group) -> list[str]:
 def all_printed() -> Mapping[tuple[str | None, str, int, str, str], Printed]:
     """Return every number by data set, network, n, split and estimator, as the paper names them."""
     rows = json.loads(
-        files("arms.bench.reports").joinpath("paper_tables.json").read_text(encoding="utf-8")
+        files("arms.bench.report").joinpath("paper_tables.json").read_text(encoding="utf-8")
     )
     return {
         (

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from arms.bench.formatting import is_drawable
 from arms.bench.metrics import METRICS, Metric
-from arms.bench.reports.collect import RunData
-from arms.bench.reports.groups import Group, Row
+from arms.bench.report.collect import RunData
+from arms.bench.report.groups import Group, Row
 
 MAX_POINTS = 400
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from arms.bench.config import OBSERVATION, TrainConfig
-from arms.bench.reports.collect import RunData
+from arms.bench.report.collect import RunData
 from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, as_estimator
 
 

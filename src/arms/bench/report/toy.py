@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from arms.bench.reports.figures import PAGE_WIDTH, figure_settings, legend_below, line_style, save
-from arms.bench.reports.style import style_of
-from arms.bench.reports.table_files import write_csv
+from arms.bench.report.figures import PAGE_WIDTH, figure_settings, legend_below, line_style, save
+from arms.bench.report.style import style_of
+from arms.bench.report.table_files import write_csv
 from arms.bench.toy import Ascent, ToyCurve, exact_curve
 
 FIGURE_FORMATS = ("svg", "pdf", "png")

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from arms.arguments import as_count
-from arms.bench.reports.figures import COLUMN_WIDTH, figure_settings, line_style, save
-from arms.bench.reports.style import COUPLING_STYLES, style_of
-from arms.bench.reports.table_files import write_csv
+from arms.bench.report.figures import COLUMN_WIDTH, figure_settings, line_style, save
+from arms.bench.report.style import COUPLING_STYLES, style_of
+from arms.bench.report.table_files import write_csv
 from arms.designs import COUPLINGS, BitCoupling
 
 GRID_POINTS = 401

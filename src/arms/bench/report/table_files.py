@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from arms.bench.reports.tables import Cell, Table
+from arms.bench.report.tables import Cell, Table
 from arms.bench.runs.files import replace_file
 
 LATEX_ESCAPES = {

@@ -13,11 +13,11 @@ from run_directories import make_run
 from arms.bench.cli import report as verbs
 from arms.bench.config import TrainConfig
 from arms.bench.metrics import TRAIN_ELBO
-from arms.bench.reports import build_report
-from arms.bench.reports.curves import Curve, Plot
-from arms.bench.reports.page import figure_data, script_json
-from arms.bench.reports.table_files import csv_text, latex, markdown
-from arms.bench.reports.tables import Cell, Stat, Table
+from arms.bench.report import build_report
+from arms.bench.report.curves import Curve, Plot
+from arms.bench.report.page import figure_data, script_json
+from arms.bench.report.table_files import csv_text, latex, markdown
+from arms.bench.report.tables import Cell, Stat, Table
 
 EVIL = "<script>alert(1)</script>"
 PNG = b"\x89PNG\r\n\x1a\nrest"
