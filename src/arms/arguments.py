@@ -1,4 +1,4 @@
-"""What users hand in, checked once: numbers, distributions, and what can be known of a tensor's values."""
+"""What users hand in, checked once, and what can be known of a tensor's values."""
 
 import difflib
 import math
@@ -16,22 +16,16 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def as_count(value: object, least: int, what: str, *, even: bool = False) -> int:
     """Return `value` as an int of at least `least` (and even, where samples come in pairs)."""
-    wanted = f"{'an even' if even else 'an'} integer >= {least}"
+    wanted = f"{what} must be {'an even' if even else 'an'} integer >= {least}"
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        count = operator.index(value)  # type: ignore[arg-type]
+        count = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
     except TypeError:
-        raise ValueError(f"{what} must be {wanted}, got {value!r}") from None
-    if count >= 2**63:
-        got = f"{count:.1e}" if count < 10**100 else _shortened(count)
-        raise ValueError(f"{what} must be {wanted} that a computer can count to, got {got}")
-    if count < least:
-        raise ValueError(f"{what} must be {wanted}, got {_shortened(count)}")
+        raise ValueError(f"{wanted}, got {value!r}") from None
+    if not least <= count < 2**63:
+        limit = " and below 2**63" if count > least else ""
+        raise ValueError(f"{wanted}{limit}, got {_shortened(count)}")
     if even and count % 2:
-        raise ValueError(
-            f"{what} must be even, since samples are drawn in pairs; got {count}: try {count + 1}"
-        )
+        raise ValueError(f"{what} must be even, for pairs of samples, got {count}: try {count + 1}")
     return count
 
 
@@ -41,11 +35,11 @@ def as_positive(value: object, what: str) -> float:
     >>> as_positive(2, "temperature")
     2.0
     """
+    number = math.nan
     try:
-        number = (
-            math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-        )
-    except OverflowError:  # of a whole number with hundreds of digits
+        if not isinstance(value, bool) and isinstance(value, Real):
+            number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
         number = math.inf
     if not 0 < number < math.inf:
         raise ValueError(f"{what} must be positive and finite, got {_shortened(value)}")
@@ -53,11 +47,8 @@ def as_positive(value: object, what: str) -> float:
 
 
 def _shortened(value: object) -> str:
-    return (
-        "a number of hundreds of digits"
-        if isinstance(value, int) and abs(value) > 10**100
-        else repr(value)
-    )
+    large = isinstance(value, int) and abs(value) > 10**100
+    return "a number of hundreds of digits" if large else repr(value)
 
 
 def described(error: BaseException) -> str:
@@ -73,66 +64,48 @@ def described(error: BaseException) -> str:
 def unknown_name(
     kind: str, name: object, known: Collection[str], biased: Collection[str] = (), or_else: str = ""
 ) -> ValueError:
-    """Return the error about a name that nothing has: with the one that was probably meant, and all there are.
+    """Return the error about an unknown name, with similar names and all known ones.
 
     >>> unknown_name("coupling", "gausian", ["gaussian", "pairs"])
     ValueError("no coupling is called 'gausian': perhaps gaussian; choose one of gaussian, pairs")
     """
-    near = (
-        difflib.get_close_matches(name.lower(), [*known, *biased], n=2, cutoff=0.6)
-        if isinstance(name, str)
-        else []
-    )
-    meant = f"perhaps {' or '.join(near)}; " if near else ""
-    more = (
-        f", or of the biased {', '.join(biased)}"
-        if biased
-        else f", or give {or_else}"
-        if or_else
-        else ""
-    )
-    return ValueError(
-        f"no {kind} is called {name!r}: {meant}choose one of {', '.join(known)}{more}"
-    )
+    near = difflib.get_close_matches(str(name).lower(), [*known, *biased], n=2)
+    perhaps = f"perhaps {' or '.join(near)}; " if near else ""
+    every = ", ".join(known)
+    if biased:
+        every += f", or of the biased {', '.join(biased)}"
+    elif or_else:
+        every += f", or give {or_else}"
+    return ValueError(f"no {kind} is called {name!r}: {perhaps}choose one of {every}")
 
 
 def check_logits(logits: object, event_axes: str) -> Tensor:
-    """Return `logits` if they are a floating-point tensor with the event axes named, such as `d` or `d, K`."""
+    """Return `logits` if they are a floating-point tensor that ends in axes such as `d, K`."""
     axes = event_axes.count(",") + 1
     if not isinstance(logits, Tensor):
         raise ValueError(
-            "logits must be a tensor, a Bernoulli, a Categorical, a OneHotCategorical, any of them in "
-            f"Independent(..., 1), or a latent of arms, got {type(logits).__name__}: use torch.as_tensor on an array"
+            "logits must be a tensor, a Bernoulli, a Categorical, a OneHotCategorical, one of them "
+            f"in Independent(..., 1), or a latent, got {type(logits).__name__}: use torch.as_tensor"
         )
-    if not logits.is_floating_point() or logits.dtype not in FLOATS:
-        raise ValueError(
-            f"logits must be floating point, got {logits.dtype}: call .float() on them"
-        )
-    if logits.layout != torch.strided or logits.is_nested:
-        kind = (
-            "a nested tensor: pad it"
-            if logits.is_nested
-            else f"one of layout {logits.layout}: call .to_dense()"
-        )
-        raise ValueError(f"logits must be an ordinary, dense tensor, got {kind}")
+    if logits.dtype not in FLOATS:
+        raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float()")
+    if logits.is_nested:
+        raise ValueError("logits must be an ordinary, dense tensor, got a nested one: pad it")
+    if logits.layout != torch.strided:
+        layout = f"one of layout {logits.layout}: call .to_dense()"
+        raise ValueError(f"logits must be an ordinary, dense tensor, got {layout}")
     if logits.is_meta:
-        raise ValueError(
-            "logits must be on a device that holds numbers, got the meta device: move the model off it"
-        )
+        raise ValueError("logits must be on a device that holds numbers, got the meta device")
     if logits.ndim < axes:
-        got = "a scalar: unsqueeze it" if logits.ndim == 0 else f"shape {list(logits.shape)}"
-        raise ValueError(
-            f"logits must have shape [*batch, {event_axes}] with the latent axis last, got {got}"
-        )
+        got = f"shape {list(logits.shape)}" if logits.ndim else "a scalar: unsqueeze it"
+        raise ValueError(f"logits must have shape [*batch, {event_axes}], got {got}")
     if axes == 2 and not logits.shape[-1]:
-        raise ValueError(
-            f"logits [*batch, {event_axes}] must have at least one category, got {list(logits.shape)}"
-        )
+        raise ValueError(f"logits must have at least one category, got {list(logits.shape)}")
     return logits
 
 
 def check_generator(generator: object) -> None:
-    """Raise unless this can be the source of randomness of a call: a generator of PyTorch, or None."""
+    """Raise unless this is None or a generator of PyTorch."""
     if generator is not None and not isinstance(generator, Generator):
         seed = generator if type(generator) is int else 0
         raise ValueError(
@@ -158,12 +131,12 @@ def true_or_unreadable(condition: Tensor) -> bool:
 
 def is_readable(tensor: Tensor) -> bool:
     """Whether values may be looked at: not while compiling, vmapping or capturing a CUDA graph."""
-    if torch.compiler.is_compiling() or (
-        tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-    ):
+    if torch.compiler.is_compiling():
         return False
-    # Private questions (tried on PyTorch 2.8 to 2.13). Under vmap a value is many values, and reading
-    # it raises. The wrappers of torch.func.grad hide those of vmap.
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    # Private functions (tried on PyTorch 2.8 to 2.13). Under vmap a value is many values, and
+    # reading it raises. The wrappers of torch.func.grad hide those of vmap.
     while torch._C._functorch.is_gradtrackingtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return not torch._C._functorch.is_batchedtensor(tensor)
@@ -176,7 +149,6 @@ def has_tangent(tensor: Tensor) -> bool:
 
 def in_function_transform() -> bool:
     """Whether torch.func.grad, vmap or another transform of functions is running."""
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is not None
-    )
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None

@@ -1,4 +1,4 @@
-"""Random numbers from an explicit generator, and generators that differ between the ranks of a distributed training."""
+"""Random numbers from an explicit generator, and generators that differ between ranks."""
 
 import os
 import warnings
@@ -15,32 +15,25 @@ from arms.arguments import as_count
 
 def uniform(n: int, like: Tensor, generator: Generator | None) -> Tensor:
     """Draw `[n, *like.shape]` uniform numbers on [0, 1), in the dtype of `like`."""
-    options = generator_keyword(generator)
-    return torch.rand(n, *like.shape, **options, dtype=like.dtype, device=like.device)
+    return torch.rand(n, *like.shape, **_options(like, generator))
 
 
 def normal(n: int, like: Tensor, generator: Generator | None) -> Tensor:
     """Draw `[n, *like.shape]` standard normal numbers, in the dtype of `like`."""
-    options = generator_keyword(generator)
-    return torch.randn(n, *like.shape, **options, dtype=like.dtype, device=like.device)
+    return torch.randn(n, *like.shape, **_options(like, generator))
 
 
-def generator_keyword(generator: Generator | None) -> dict[str, Any]:
-    """Return the generator as a keyword argument, or no argument at all.
-
-    A compiler that is passed `generator=None` specializes on a single batch size.
-    """
-    return {} if generator is None else {"generator": generator}
+def _options(like: Tensor, generator: Generator | None) -> dict[str, Any]:
+    options = {"dtype": like.dtype, "device": like.device}
+    # A compiler that is passed `generator=None` specializes on a single batch size.
+    return options if generator is None else options | {"generator": generator}
 
 
 def indicator(x: Tensor) -> Tensor:
-    """Return 1 where x > 0 and 0 elsewhere, in the dtype of x.
-
-    A comparison followed by a conversion takes three times as long on a CPU.
-    """
+    """Return 1 where x > 0 and 0 elsewhere, in the dtype of x."""
     if torch.compiler.is_compiling():
         return (x > 0).to(x.dtype)
-    return x.sign().relu_()
+    return x.sign().relu_()  # a comparison and a conversion take three times as long on a CPU
 
 
 def rank_generator(
@@ -73,11 +66,7 @@ def _rank() -> int:
 def warn_if_ranks_share_noise(device: torch.device) -> None:
     """Warn, once per process, if another rank has its global generator in the same state.
 
-    This does not wait for other ranks: the second rank to reach the store of the process group
-    sees the first one's entry.
-
-    Args:
-        device: The device on which numbers are about to be drawn.
+    No rank waits: the second one to reach the store of the process group sees the first's entry.
     """
     if dist.is_available() and dist.is_initialized() and not torch.compiler.is_compiling():
         _compare(device.type)
@@ -95,8 +84,7 @@ def _compare(device: str) -> None:
     key = f"arms/noise/{device}/{sha256(state.numpy().tobytes()).hexdigest()}"
     if store_of().add(key, 1) > 1:
         warnings.warn(
-            f"rank {dist.get_rank()} draws the same random numbers as another rank, because both "
-            "were seeded alike: averaging over ranks then reduces no noise; pass "
-            "generator=arms.rank_generator(seed, device)",
+            f"rank {dist.get_rank()} draws the same random numbers as another rank, so averaging "
+            "over ranks reduces no noise: pass generator=arms.rank_generator(seed, device)",
             stacklevel=6,  # the caller of arms.expectation
         )

@@ -21,11 +21,10 @@ class Target(ABC):
     """A function of values at independent samples, whose expectation is differentiated."""
 
     is_expectation: ClassVar[bool] = False
-    """Whether this is E[f(b)]. Wrappers that rely on it, and comparisons of variances, refuse other
-    targets."""
+    """Whether this is E[f(b)]. Some wrappers, and comparisons of variances, refuse other targets."""
     subtracts_log_q: ClassVar[bool] = False
-    """Whether values are log-weights: the objective is log p(x, b), and the library subtracts
-    log q(b), whose derivative with respect to the logits is part of the gradient."""
+    """Whether the objective is log p(x, b), and the library subtracts log q(b). The derivative of
+    log q with respect to the logits is part of the gradient."""
 
     @property
     @abstractmethod
@@ -57,10 +56,7 @@ class Expectation(Target):
     samples: int | None = None
 
     is_expectation: ClassVar[bool] = True
-
-    @property
-    def size(self) -> int:
-        return 1
+    size = 1
 
     def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
         if self.samples is not None:

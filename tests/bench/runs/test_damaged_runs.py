@@ -63,7 +63,7 @@ BROKEN_CONFIGS = {
     "a huge number": (
         '"seed": 1',
         f'"seed": {HUGE}',
-        "seed must be an integer >= 0 that a computer can count to",
+        "seed must be an integer >= 0 and below 2**63",
     ),
 }
 
