@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from functools import cached_property as lazy_property
+    from functools import cached_property
+
+    lazy_property = cached_property
 else:
 
     class lazy_property:  # noqa: N801 (used like a function)

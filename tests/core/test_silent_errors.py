@@ -137,7 +137,7 @@ def test_distinct_states_of_a_third_kind_come_with_their_probabilities() -> None
         6, 1e-6
     )
     with pytest.raises(
-        ValueError, match="states of a Ranks latent are listed up to 65536, got 362880"
+        ValueError, match="a Ranks latent must have at most 65536 states, got 362880"
     ):
         arms.UnorderedSet(2)(lambda r: r.sum(-1), Ranks(torch.zeros(9, dtype=torch.float64)))
 

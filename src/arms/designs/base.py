@@ -4,15 +4,14 @@ A design draws points, says how many evaluations and derivatives they cost, and 
 distribution of its samples, from which tests compute the exact expectation of any estimator.
 """
 
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
+from arms.arguments import as_count
 from arms.latents import Enumerable, Latent
 from arms.lazy import lazy_property
 
@@ -36,19 +35,15 @@ class Draw:
     latent: Latent
     """What was drawn; its logits are constants."""
     points: Tensor
-    """`[m, *batch, *event]`: the samples first, then `extra` points that are not samples.
-
-    Detached, unless parameters of the estimator decide where the extra points lie.
-    """
+    """`[m, *batch, *event]`: the samples first, then `extra` points that are not samples. Detached,
+    unless parameters of the estimator decide where the extra points lie."""
     extra: int = 0
-    """Number of trailing points that are evaluation points but not samples."""
+    """Number of trailing points that are not samples."""
     memory: Any = None
     """What `combine` needs beside the points, such as the noise behind them."""
     weights: Tensor | None = None
-    """`[n, *batch]`: weights with which the samples' values add up to their expectation.
-
-    None if the plain mean over the samples stands for the expectation.
-    """
+    """`[n, *batch]`: weights with which the samples' values add up to their expectation; None for
+    the plain mean."""
 
     @property
     def samples(self) -> Tensor:
@@ -81,16 +76,22 @@ class Design(ABC):
 
     requires: ClassVar[tuple[type, ...]] = ()
     """Capabilities that the latent must have."""
+    weighted: ClassVar[bool] = False
+    """Whether samples have unequal weights, so that their plain mean is not the expectation."""
+    least_samples: ClassVar[int] = 1
+    """The smallest number of samples."""
+    even_samples: ClassVar[bool] = False
+    """Whether the number of samples must be even."""
+
+    def __post_init__(self) -> None:
+        least, even = self.least_samples, self.even_samples
+        count = as_count(self.num_samples, least, "num_samples", even=even)
+        object.__setattr__(self, "num_samples", count)
 
     @lazy_property
     def needs(self) -> Needs:
         """The number of evaluations and derivatives per call."""
         return Needs(self.num_samples)
-
-    @property
-    def weighted(self) -> bool:
-        """Whether samples have unequal weights, so that their plain mean is not the expectation."""
-        return False
 
     def takes(self, latent: Latent) -> bool:
         """Whether this design can draw a latent."""
@@ -109,16 +110,13 @@ class Design(ABC):
         Returns:
             A draw whose batch runs over all outcomes, `[m, outcomes, 1, *event]`, and their
             probabilities `[outcomes]`. Each outcome is the only row of its last batch axis,
-            because estimators may learn from other rows. None if the noise is continuous.
+            because estimators may learn from other rows. None if no list is known.
         """
         return None
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
-        """Turn the leave-one-out estimate over these samples into an unbiased gradient.
-
-        Independent samples need no correction.
-        """
-        return grad
+        """Turn the leave-one-out estimate over these samples into an unbiased gradient."""
+        return grad  # right for independent samples
 
 
 class RowDesign(Design):
@@ -132,9 +130,20 @@ class RowDesign(Design):
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         """Draw the random rows."""
 
-    @abstractmethod
     def row_outcomes(self, latent: Latent) -> Rows | None:
         """Return all outcomes of the rows for a latent without batch axes, or None if unknown."""
+        parts: list[Rows] = []
+        for variable in latent.variables():
+            found = self.variable_outcomes(variable)
+            if found is None:
+                return None
+            parts.append(Rows(found.rows.flatten(2), found.probabilities))
+        rows, probabilities = product(*parts, axis=-1)
+        return Rows(rows.unflatten(-1, latent.event_shape), probabilities)
+
+    def variable_outcomes(self, variable: Latent) -> Rows | None:
+        """Return all outcomes for a single variable; different variables are independent."""
+        return None
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:
         """Return the draw that the rows stand for. By default, the rows are the samples."""
@@ -159,37 +168,10 @@ def independent_rows(latent: Latent, n: int) -> Rows:
     return product(*[one] * n)
 
 
-def by_variable(latent: Latent, outcomes_of: Callable[[Latent], Rows | None]) -> Rows | None:
-    """Return the outcomes of mutually independent variables, side by side.
-
-    Args:
-        latent: Without batch axes.
-        outcomes_of: Maps a latent that is a single variable to its outcomes, or None if unknown.
-    """
-    parts: list[Rows] = []
-    for variable in latent.variables():
-        found = outcomes_of(variable)
-        if found is None:
-            return None
-        parts.append(Rows(found.rows.flatten(2), found.probabilities))
-    chosen = _combinations(parts)
-    rows = torch.cat([part.rows[:, at] for part, at in zip(parts, chosen, strict=True)], -1)
-    return Rows(rows.unflatten(-1, latent.event_shape), _probabilities(parts, chosen))
-
-
-def product(*parts: Rows) -> Rows:
-    """Return the outcomes of independent groups of rows, one group after the other."""
-    chosen = _combinations(parts)
-    rows = torch.cat([part.rows[:, at] for part, at in zip(parts, chosen, strict=True)])
-    return Rows(rows, _probabilities(parts, chosen))
-
-
-def _combinations(parts: Sequence[Rows]) -> list[Tensor]:
-    """Return, for every combination of outcomes, which outcome of each part it consists of."""
-    sizes = [range(len(part.probabilities)) for part in parts]
-    return list(torch.tensor(list(itertools.product(*sizes))).T)
-
-
-def _probabilities(parts: Sequence[Rows], chosen: Sequence[Tensor]) -> Tensor:
-    found = [part.probabilities[at] for part, at in zip(parts, chosen, strict=True)]
-    return torch.stack(found).prod(0)
+def product(*parts: Rows, axis: int = 0) -> Rows:
+    """Return the outcomes of independent parts, one after the other along an axis of the rows."""
+    sizes = [torch.arange(len(part.probabilities)) for part in parts]
+    chosen = torch.cartesian_prod(*sizes).view(-1, len(parts)).unbind(-1)
+    rows = [part.rows[:, at] for part, at in zip(parts, chosen, strict=True)]
+    chances = [part.probabilities[at] for part, at in zip(parts, chosen, strict=True)]
+    return Rows(torch.cat(rows, axis), torch.stack(chances).prod(0))

@@ -5,17 +5,18 @@ the midpoint alone is therefore uncorrelated with the orientation.
 """
 
 import itertools
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count
-from arms.designs.base import Draw, Needs, RowDesign, Rows, by_variable, independent_rows
-from arms.designs.couplings import Coupling
-from arms.designs.samples import check_coupling, coupled_rows, coupled_samples
-from arms.latents import Couplable, ExchangeablePairs, Latent
+from arms.designs.base import Draw, Needs, RowDesign, Rows, independent_rows
+from arms.designs.couplings.base import Coupling
+from arms.designs.samples import Coupled, Independent
+from arms.latents import ExchangeablePairs, Latent
 from arms.lazy import lazy_property
 
 
@@ -40,14 +41,19 @@ class Midpoints(RowDesign):
     coupling: Coupling | None = None
     evaluate_midpoints: bool = True
 
+    base: Independent | Coupled = field(init=False, repr=False, compare=False)
+    """The design of the 2m samples that make the midpoints."""
+
     requires: ClassVar[tuple[type, ...]] = (ExchangeablePairs,)
+    least_samples: ClassVar[int] = 2
+    even_samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        count = as_count(self.num_samples, 2, "num_samples", even=True)
-        object.__setattr__(self, "num_samples", count)
+        super().__post_init__()
         object.__setattr__(self, "pairs", as_count(self.pairs, 1, "pairs"))
-        if self.coupling is not None:
-            check_coupling(self.coupling)
+        count, coupling = 2 * self.midpoints, self.coupling
+        base = Independent(count) if coupling is None else Coupled(count, coupling)
+        object.__setattr__(self, "base", base)
 
     @lazy_property
     def midpoints(self) -> int:
@@ -68,25 +74,18 @@ class Midpoints(RowDesign):
         return Needs(total, derivatives=total if self.shares else self.midpoints)
 
     def takes(self, latent: Latent) -> bool:
-        if self.coupling is None:
-            return super().takes(latent)
-        coupled = isinstance(latent, Couplable) and latent.is_coupled_by(self.coupling)
-        return coupled and super().takes(latent)
+        return self.base.takes(latent) and super().takes(latent)
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         assert isinstance(latent, ExchangeablePairs)
-        count = 2 * self.midpoints
-        if self.coupling is None:
-            samples = latent.sample(count, generator)
-        else:
-            samples = coupled_samples(self.coupling, latent, count, generator)
+        samples = self.base.draw_rows(latent, generator)
         if not self.shares:
             return samples
         firsts, seconds = samples.chunk(2)
         more = self.num_samples // 2 - self.midpoints
-        ends = repeat_per_pair(firsts, more), repeat_per_pair(seconds, more)
-        first, second = latent.exchange(*ends, generator)
-        return torch.cat([firsts, first, seconds, second])
+        one, other = repeat_per_pair(firsts, more), repeat_per_pair(seconds, more)
+        exchanged = latent.exchange(one, other, generator)
+        return torch.cat([firsts, exchanged, seconds, one + other - exchanged])
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:
         if not self.evaluate_midpoints:
@@ -95,39 +94,23 @@ class Midpoints(RowDesign):
         middle = (firsts[: self.midpoints] + seconds[: self.midpoints]) / 2
         return Draw(latent, torch.cat([rows, middle]), extra=self.midpoints)
 
-    def row_outcomes(self, latent: Latent) -> Rows | None:
-        return by_variable(latent, self._variable_outcomes)
-
-    def correct(self, latent: Latent, grad: Tensor) -> Tensor:
-        if self.coupling is None:
-            return grad
-        assert isinstance(latent, Couplable)
-        # Only the samples that make the midpoints are coupled.
-        return latent.undo_coupling(self.coupling, 2 * self.midpoints, grad)
-
-    def _variable_outcomes(self, variable: Latent) -> Rows | None:
+    def variable_outcomes(self, variable: Latent) -> Rows | None:
         assert isinstance(variable, ExchangeablePairs)
-        count = 2 * self.midpoints
-        if self.coupling is None:
-            base: Rows | None = independent_rows(variable, count)
-        else:
-            base = coupled_rows(self.coupling, variable, count)
+        base, m = self.base.variable_outcomes(variable), self.midpoints
         if base is None:
             return None
-        more = self.num_samples // 2 - self.midpoints
         rows, probabilities = [], []
         for samples, chance in zip(base.rows.unbind(1), base.probabilities, strict=True):
-            firsts, seconds = samples.chunk(2)
-            options = [
-                variable.exchanges(firsts[pair % self.midpoints], seconds[pair % self.midpoints])
-                for pair in range(more)
-            ]
+            one, other = (repeat_per_pair(half, self.num_samples // 2) for half in samples.chunk(2))
+            options = [variable.exchanges(*pair) for pair in zip(one[m:], other[m:], strict=True)]
             for chosen in itertools.product(*options):
-                sums = repeat_per_pair(firsts + seconds, more) if more else firsts[:0]
-                first = torch.stack(chosen) if chosen else firsts[:0]
-                rows.append(torch.cat([firsts, first, seconds, sums - first]))
-                probabilities.append(chance / torch.tensor([len(one) for one in options]).prod())
+                first = torch.stack([*one[:m], *chosen])
+                rows.append(torch.cat([first, one + other - first]))
+                probabilities.append(chance / math.prod(map(len, options)))
         return Rows(torch.stack(rows, 1), torch.stack(probabilities))
+
+    def correct(self, latent: Latent, grad: Tensor) -> Tensor:
+        return self.base.correct(latent, grad)  # only these samples are coupled
 
 
 def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
@@ -147,8 +130,7 @@ def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
     """
     if len(of_pairs) == 2 * midpoints:
         return of_pairs.roll(midpoints, 0)
-    # The matrix leaves out the pair itself. Subtracting it from the sum would leave its rounding
-    # error behind.
+    # The matrix leaves out the pair itself; subtracting it from the sum would leave rounding error.
     midpoint = torch.arange(len(of_pairs), device=of_pairs.device) % midpoints
     weights = (midpoint.unsqueeze(-1) == midpoint).to(of_pairs.dtype).fill_diagonal_(0.0)
     weights = weights / weights.sum(-1, keepdim=True)
@@ -211,5 +193,5 @@ class SharedPairs(RowDesign):
         first, second = rows[self.num_samples - 2 * self.midpoints :].chunk(2)
         return Draw(latent, torch.cat([rows, (first + second) / 2]), extra=self.midpoints)
 
-    def row_outcomes(self, latent: Latent) -> Rows | None:
-        return by_variable(latent, lambda one: independent_rows(one, self.num_samples))
+    def variable_outcomes(self, variable: Latent) -> Rows:
+        return independent_rows(variable, self.num_samples)

@@ -1,19 +1,16 @@
 """Independent pairs of samples with antithetic bits; a category is the end of bits along a tree."""
 
-import itertools
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import as_count, at_least_float32
-from arms.designs.base import RowDesign, Rows, by_variable, product
-from arms.designs.couplings import CorrelatedPair
-from arms.designs.samples import coupled_rows
-from arms.latents import Binary, Choices, Couplable, Latent
-from arms.latents.categories import one_hot
+from arms.arguments import at_least_float32
+from arms.designs.base import RowDesign, Rows, product
+from arms.designs.couplings.pair import CorrelatedPair
+from arms.designs.samples import Coupled
+from arms.latents import Binary, Bits, Choices, Couplable, Latent
 
 Tree: TypeAlias = Literal["balanced", "stick"]
 
@@ -36,10 +33,11 @@ class Pairs(RowDesign):
     tree: Tree = "balanced"
 
     requires: ClassVar[tuple[type, ...]] = (Couplable,)
+    least_samples: ClassVar[int] = 2
+    even_samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        count = as_count(self.num_samples, 2, "num_samples", even=True)
-        object.__setattr__(self, "num_samples", count)
+        super().__post_init__()
         if self.tree not in ("balanced", "stick"):
             raise ValueError(f"tree must be 'balanced' or 'stick', got {self.tree!r}")
         CorrelatedPair(self.correlation)  # raises for a correlation out of range
@@ -53,50 +51,39 @@ class Pairs(RowDesign):
         return all(part.has(Binary) or part.has(Choices) for part in latent.elements())
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
-        count = self.num_samples // 2
+        def bits_with(logits: Tensor) -> Tensor:
+            return self.pair.sample_many(logits, self.num_samples // 2, generator).flatten(0, 1)
 
         def of_part(part: Latent) -> Tensor:
             if part.has(Binary):
-                return self.pair.sample_many(part.logits, count, generator).flatten(0, 1)
+                return bits_with(part.logits)
             bits_of = TreeBits.of(part.logits, self.tree)
-            bits = self.pair.sample_many(bits_of.logits, count, generator).flatten(0, 1)
-            return bits_of.to_categories(bits).to(part.logits.dtype)
+            return bits_of.to_categories(bits_with(bits_of.logits)).to(part.logits.dtype)
 
         return latent.map_parts(of_part)
 
-    def row_outcomes(self, latent: Latent) -> Rows | None:
-        def of_variable(one: Latent) -> Rows | None:
-            pair = coupled_rows(self.pair, one, 2) if one.has(Binary) else self._tree_pairs(one)
-            return None if pair is None else repeated_pairs(pair, self.num_samples // 2)
+    def variable_outcomes(self, variable: Latent) -> Rows | None:
+        pair = self._tree_pairs(variable) if variable.has(Choices) else self._bit_pairs(variable)
+        count = self.num_samples // 2
+        rows, probabilities = product(*[pair] * count)  # all firsts, then all seconds
+        return Rows(rows.unflatten(0, (count, 2)).transpose(0, 1).flatten(0, 1), probabilities)
 
-        return by_variable(latent, of_variable)
+    def _bit_pairs(self, bits: Latent) -> Rows:
+        found = Coupled(2, self.pair).row_outcomes(bits)
+        assert found is not None
+        return found
 
     def _tree_pairs(self, variable: Latent) -> Rows:
-        """Return all pairs of categories, by following both samples down the tree."""
-        probs = torch.softmax(variable.logits[0], -1).tolist()
-        count = len(probs)
-        chances = dict.fromkeys(itertools.product(range(count), repeat=2), 0.0)
-
-        def follow(start: int, end: int, chance: float) -> None:
-            if end - start == 1:
-                chances[start, start] += chance
-                return
-            middle = _middle(start, end, self.tree)
-            right, left = sum(probs[start:middle]), sum(probs[middle:end])
-            theta = torch.tensor([math.log(right / left)], dtype=torch.float64)
-            none, one, both = self.pair.count_distribution(theta, 2).flatten().tolist()
-            follow(start, middle, chance * both)
-            follow(middle, end, chance * none)
-            # Once the two have parted, they are independent.
-            for a, b in itertools.product(range(start, middle), range(middle, end)):
-                apart = chance * one / 2 * (probs[a] / right) * (probs[b] / left)
-                chances[a, b] += apart
-                chances[b, a] += apart
-
-        follow(0, count, 1.0)
-        tuples = torch.tensor(list(chances)).T
-        samples = one_hot(tuples.unsqueeze(-1), variable.logits).double()
-        return Rows(samples, torch.tensor(list(chances.values()), dtype=torch.float64))
+        """Return all pairs of categories: where the pairs of bits of all nodes lead."""
+        bits_of = TreeBits.of(variable.logits, self.tree)
+        if not bits_of.logits.numel():  # a single category is certain
+            certain = torch.ones(1, dtype=torch.float64)
+            return Rows(certain.expand(2, 1, 1, 1), certain)
+        bits, probabilities = self._bit_pairs(Bits(bits_of.logits[0]))
+        samples = bits_of.to_categories(bits.unsqueeze(-2)).double()
+        rows, which = samples.unique(dim=1, return_inverse=True)
+        chances = torch.zeros(rows.shape[1], dtype=torch.float64)
+        return Rows(rows, chances.index_add(0, which, probabilities))
 
 
 class TreeBits(NamedTuple):
@@ -130,11 +117,9 @@ class TreeBits(NamedTuple):
 
 
 def _sides(logits: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
-    nodes = _nodes(logits.shape[-1], tree)
-    start, middle, end = (
-        torch.tensor([node[i] for node in nodes], device=logits.device) for i in range(3)
-    )
-    category = torch.arange(logits.shape[-1], device=logits.device).unsqueeze(-1)
+    count, device = logits.shape[-1], logits.device
+    start, middle, end = torch.tensor(_nodes(count, tree), device=device).view(-1, 3).unbind(-1)
+    category = torch.arange(count, device=device).unsqueeze(-1)
     left = (category >= middle) & (category < end)
     right = (category >= start) & (category < middle)
     return left.to(logits.dtype), right.to(logits.dtype)
@@ -142,23 +127,11 @@ def _sides(logits: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
 
 def _nodes(count: int, tree: Tree) -> list[tuple[int, int, int]]:
     """Return every node as (start, middle, end): start to middle lie on its right."""
-    if tree == "stick":
-        return [(k, k + 1, count) for k in range(count - 1)]
     nodes, open_nodes = [], [(0, count)]
     while open_nodes:
         start, end = open_nodes.pop()
         if end - start > 1:
-            middle = _middle(start, end, tree)
+            middle = start + 1 if tree == "stick" else (start + end) // 2
             nodes.append((start, middle, end))
             open_nodes += [(start, middle), (middle, end)]
     return nodes
-
-
-def _middle(start: int, end: int, tree: Tree) -> int:
-    return start + 1 if tree == "stick" else (start + end) // 2
-
-
-def repeated_pairs(pair: Rows, count: int) -> Rows:
-    """Return independent repetitions of a pair: all firsts, then all seconds."""
-    rows, probabilities = product(*[pair] * count)
-    return Rows(rows.unflatten(0, (count, 2)).transpose(0, 1).flatten(0, 1), probabilities)

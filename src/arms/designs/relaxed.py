@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from arms.arguments import as_count, at_least_float32
+from arms.arguments import at_least_float32
 from arms.designs.base import Design, Draw, Needs
 from arms.latents import Binary, HasMean, Latent, Relaxable
 from arms.latents.bits import LARGEST_PERTURBED
@@ -31,9 +31,6 @@ class Perturbed(Design):
     hard: bool
 
     requires: ClassVar[tuple[type, ...]] = (Relaxable, HasMean)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_samples", as_count(self.num_samples, 1, "num_samples"))
 
     @lazy_property
     def needs(self) -> Needs:

@@ -1,6 +1,5 @@
 """Designs that draw samples and nothing else: independent, coupled, from noise, all states."""
 
-import itertools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,8 +7,8 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
-from arms.designs.base import Draw, Needs, RowDesign, Rows, by_variable, independent_rows, product
-from arms.designs.couplings import Coupling
+from arms.designs.base import Draw, Needs, RowDesign, Rows, independent_rows, product
+from arms.designs.couplings.base import Coupling
 from arms.latents import Binary, Couplable, Enumerable, Latent
 from arms.latents.base import MOST_STATES
 from arms.lazy import lazy_property
@@ -27,9 +26,6 @@ class Independent(RowDesign):
 
     differentiated: bool = False
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_samples", as_count(self.num_samples, 1, "num_samples"))
-
     @lazy_property
     def needs(self) -> Needs:
         return Needs(self.num_samples, self.num_samples if self.differentiated else 0)
@@ -37,8 +33,8 @@ class Independent(RowDesign):
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         return latent.sample(self.num_samples, generator)
 
-    def row_outcomes(self, latent: Latent) -> Rows | None:
-        return by_variable(latent, lambda one: independent_rows(one, self.num_samples))
+    def variable_outcomes(self, variable: Latent) -> Rows:
+        return independent_rows(variable, self.num_samples)
 
 
 @dataclass(frozen=True)
@@ -55,21 +51,30 @@ class Coupled(RowDesign):
     requires: ClassVar[tuple[type, ...]] = (Couplable,)
 
     def __post_init__(self) -> None:
-        check_coupling(self.coupling)
+        if not any(hasattr(self.coupling, name) for name in ("sample_bits", "sample_categories")):
+            raise ValueError(
+                "coupling must have the methods sample_bits and debias, or sample_categories and "
+                f"undo_categories, got {self.coupling!r}: for example arms.designs.Systematic()"
+            )
+        name = f"num_samples of {type(self.coupling).__name__}()"
         even = getattr(self.coupling, "even_samples", False)
-        count = as_count(
-            self.num_samples, 2, f"num_samples of {type(self.coupling).__name__}()", even=even
-        )
-        object.__setattr__(self, "num_samples", count)
+        object.__setattr__(self, "num_samples", as_count(self.num_samples, 2, name, even=even))
 
     def takes(self, latent: Latent) -> bool:
         return isinstance(latent, Couplable) and latent.is_coupled_by(self.coupling)
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
-        return coupled_samples(self.coupling, latent, self.num_samples, generator)
+        assert isinstance(latent, Couplable)
+        samples = latent.sample_coupled(self.coupling, self.num_samples, generator)
+        wanted, got = [self.num_samples, *latent.logits.shape], list(samples.shape)
+        if got != wanted:  # the coupling may be a user's
+            raise ValueError(f"{self.coupling!r} must return samples of shape {wanted}, got {got}")
+        return samples
 
-    def row_outcomes(self, latent: Latent) -> Rows | None:
-        return by_variable(latent, lambda one: coupled_rows(self.coupling, one, self.num_samples))
+    def variable_outcomes(self, variable: Latent) -> Rows | None:
+        assert isinstance(variable, Couplable)
+        found = variable.coupled_outcomes(self.coupling, self.num_samples)
+        return None if found is None else Rows(*found)
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
         assert isinstance(latent, Couplable)
@@ -88,10 +93,8 @@ class AntitheticNoise(RowDesign):
     """
 
     requires: ClassVar[tuple[type, ...]] = (Binary,)
-
-    def __post_init__(self) -> None:
-        count = as_count(self.num_samples, 2, "num_samples", even=True)
-        object.__setattr__(self, "num_samples", count)
+    least_samples: ClassVar[int] = 2
+    even_samples: ClassVar[bool] = True
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         return uniform(self.num_samples // 2, at_least_float32(latent.logits), generator)
@@ -102,15 +105,11 @@ class AntitheticNoise(RowDesign):
         second = 1 - indicator(torch.sigmoid(-phi) - rows)
         return Draw(latent, torch.cat([first, second]).to(latent.logits.dtype), memory=rows)
 
-    def row_outcomes(self, latent: Latent) -> Rows | None:
-        def of_variable(one: Latent) -> Rows:
-            p, not_p = torch.sigmoid(one.logits).item(), torch.sigmoid(-one.logits).item()
-            cells = list(itertools.pairwise(sorted({0.0, p, not_p, 1.0})))
-            middle = torch.tensor([(low + high) / 2 for low, high in cells], dtype=torch.float64)
-            width = torch.tensor([high - low for low, high in cells], dtype=torch.float64)
-            return product(*[Rows(middle.view(1, -1, 1), width)] * (self.num_samples // 2))
-
-        return by_variable(latent, of_variable)
+    def variable_outcomes(self, variable: Latent) -> Rows:
+        p, not_p = (torch.sigmoid(logit).item() for logit in (variable.logits, -variable.logits))
+        ends = torch.tensor(sorted({0.0, p, not_p, 1.0}), dtype=torch.float64)
+        middle = (ends[1:] + ends[:-1]) / 2
+        return product(*[Rows(middle.view(1, -1, 1), ends.diff())] * (self.num_samples // 2))
 
 
 @dataclass(frozen=True)
@@ -124,29 +123,23 @@ class AllStates(RowDesign):
     num_samples: int = 1
 
     requires: ClassVar[tuple[type, ...]] = (Enumerable,)
+    weighted: ClassVar[bool] = True
 
     @lazy_property
     def needs(self) -> Needs:
         return Needs(None)
 
-    @property
-    def weighted(self) -> bool:
-        return True
-
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         assert isinstance(latent, Enumerable)
-        event = ", ".join(map(str, latent.event_shape))
+        shape = list(latent.logits.shape)
         if not latent.event_shape.numel():
-            raise ValueError(
-                f"enumeration needs at least one latent, got logits {list(latent.logits.shape)}"
-            )
+            raise ValueError(f"enumeration needs at least one latent, got logits {shape}")
         if latent.count_states() > MOST_STATES:
             raise ValueError(
                 f"at most {MOST_STATES} states are enumerated, got {latent.count_states()} for "
-                f"logits [..., {event}]: use an estimator such as arms"
+                f"logits {shape}: use an estimator such as arms"
             )
-        states = latent.states().view(-1, *[1] * len(latent.batch_shape), *latent.event_shape)
-        return states.expand(-1, *latent.logits.shape)
+        return latent.states_per_row()
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:
         with torch.no_grad():
@@ -155,34 +148,3 @@ class AllStates(RowDesign):
 
     def row_outcomes(self, latent: Latent) -> Rows:
         return Rows(self.draw_rows(latent.expand(1), None), torch.ones(1, dtype=torch.float64))
-
-
-def check_coupling(coupling: object) -> None:
-    """Raise if an object cannot be a coupling."""
-    if not any(hasattr(coupling, name) for name in ("sample_bits", "sample_categories")):
-        raise ValueError(
-            "coupling must be an object with the methods sample_bits and debias, or "
-            f"sample_categories and undo_categories, got {coupling!r}: for example "
-            "arms.designs.Systematic()"
-        )
-
-
-def coupled_samples(
-    coupling: Coupling, latent: Latent, n: int, generator: Generator | None
-) -> Tensor:
-    """Draw n coupled samples and check their shape, since the coupling may be a user's."""
-    assert isinstance(latent, Couplable)
-    samples = latent.sample_coupled(coupling, n, generator)
-    expected = (n, *latent.logits.shape)
-    if samples.shape != expected:
-        raise ValueError(
-            f"{coupling!r} must return samples of shape {list(expected)}, got {list(samples.shape)}"
-        )
-    return samples
-
-
-def coupled_rows(coupling: Coupling, variable: Latent, n: int) -> Rows | None:
-    """Return all outcomes of n coupled samples of a single variable."""
-    assert isinstance(variable, Couplable)
-    found = variable.coupled_outcomes(coupling, n)
-    return None if found is None else Rows(*found)

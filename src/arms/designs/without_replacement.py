@@ -20,7 +20,6 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import as_count
 from arms.designs.base import Draw, RowDesign, Rows
 from arms.latents import Enumerable, Latent
 from arms.random import uniform
@@ -40,13 +39,8 @@ class WithoutReplacement(RowDesign):
     """
 
     requires: ClassVar[tuple[type, ...]] = (Enumerable,)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_samples", as_count(self.num_samples, 2, "num_samples"))
-
-    @property
-    def weighted(self) -> bool:
-        return True
+    weighted: ClassVar[bool] = True
+    least_samples: ClassVar[int] = 2
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         assert isinstance(latent, Enumerable)
@@ -56,9 +50,8 @@ class WithoutReplacement(RowDesign):
     def _check_count(self, latent: Enumerable) -> None:
         if latent.count_states() < self.num_samples:
             raise ValueError(
-                f"samples without replacement must be at most the joint states, "
-                f"{latent.count_states()}, got num_samples = {self.num_samples}: use exact, which "
-                "enumerates them"
+                f"samples without replacement must be at most the {latent.count_states()} joint "
+                f"states, got num_samples = {self.num_samples}: use exact, which enumerates them"
             )
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:
@@ -68,9 +61,9 @@ class WithoutReplacement(RowDesign):
         assert isinstance(latent, Enumerable)
         if len(rows) == latent.count_states():  # exact, where 1 - sum p is only rounding error
             weights = log_probs.exp()
-            baseline_weights = weights.unsqueeze(0).expand(len(rows), *weights.shape)
-            return Draw(latent, rows, memory=baseline_weights, weights=weights)
-        weights, baseline_weights = set_weights(log_probs)
+            baseline_weights = weights.expand(len(rows), *weights.shape)
+        else:
+            weights, baseline_weights = set_weights(log_probs)
         return Draw(latent, rows, memory=baseline_weights, weights=weights)
 
     def row_outcomes(self, latent: Latent) -> Rows:
@@ -93,9 +86,9 @@ class WithoutReplacement(RowDesign):
 
 
 def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return p_s R_s `[n, *batch]`, and p_t R_st as `[n (s), n (t), *batch]`, for the states of a set, in float64.
+    """Return p_s R_s `[n, *batch]` and p_t R_st `[n (s), n (t), *batch]` of a set, in float64.
 
-    An impossible state is treated as no part of the set: it fills up a set of fewer than n possible states.
+    An impossible state does not count: it fills up a set of fewer than n possible states.
     """
     possible = log_probs > -torch.inf
     left = (1 - log_probs.exp().sum(0)).clamp(min=LEAST_LEFT)
@@ -110,11 +103,8 @@ def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
     half = base / 2 - gone
     top = half.amax(-1, keepdim=True)
     scaled = (half - top).exp()
-    pairs = (
-        torch.einsum("s...x,t...x->st...", scaled, scaled).log()
-        + top.squeeze(-1)
-        + top.squeeze(-1).unsqueeze(1)
-    )
+    top = top.squeeze(-1)
+    pairs = torch.einsum("s...x,t...x->st...", scaled, scaled).log() + top + top.unsqueeze(1)
     itself = torch.eye(len(log_probs), dtype=torch.bool, device=log_probs.device)
     itself = itself.view(*itself.shape, *[1] * (log_probs.ndim - 1))
     ratios = torch.where(itself, 0.0, pairs - first.unsqueeze(1))
@@ -140,14 +130,13 @@ def distinct_states(latent: Enumerable, n: int, generator: Generator | None) -> 
         below = perturbed - perturbed.amax(-1, keepdim=True)
         v = largest.unsqueeze(-1) - perturbed + torch.log(-torch.expm1(below))
         moved = largest.unsqueeze(-1) - v.relu() - torch.log1p(torch.exp(-v.abs()))
-        moved = torch.where(totals > -torch.inf, moved, -torch.inf)
-        moved = moved.flatten(-2)
+        moved = torch.where(totals > -torch.inf, moved, -torch.inf).flatten(-2)
         largest, place = moved.topk(min(n, moved.shape[-1]), -1)
         total = totals.flatten(-2).gather(-1, place)
         chosen.append((place // of_variable.shape[-1], place % of_variable.shape[-1]))
     # Follow the beams back from the last variable to the first.
-    states = [chosen[-1][1]]
-    came_from = chosen[-1][0]
+    came_from, last = chosen[-1]
+    states = [last]
     for beam, state in reversed(chosen[:-1]):
         states.append(state.gather(-1, came_from))
         came_from = beam.gather(-1, came_from)

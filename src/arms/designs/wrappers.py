@@ -2,13 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from arms.designs.base import Design, Draw, Needs, RowDesign, independent_rows, product
 from arms.latents import HasMean, Latent
-from arms.lazy import lazy_property
+
+
+def _set_up(
+    design: Design, made_of: Sequence[Design], needs: Needs, *more: type, **fields: Any
+) -> None:
+    """Set the fields of a design, and what follows from the designs that it is made of."""
+    requires = [*(one for inner in made_of for one in inner.requires), *more]
+    fields |= {"needs": needs, "requires": tuple(dict.fromkeys(requires))}
+    fields["weighted"] = any(inner.weighted for inner in made_of)
+    for name, value in fields.items():
+        object.__setattr__(design, name, value)
+
+
+def _with_more(needs: Needs, points: int) -> Needs:
+    total = None if needs.evaluations is None else needs.evaluations + points
+    return replace(needs, evaluations=total)
 
 
 @dataclass(frozen=True, init=False)
@@ -24,24 +40,11 @@ class WithMean(Design):
     inner: Design
 
     def __init__(self, inner: Design) -> None:
-        object.__setattr__(self, "num_samples", inner.num_samples)
-        object.__setattr__(self, "inner", inner)
-
-    @property
-    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
-        return (*self.inner.requires, HasMean)
-
-    @property
-    def weighted(self) -> bool:
-        return self.inner.weighted
+        needs = replace(_with_more(inner.needs, 1), derivatives=1)
+        _set_up(self, [inner], needs, HasMean, num_samples=inner.num_samples, inner=inner)
 
     def takes(self, latent: Latent) -> bool:
-        return super().takes(latent) and self.inner.takes(latent)
-
-    @lazy_property
-    def needs(self) -> Needs:
-        evaluations = self.inner.needs.evaluations
-        return Needs(None if evaluations is None else evaluations + 1, 1)
+        return latent.has(HasMean) and self.inner.takes(latent)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         return _with_mean(self.inner.draw(latent, generator))
@@ -73,40 +76,24 @@ class AfterSamples(Design):
     inner: Design
 
     def __init__(self, first: int, inner: Design) -> None:
-        object.__setattr__(self, "num_samples", first + inner.num_samples)
-        object.__setattr__(self, "first", first)
-        object.__setattr__(self, "inner", inner)
-
-    @property
-    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
-        return self.inner.requires
-
-    @property
-    def weighted(self) -> bool:
-        return self.inner.weighted
+        count, needs = first + inner.num_samples, _with_more(inner.needs, first)
+        _set_up(self, [inner], needs, num_samples=count, first=first, inner=inner)
 
     def takes(self, latent: Latent) -> bool:
         return self.inner.takes(latent)
-
-    @lazy_property
-    def needs(self) -> Needs:
-        inner = self.inner.needs
-        total = None if inner.evaluations is None else inner.evaluations + self.first
-        return replace(inner, evaluations=total)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         own = latent.sample(self.first, generator)
         return _after(own, self.inner.draw(latent, generator))
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
-        rows = self.inner.row_outcomes(latent) if isinstance(self.inner, RowDesign) else None
-        if rows is None:
+        inner = self.inner
+        if not isinstance(inner, RowDesign) or (rows := inner.row_outcomes(latent)) is None:
             return None
-        assert isinstance(self.inner, RowDesign)
         both = product(independent_rows(latent, self.first), rows)
         many = latent.expand(len(both.probabilities), 1)
         own, rest = both.rows.unsqueeze(2).tensor_split([self.first])
-        return _after(own, self.inner.assemble(many, rest)), both.probabilities
+        return _after(own, inner.assemble(many, rest)), both.probabilities
 
 
 class OneMore(AfterSamples):
@@ -144,36 +131,19 @@ class SideBySide(Design):
     widths: tuple[int, ...]
 
     def __init__(self, inners: Sequence[Design], widths: Sequence[int]) -> None:
-        object.__setattr__(self, "num_samples", inners[0].num_samples)
-        object.__setattr__(self, "inners", tuple(inners))
-        object.__setattr__(self, "widths", tuple(widths))
-
-    @property
-    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
-        return tuple(dict.fromkeys(one for inner in self.inners for one in inner.requires))
-
-    @property
-    def weighted(self) -> bool:
-        return any(inner.weighted for inner in self.inners)
+        inners, widths, count = tuple(inners), tuple(widths), inners[0].num_samples
+        _set_up(self, inners, inners[0].needs, num_samples=count, inners=inners, widths=widths)
 
     def takes(self, latent: Latent) -> bool:
         return all(inner.takes(latent) for inner in self.inners)
 
-    @lazy_property
-    def needs(self) -> Needs:
-        return self.inners[0].needs
-
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         parts = zip(self.inners, latent.split_rows(self.widths), strict=True)
-        return self.join(latent, [inner.draw(part, generator) for inner, part in parts])
-
-    def join(self, latent: Latent, draws: Sequence[Draw]) -> Draw:
-        """Return the draws of all parts as one."""
-        points = torch.cat([draw.points for draw in draws], 1)
-        weights = None
+        draws = tuple(inner.draw(part, generator) for inner, part in parts)
+        points, weights = torch.cat([draw.points for draw in draws], 1), None
         if any(draw.weights is not None for draw in draws):
             weights = torch.cat([_weights(draw) for draw in draws], 1)
-        return Draw(latent, points, draws[0].extra, tuple(draws), weights)
+        return Draw(latent, points, draws[0].extra, draws, weights)
 
 
 def _weights(draw: Draw) -> Tensor:

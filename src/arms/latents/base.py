@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Generator, Tensor
 
-if TYPE_CHECKING:
-    from arms.designs.couplings import Coupling
+from arms.arguments import at_least_float32
+from arms.random import indicator, uniform
 
+if TYPE_CHECKING:
+    from arms.designs.couplings.base import Coupling
 
 MOST_STATES = 2**16
 """Joint states that are listed at most."""
@@ -47,10 +49,7 @@ class Latent(ABC):
 
     @abstractmethod
     def log_prob(self, samples: Tensor) -> Tensor:
-        """Return log p(sample) `[n, *batch]`, attached to the logits.
-
-        Midpoints of samples are allowed where the log-probability is linear in the sample.
-        """
+        """Return log p(sample) `[n, *batch]`, attached to the logits."""
 
     @abstractmethod
     def score(self, samples: Tensor) -> Tensor:
@@ -88,15 +87,14 @@ class Latent(ABC):
         return [self]
 
     def map_parts(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Apply `function(part, *tensors)` to every part of the latent and join the results.
+        """Join the results of `function(part, *tensors)` over the parts of the latent.
 
-        Tensors end in the event axes. Most latents have a single part, themselves. A joint latent
-        passes each of its parts with that part's share of the tensors.
+        Each part gets its share of the tensors `[..., *event]`. Most latents are their only part.
         """
         return function(self, *tensors)
 
     def variables(self) -> Sequence["Latent"]:
-        """Return mutually independent latents that make up one without batch axes, in order.
+        """Return the mutually independent variables of a latent without batch axes.
 
         Their flattened events, one after the other, are the flattened event of this latent.
         """
@@ -164,13 +162,16 @@ class Enumerable(Latent):
         """
         if self.count_states() > MOST_STATES:
             raise ValueError(
-                f"the states of a {type(self).__name__} latent are listed up to {MOST_STATES}, got "
+                f"a {type(self).__name__} latent must have at most {MOST_STATES} states, got "
                 f"{self.count_states()}: use an estimator that lists none, such as loorf"
             )
-        states, batch = self.states(), self.batch_shape
-        every = states.view(-1, *[1] * len(batch), *self.event_shape)
         wide = self.with_logits(self.logits.detach().double())
-        return [wide.log_prob(every.expand(-1, *batch, *self.event_shape).double()).movedim(0, -1)]
+        return [wide.log_prob(self.states_per_row().double()).movedim(0, -1)]
+
+    def states_per_row(self) -> Tensor:
+        """Return every joint state for every row of the batch, `[states, *batch, *event]`."""
+        states = self.states().view(-1, *[1] * len(self.batch_shape), *self.event_shape)
+        return states.expand(-1, *self.logits.shape)
 
     def from_states(self, chosen: Sequence[Tensor]) -> Tensor:
         """Return the samples `[n, *batch, *event]` for each variable's states `[*batch, n]`."""
@@ -182,21 +183,24 @@ class ExchangeablePairs(Latent):
     """Capability: given the sum of two samples, other pairs with that sum are equally likely.
 
     Control variates that depend on the sum alone are then uncorrelated with how each pair is
-    oriented, which is what the midpoint estimator rests on.
+    oriented. The midpoint estimator relies on this.
     """
 
-    @abstractmethod
-    def exchange(
-        self, first: Tensor, second: Tensor, generator: Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        """Draw pairs with the sums of the given ones, `[pairs, *batch, *event]` each."""
+    def exchange(self, first: Tensor, second: Tensor, generator: Generator | None) -> Tensor:
+        """Draw the firsts of pairs with the sums of the given ones, `[pairs, *batch, *event]`.
 
-    @abstractmethod
+        By default, every entry, or one-hot choice, is swapped or not, independently of the others.
+        """
+        like = at_least_float32(first[0, ..., :1] if self.has(Choices) else first[0])
+        swap = indicator(uniform(len(first), like, generator) - 0.5).to(first.dtype)
+        return torch.lerp(first, second, swap)  # exact at 0 and 1, and fast
+
     def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
         """Return all equally likely firsts of pairs with one sum, `[options, *event]`.
 
         For exact tests, and a latent that is a single variable without batch axes.
         """
+        return torch.stack([first, second])
 
     def step_product(self, step: Tensor, vector: Tensor) -> Tensor:
         """Return the inner product `[pairs, *batch]` of each difference s with a vector."""
@@ -224,16 +228,16 @@ class Couplable(Latent):
         """Draw n coupled samples `[n, *batch, *event]`."""
 
     @abstractmethod
+    def undo_coupling(self, coupling: "Coupling", n: int, grad: Tensor) -> Tensor:
+        """Turn the leave-one-out estimate over n coupled samples into an unbiased one."""
+
     def coupled_outcomes(self, coupling: "Coupling", n: int) -> tuple[Tensor, Tensor] | None:
         """Return all n-tuples of coupled samples `[n, outcomes, *event]` and their probabilities.
 
         For exact tests, and a latent that is a single variable without batch axes. None if the
         coupling knows no closed form.
         """
-
-    @abstractmethod
-    def undo_coupling(self, coupling: "Coupling", n: int, grad: Tensor) -> Tensor:
-        """Turn the leave-one-out estimate over n coupled samples into an unbiased one."""
+        return None
 
 
 class Binary(Latent):
@@ -256,11 +260,6 @@ class Relaxable(Latent):
         """Return the samples that perturbed logits stand for, in the dtype of the logits."""
 
 
-def describe(capability: type) -> str:
-    """Return what a latent with a capability offers, in words for error messages."""
-    return _WORDS.get(capability, capability.__name__)
-
-
 _WORDS: dict[type, str] = {
     HasMean: "a mean and a covariance",
     Enumerable: "a list of its joint states",
@@ -270,3 +269,8 @@ _WORDS: dict[type, str] = {
     Choices: "one-hot choices",
     Relaxable: "a continuous relaxation",
 }
+
+
+def describe(capability: type) -> str:
+    """Return what a latent with a capability offers, in words for error messages."""
+    return _WORDS.get(capability, capability.__name__)

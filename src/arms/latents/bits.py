@@ -1,6 +1,5 @@
 """Independent bits, and what estimators may ask of them."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +13,10 @@ from arms.latents.base import Binary, Couplable, Enumerable, ExchangeablePairs, 
 from arms.random import indicator, uniform
 
 if TYPE_CHECKING:
-    from arms.designs.couplings import BitCoupling, Coupling
+    from arms.designs.couplings.base import BitCoupling, Coupling
 
 LARGEST_PERTURBED = 1000.0
-"""Logits are clamped to this before noise is added, so that infinite ones stay finite.
-
-It must exceed 708, the size of the largest noise in float64.
-"""
+"""Logits are clamped to this before noise is added. The largest noise in float64 is 708."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +39,7 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable)
         return indicator(probs - uniform(n, probs, generator)).to(self.logits.dtype)
 
     def log_prob(self, samples: Tensor) -> Tensor:
-        """Return log p(sample). It is linear in the sample, so midpoints of samples are allowed."""
+        """Return log p(sample), which is linear in the sample and defined at midpoints too."""
         logits = at_least_float32(self.logits)
         log_sigmoid = torch.nn.functional.logsigmoid
         # The value that was not drawn may have log-probability -inf, and 0 * inf would be NaN.
@@ -90,17 +86,6 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable)
     def from_states(self, chosen: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(chosen), -1).movedim(-2, 0).to(self.logits.dtype)
 
-    def exchange(
-        self, first: Tensor, second: Tensor, generator: Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        like = at_least_float32(first[0])
-        swap = indicator(uniform(len(first), like, generator) - 0.5).to(first.dtype)
-        exchanged = torch.lerp(first, second, swap)  # exact at 0 and 1, and fast
-        return exchanged, first + second - exchanged
-
-    def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
-        return torch.stack([first, second])
-
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
         # Bits are swapped independently of each other, so only the diagonal remains.
         return vector * step * step
@@ -118,11 +103,10 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable)
         counts = cast("BitCoupling", coupling).count_distribution(self.logits, n)
         if counts is None:
             return None
-        patterns = torch.tensor(list(itertools.product((0.0, 1.0), repeat=n)), dtype=counts.dtype).T
+        patterns = torch.cartesian_prod(*[torch.arange(2)] * n).view(-1, n)
         # Samples are exchangeable: patterns with the same number of ones are equally likely.
-        ways = torch.tensor([math.comb(n, ones) for ones in range(n + 1)], dtype=counts.dtype)
-        of_pattern = counts.squeeze(-1) / ways
-        return patterns.unsqueeze(-1), of_pattern[patterns.sum(0).long()]
+        ways = torch.tensor([math.comb(n, ones) for ones in range(n + 1)])
+        return patterns.T.unsqueeze(-1).double(), (counts.squeeze(-1) / ways)[patterns.sum(-1)]
 
     def perturb(self, n: int, generator: Generator | None) -> Tensor:
         phi = at_least_float32(self.logits.detach()).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)
@@ -142,4 +126,4 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable)
         if self.context is None:
             return parts
         contexts = self.context.split(list(widths))
-        return [replace(part, context=seen) for part, seen in zip(parts, contexts, strict=True)]
+        return [replace(part, context=own) for part, own in zip(parts, contexts, strict=True)]

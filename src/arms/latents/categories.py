@@ -1,6 +1,5 @@
 """Independent choices among K categories, one-hot or by index."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -10,10 +9,10 @@ from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
 from arms.latents.base import Choices, Couplable, Enumerable, ExchangeablePairs, HasMean, Relaxable
-from arms.random import indicator, uniform
+from arms.random import uniform
 
 if TYPE_CHECKING:
-    from arms.designs.couplings import CategoryCoupling, Coupling
+    from arms.designs.couplings.base import CategoryCoupling, Coupling
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +28,7 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Couplable, Choices, Relaxab
 
     event_dims: ClassVar[int] = 2
     event_axes: ClassVar[str] = "d, K"
-    allowed: ClassVar[str] = (
-        "infinite logits are allowed, but the largest logit of a category must be finite"
-    )
+    allowed: ClassVar[str] = "-inf is allowed, but the largest logit of a category must be finite"
 
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
         return self.harden(self.perturb(n, generator))
@@ -54,9 +51,7 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Couplable, Choices, Relaxab
         return (samples * of_chosen).sum((-1, -2))
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p without a difference that would lose the digits of 1 - p.
-
-        1 - p of the likeliest category is the sum of the others.
+        """Return b - p. For the likeliest category, 1 - p is the sum of the others, for its digits.
 
         >>> OneHot(torch.tensor([[20.0, 0.0]])).score(torch.tensor([[[1.0, 0.0]]])).flatten()
         tensor([ 2.0612e-09, -2.0612e-09])
@@ -97,17 +92,6 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Couplable, Choices, Relaxab
     def from_states(self, chosen: Sequence[Tensor]) -> Tensor:
         return one_hot(torch.stack(list(chosen), -1).movedim(-2, 0), self.logits)
 
-    def exchange(
-        self, first: Tensor, second: Tensor, generator: Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        one_per_choice = at_least_float32(first[0, ..., :1])
-        swap = indicator(uniform(len(first), one_per_choice, generator) - 0.5).to(first.dtype)
-        exchanged = torch.lerp(first, second, swap)
-        return exchanged, first + second - exchanged
-
-    def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
-        return torch.stack([first, second])
-
     def step_product(self, step: Tensor, vector: Tensor) -> Tensor:
         # Choice by choice first: each has one positive and one negative term, or none.
         return (vector * step).sum(-1).sum(-1)
@@ -130,7 +114,7 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Couplable, Choices, Relaxab
         found = cast("CategoryCoupling", coupling).category_probabilities(probs, n)
         if found is None:
             return None
-        tuples = torch.tensor(list(itertools.product(range(k), repeat=n))).T
+        tuples = torch.cartesian_prod(*[torch.arange(k)] * n).view(-1, n).T
         samples = one_hot(tuples.unsqueeze(-1), self.logits).double()
         return samples, torch.tensor(found, dtype=torch.float64)
 
@@ -139,14 +123,13 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Couplable, Choices, Relaxab
 
     def _as_one_hot(self, samples: Tensor) -> Tensor:
         """Return samples `[..., d, K]`, which may be given as indices `[..., d]`."""
-        event = self.logits.shape[-2:]
-        if not samples.is_floating_point() and samples.shape[-1:] == event[:1]:
+        d, k = self.logits.shape[-2:]
+        if not samples.is_floating_point() and samples.shape[-1:] == (d,):
             return one_hot(samples, self.logits)
-        if samples.shape[-2:] != event:
+        if samples.shape[-2:] != (d, k):
             raise ValueError(
-                f"samples must be one-hot [..., {event[0]}, {event[1]}], or indices "
-                f"[..., {event[0]}] of an integer type, got {list(samples.shape)} of "
-                f"{samples.dtype}"
+                f"samples must be one-hot [..., {d}, {k}], or integer indices [..., {d}], got "
+                f"{list(samples.shape)} of {samples.dtype}"
             )
         return samples
 

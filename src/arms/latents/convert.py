@@ -1,4 +1,4 @@
-"""From what users pass for a latent to a latent."""
+"""Latents from what users pass: logits, latents, torch distributions."""
 
 from typing import TypeAlias
 
@@ -36,8 +36,8 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
     check_logits(latent.logits, latent.event_axes)
     if validate and not true_or_unreadable(~latent.undefined().any()):
         raise ValueError(
-            "logits contain NaN or define no distribution; check the operation that produced them "
-            f"({latent.allowed})"
+            f"logits contain NaN or define no distribution ({latent.allowed}): "
+            "check the operation that produced them"
         )
     return latent
 
@@ -45,10 +45,10 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
 def _of_distribution(distribution: Distribution) -> Latent:
     base = distribution
     if isinstance(base, Independent):
-        if base.reinterpreted_batch_ndims != 1:
+        if (count := base.reinterpreted_batch_ndims) != 1:
             raise ValueError(
-                "an Independent distribution must reinterpret exactly one axis, the latent one, "
-                f"got {base.reinterpreted_batch_ndims}: use Independent(Bernoulli(...), 1)"
+                f"Independent must reinterpret exactly one axis, the latent one, got {count}: "
+                "use Independent(Bernoulli(...), 1)"
             )
         base = base.base_dist
     if isinstance(base, Bernoulli):
@@ -59,10 +59,8 @@ def _of_distribution(distribution: Distribution) -> Latent:
             f"got {type(base).__name__}"
         )
     if not base.batch_shape:
-        raise ValueError(
-            f"a {type(base).__name__} must have logits [*batch, d, K], got [K]: unsqueeze them for "
-            "d = 1"
-        )
+        name = type(base).__name__
+        raise ValueError(f"a {name} must have logits [*batch, d, K], got [K]: unsqueeze them")
     inner = base if isinstance(base, Categorical) else base._categorical
     kind = Indices if isinstance(base, Categorical) else OneHot
     return kind(_exact_log(inner.probs) if _has_probs(inner) else inner.logits)
@@ -71,8 +69,7 @@ def _of_distribution(distribution: Distribution) -> Latent:
 def _has_probs(distribution: Bernoulli | Categorical) -> bool:
     """Whether a distribution was made from probabilities.
 
-    `_param` is private, and as old as the class. The attributes do not tell: sampling, for one,
-    leaves probabilities with fewer digits beside the logits that were given.
+    Only the private `_param` tells: sampling leaves probabilities beside logits that were given.
     """
     return distribution._param is distribution.__dict__.get("probs")
 
@@ -80,10 +77,8 @@ def _has_probs(distribution: Bernoulli | Categorical) -> bool:
 def _exact_logit(probs: Tensor) -> Tensor:
     """Return log p/(1 - p), infinite at p = 0 and p = 1; Bernoulli.logits is finite there."""
     if not true_or_unreadable(((probs >= 0) & (probs <= 1)).all()):
-        raise ValueError(
-            f"probabilities must lie in [0, 1], got {probs.min().item():g} to "
-            f"{probs.max().item():g}: look for the step that made them so"
-        )
+        low, high = probs.aminmax()
+        raise ValueError(f"probabilities must lie in [0, 1], got {low.item():g} to {high.item():g}")
     inside = (probs > 0) & (probs < 1)
     edge = torch.where(probs > 0.5, torch.inf, -torch.inf).to(probs)
     # The inner `where` keeps the gradient at p = 0 and p = 1 zero; autograd would make it NaN.

@@ -6,13 +6,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from arms.latents.base import Couplable, Enumerable, ExchangeablePairs, HasMean, Latent, Relaxable
 from arms.latents.convert import Logits, as_latent
 
 if TYPE_CHECKING:
-    from arms.designs.couplings import Coupling
+    from arms.designs.couplings.base import Coupling
+
+
+def _per_part(name: str) -> Callable[..., Tensor]:
+    """Return the method that calls a method of every part, and joins the results.
+
+    Each part gets its share of the arguments that are tensors, and all other arguments.
+    """
+
+    def method(self: "Joint", *given: Any, **options: Any) -> Tensor:
+        count = len(self.parts)
+        shares = [self._split(one) if isinstance(one, Tensor) else [one] * count for one in given]
+        calls = zip(self.parts.values(), *shares, strict=True)
+        return self._join([getattr(part, name)(*own, **options) for part, *own in calls])
+
+    return method
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -37,15 +52,23 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Couplable, Relaxable):
 
     parts: Mapping[str, Latent]
 
+    sample = _per_part("sample")
+    score = _per_part("score")
+    undefined = _per_part("undefined")
+    mean = _per_part("mean")
+    covariance_matvec = _per_part("covariance_matvec")
+    exchange = _per_part("exchange")
+    pair_covariance_matvec = _per_part("pair_covariance_matvec")
+    sample_coupled = _per_part("sample_coupled")
+    undo_coupling = _per_part("undo_coupling")
+    perturb = _per_part("perturb")
+    harden = _per_part("harden")
+
     def __init__(self, /, **parts: Logits) -> None:
         latents = {name: as_latent(part) for name, part in parts.items()}
         _check_parts(latents)
-        self._set(latents, None)
-
-    def _set(self, parts: Mapping[str, Latent], logits: Tensor | None) -> None:
-        object.__setattr__(self, "parts", parts)
-        joined = self._join([one.logits for one in parts.values()]) if logits is None else logits
-        object.__setattr__(self, "logits", joined)
+        object.__setattr__(self, "parts", latents)
+        object.__setattr__(self, "logits", self._join([one.logits for one in latents.values()]))
 
     def __repr__(self) -> str:
         return f"Joint({', '.join(f'{name}={part!r}' for name, part in self.parts.items())})"
@@ -58,61 +81,40 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Couplable, Relaxable):
         return all(part.has(capability) for part in self.parts.values())
 
     def with_logits(self, logits: Tensor) -> Self:
-        parts = zip(self.parts.items(), self._split(logits), strict=True)
         found = object.__new__(type(self))  # the parts have been checked before
-        found._set({name: part.with_logits(own) for (name, part), own in parts}, logits)
+        parts = {name: part.with_logits(own) for name, part, own in self._items(logits)}
+        object.__setattr__(found, "parts", parts)
+        object.__setattr__(found, "logits", logits)
         return found
 
     def to_objective(self, points: Tensor) -> dict[str, Any]:
-        parts = zip(self.parts.items(), self._split(points), strict=True)
-        return {name: part.to_objective(own) for (name, part), own in parts}
+        return {name: part.to_objective(own) for name, part, own in self._items(points)}
 
     def split_gradient(self, grad: Tensor) -> dict[str, Any]:
-        parts = zip(self.parts.items(), self._split(grad), strict=True)
-        return {name: part.split_gradient(own) for (name, part), own in parts}
+        return {name: part.split_gradient(own) for name, part, own in self._items(grad)}
 
     def join_gradient(self, grad: Any) -> Any:
         if not isinstance(grad, dict):
             return grad
         if grad.keys() != self.parts.keys():
-            raise ValueError(
-                f"a dictionary for this joint latent must have the keys {', '.join(self.parts)}, "
-                f"got {', '.join(map(str, grad)) or 'none'}"
-            )
+            wanted, got = ", ".join(self.parts), ", ".join(map(str, grad)) or "none"
+            raise ValueError(f"a dictionary must have the keys {wanted}, got {got}")
         return self._join([part.join_gradient(grad[name]) for name, part in self.parts.items()])
 
     def elements(self) -> list[Latent]:
         return [one for part in self.parts.values() for one in part.elements()]
 
-    def map_parts(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        shares = zip(*map(self._split, tensors), strict=True) if tensors else [()] * len(self.parts)
-        found = [
-            part.map_parts(function, *own)
-            for part, own in zip(self.parts.values(), shares, strict=True)
-        ]
-        return self._join(found)
-
     def variables(self) -> list[Latent]:
         return [one for part in self.parts.values() for one in part.variables()]
 
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
-        return self.map_parts(lambda part: part.sample(n, generator))
+    def map_parts(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        shares = [self._split(one) for one in tensors]
+        calls = zip(self.parts.values(), *shares, strict=True)
+        return self._join([part.map_parts(function, *own) for part, *own in calls])
 
     def log_prob(self, samples: Tensor) -> Tensor:
-        parts = zip(self.parts.values(), self._split(samples), strict=True)
-        return torch.stack([part.log_prob(own) for part, own in parts]).sum(0)
-
-    def score(self, samples: Tensor) -> Tensor:
-        return self.map_parts(lambda part, own: part.score(own), samples)
-
-    def undefined(self) -> Tensor:
-        return self.map_parts(lambda part: part.undefined())
-
-    def mean(self) -> Tensor:
-        return self.map_parts(lambda part: part.mean())
-
-    def covariance_matvec(self, vector: Tensor) -> Tensor:
-        return self.map_parts(lambda part, own: part.covariance_matvec(own), vector)
+        found = [part.log_prob(own) for _, part, own in self._items(samples)]
+        return torch.stack(found).sum(0)
 
     def states(self) -> Tensor:
         listed = [part.states().flatten(1) for part in self._parts_with_states()]
@@ -134,45 +136,16 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Couplable, Relaxable):
             rest = rest[count:]
         return self._join(found)
 
-    def exchange(
-        self, first: Tensor, second: Tensor, generator: Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        exchanged = self.map_parts(
-            lambda part, one, other: part.exchange(one, other, generator)[0], first, second
-        )
-        return exchanged, first + second - exchanged
-
-    def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
-        raise AssertionError("a joint latent is not a single variable")
-
-    def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
-        return self.map_parts(
-            lambda part, own, v: part.pair_covariance_matvec(own, v), step, vector
-        )
-
     def is_coupled_by(self, coupling: "Coupling") -> bool:
-        return all(
-            isinstance(part, Couplable) and part.is_coupled_by(coupling)
-            for part in self.parts.values()
-        )
-
-    def sample_coupled(self, coupling: "Coupling", n: int, generator: Generator | None) -> Tensor:
-        return self.map_parts(lambda part: part.sample_coupled(coupling, n, generator))
-
-    def coupled_outcomes(self, coupling: "Coupling", n: int) -> tuple[Tensor, Tensor] | None:
-        raise AssertionError("a joint latent is not a single variable")
-
-    def undo_coupling(self, coupling: "Coupling", n: int, grad: Tensor) -> Tensor:
-        return self.map_parts(lambda part, own: part.undo_coupling(coupling, n, own), grad)
-
-    def perturb(self, n: int, generator: Generator | None) -> Tensor:
-        return self.map_parts(lambda part: part.perturb(n, generator))
-
-    def harden(self, perturbed: Tensor) -> Tensor:
-        return self.map_parts(lambda part, own: part.harden(own), perturbed)
+        parts = self.parts.values()
+        return all(isinstance(one, Couplable) and one.is_coupled_by(coupling) for one in parts)
 
     def _parts_with_states(self) -> list[Enumerable]:
         return [part for part in self.parts.values() if isinstance(part, Enumerable)]
+
+    def _items(self, tensor: Tensor) -> list[tuple[str, Latent, Tensor]]:
+        """Return each part with its name and its share of a joined tensor."""
+        return list(zip(self.parts, self.parts.values(), self._split(tensor), strict=True))
 
     def _split(self, tensor: Tensor) -> list[Tensor]:
         """Return each part's share `[..., *event]` of a joined tensor `[..., D]`."""
@@ -188,20 +161,16 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Couplable, Relaxable):
 
 def _check_parts(parts: Mapping[str, Latent]) -> None:
     if not parts:
-        raise ValueError(
-            "a joint latent needs at least one part, as in Joint(mask=logits), got none"
-        )
-    (name, first), *others = parts.items()
-    for other, part in others:
-        if part.batch_shape != first.batch_shape:
-            raise ValueError(
-                "the parts of a joint latent must share one batch shape, got "
-                f"{list(first.batch_shape)} for {name} and {list(part.batch_shape)} for {other}: "
-                "expand the smaller one"
-            )
-        if part.logits.dtype != first.logits.dtype or part.logits.device != first.logits.device:
-            raise ValueError(
-                "the parts of a joint latent must share dtype and device, got "
-                f"{first.logits.dtype} on {first.logits.device} for {name} and "
-                f"{part.logits.dtype} on {part.logits.device} for {other}"
-            )
+        raise ValueError("Joint needs at least one part, as in Joint(mask=logits), got none")
+    shapes = {name: str(list(part.batch_shape)) for name, part in parts.items()}
+    _check_equal(shapes, "share one batch shape", ": expand the smaller one")
+    kinds = {name: f"{one.logits.dtype} on {one.logits.device}" for name, one in parts.items()}
+    _check_equal(kinds, "share dtype and device")
+
+
+def _check_equal(found: Mapping[str, str], wanted: str, advice: str = "") -> None:
+    (name, first), *others = found.items()
+    for other, value in others:
+        if value != first:
+            got = f"{first} for {name} and {value} for {other}"
+            raise ValueError(f"the parts of a joint latent must {wanted}, got {got}{advice}")

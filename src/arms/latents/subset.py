@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import pad
 
 from arms.arguments import as_count, at_least_float32, check_logits, has_tangent
 from arms.latents.base import Enumerable, ExchangeablePairs, HasMean
@@ -44,10 +45,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
     k: int = 1
 
-    allowed: ClassVar[str] = (
-        "infinite logits are allowed, but at most k of a subset may be plus infinity, and at least "
-        "k must be above minus infinity"
-    )
+    allowed: ClassVar[str] = "at most k logits may be +inf, and at least k must be above -inf"
 
     def __post_init__(self) -> None:
         check_logits(self.logits, self.event_axes)
@@ -58,7 +56,6 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         object.__setattr__(self, "k", k)
 
     def undefined(self) -> Tensor:
-        # More certain items than there is room for, or too few possible ones, define nothing.
         too_many = (self.logits == torch.inf).sum(-1, keepdim=True) > self.k
         too_few = (self.logits > -torch.inf).sum(-1, keepdim=True) < self.k
         return self.logits.isnan() | too_many | too_few
@@ -87,26 +84,21 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return found.to(at_least_float32(vector).dtype)
 
     def states(self) -> Tensor:
-        d = self.logits.shape[-1]
-        subsets = list(combinations(range(d), self.k))
+        items = self.logits.shape[-1]
+        subsets = list(combinations(range(items), self.k))
         chosen = torch.tensor(subsets, dtype=torch.long, device=self.logits.device)
-        empty = torch.zeros(len(chosen), d, dtype=self.logits.dtype, device=self.logits.device)
-        return empty.scatter(-1, chosen, 1.0)
+        return self.logits.new_zeros(len(chosen), items).scatter(-1, chosen, 1.0)
 
     def count_states(self) -> int:
         return math.comb(self.logits.shape[-1], self.k)
 
-    def exchange(
-        self, first: Tensor, second: Tensor, generator: Generator | None
-    ) -> tuple[Tensor, Tensor]:
-        """Draw pairs with the same sums: half of the items in which a pair differs, at random."""
+    def exchange(self, first: Tensor, second: Tensor, generator: Generator | None) -> Tensor:
+        """Draw at random half of the items in which a pair differs."""
         differ = first != second
         key = uniform(len(first), at_least_float32(first[0]), generator)
         rank = torch.where(differ, key, 2.0).argsort(-1).argsort(-1)
         half = differ.sum(-1, keepdim=True) // 2
-        common = torch.minimum(first, second)
-        exchanged = common + (differ & (rank < half)).to(first.dtype)
-        return exchanged, first + second - exchanged
+        return torch.minimum(first, second) + (differ & (rank < half)).to(first.dtype)
 
     def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
         differ = (first != second).nonzero().squeeze(-1)
@@ -130,8 +122,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
     def _log_normalizer(self, logits: Tensor) -> Tensor:
         """Return log Z `[*batch]`, attached to the logits, which are zero where they are infinite.
 
-        Its first derivative is the mean, its second one the covariance, so its value plus that of a
-        Taylor series, which is zero, has both.
+        A Taylor series with value zero adds its derivatives, the mean and the covariance.
         """
         value = self._tree.log_normalizer.to(logits.dtype)
         if not logits.requires_grad and not has_tangent(logits):
@@ -157,18 +148,18 @@ class _Tree:
     @classmethod
     def of(cls, phi: Tensor, k: int) -> "_Tree":
         items = phi.shape[-1]
-        padded = torch.nn.functional.pad(
-            phi, (0, (1 << (items - 1).bit_length()) - items), value=-torch.inf
-        )
-        leaves = padded.movedim(-1, 0)
+        padding = (1 << (items - 1).bit_length()) - items
+        leaves = pad(phi, (0, padding), value=-torch.inf).movedim(-1, 0)
         # The factor of an item that is certain is z.
         certain = leaves == torch.inf
         without = torch.zeros_like(leaves).masked_fill(certain, -torch.inf)
         levels, shares = [torch.stack([without, leaves.masked_fill(certain, 0.0)], -1)], []
         while len(levels[-1]) > 1:
-            product, share = _multiply(levels[-1][0::2], levels[-1][1::2], k)
-            levels.append(product)
-            shares.append(share)
+            left, right = levels[-1][0::2], levels[-1][1::2]
+            count = min(2 * left.shape[-1] - 2, k) + 1
+            table = left.unsqueeze(-2) + _of_the_rest(right, count, -torch.inf)
+            levels.append(table.logsumexp(-1))
+            shares.append((table - levels[-1].unsqueeze(-1)).exp().nan_to_num(0.0))
         return cls(items, k, levels, shares)
 
     @property
@@ -183,7 +174,8 @@ class _Tree:
         root[..., self.k] = 1
         found = [root]
         for share in reversed(self.shares):
-            found.append(_interleave(*_to_children(found[-1], share)))
+            joint = found[-1].unsqueeze(-1) * share
+            found.append(_interleave(joint.sum(-2), _by_right(joint).sum(-2)))
         return found[::-1]
 
     @lazy_property
@@ -211,74 +203,42 @@ class _Tree:
         Upwards, E[v . b in the node | its count]; downwards, the same for all outside the node.
         """
         extra = vector.ndim - self.levels[0].ndim + 1
-        padding = len(self.levels[0]) - self.items
-        leaves = torch.nn.functional.pad(vector, (0, padding)).movedim(-1, 0)
-        within = [torch.stack([torch.zeros_like(leaves), leaves], -1)]
         shares = [_with_axes(share, extra) for share in self.shares]
+        counts = [_with_axes(count, extra) for count in self.counts]
+        leaves = pad(vector, (0, len(self.levels[0]) - self.items)).movedim(-1, 0)
+        within = [torch.stack([torch.zeros_like(leaves), leaves], -1)]
         for share in shares:
-            of_left, of_right = within[-1][0::2], within[-1][1::2]
-            within.append(_mean_of_both(of_left, of_right, share))
+            of_left, of_right = (within[-1][side::2].unsqueeze(-2) for side in (0, 1))
+            within.append((share * of_left).sum(-1) + (_by_right(share) * of_right).sum(-1))
         outside = torch.zeros_like(within[-1])
-        for level, share in zip(reversed(range(len(shares))), reversed(shares), strict=True):
-            parent = _with_axes(self.counts[level + 1], extra)
-            children = _with_axes(self.counts[level], extra)
-            sums = _outside_children(outside, within[level], parent, share)
+        for level in reversed(range(len(shares))):
+            joint = counts[level + 1].unsqueeze(-1) * shares[level]
+            left, right = (_of_the_rest(within[level][side::2], joint.shape[-2]) for side in (0, 1))
+            for_left = (joint * (outside.unsqueeze(-1) + right)).sum(-2)
+            for_right = (_by_right(joint) * (outside.unsqueeze(-1) + left)).sum(-2)
+            sums, children = _interleave(for_left, for_right), counts[level]
             outside = torch.where(children > 0, sums / children.clamp(min=1e-300), 0.0)
         chosen = self.marginals[0]
         given = (vector.movedim(-1, 0) + outside[: self.items, ..., 1]).movedim(0, -1)
         return chosen * (given - (chosen * vector).sum(-1, keepdim=True))
 
 
-def _multiply(left: Tensor, right: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the product of polynomials up to degree k, and how each coefficient is split."""
-    count = min(2 * left.shape[-1] - 2, k) + 1
-    table = left.unsqueeze(-2) + _of_the_rest(right, count, -torch.inf)
-    product = table.logsumexp(-1)
-    return product, (table - product.unsqueeze(-1)).exp().nan_to_num(0.0)
-
-
 def _of_the_rest(values: Tensor, count: int, outside: float = 0.0) -> Tensor:
     """Return values[c - j] as a table `[..., c, j]`: of the rest of c items, if one half has j."""
-    padded = torch.nn.functional.pad(values, (1, 0), value=outside)
-    return padded[..., _rest(count, values.shape[-1], values.device)]
+    at = _rest(count, values.shape[-1], values.device)
+    return pad(values, (1, 0), value=outside)[..., at]
+
+
+def _by_right(joint: Tensor) -> Tensor:
+    """Turn a table over (count, in the left half), of equal halves, into (count, in the right)."""
+    at = _rest(joint.shape[-2], joint.shape[-1], joint.device)
+    return pad(joint, (1, 0)).take_along_dim(at.expand(joint.shape), -1)
 
 
 def _rest(count: int, width: int, device: torch.device) -> Tensor:
     """Return the position of c - j in an array that is padded in front, 0 where there is none."""
     rest = torch.arange(count, device=device).unsqueeze(-1) - torch.arange(width, device=device)
     return torch.where((rest >= 0) & (rest < width), rest + 1, 0)
-
-
-def _to_children(counts: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distribution of both children's counts, from their parents'."""
-    joint = counts.unsqueeze(-1) * share
-    return joint.sum(-2), _by_right(joint).sum(-2)
-
-
-def _by_right(joint: Tensor) -> Tensor:
-    """Return a table over (count, in the left half) as one over (count, in the right half).
-
-    Both halves are equally large, so the right half has the same range.
-    """
-    padded = torch.nn.functional.pad(joint, (1, 0))
-    at = _rest(joint.shape[-2], joint.shape[-1], joint.device)
-    return padded.take_along_dim(at.expand(joint.shape), -1)
-
-
-def _mean_of_both(of_left: Tensor, of_right: Tensor, share: Tensor) -> Tensor:
-    """Return E[left + right | count] `[..., c]` from the same of both halves."""
-    return (share * of_left.unsqueeze(-2)).sum(-1) + (
-        _by_right(share) * of_right.unsqueeze(-2)
-    ).sum(-1)
-
-
-def _outside_children(outside: Tensor, within: Tensor, parent: Tensor, share: Tensor) -> Tensor:
-    """Return, for every child and count, the probability times E[v . b outside | count]."""
-    of_left, of_right = within[0::2], within[1::2]
-    joint, count = parent.unsqueeze(-1) * share, share.shape[-2]
-    for_left = (joint * (outside.unsqueeze(-1) + _of_the_rest(of_right, count))).sum(-2)
-    for_right = (_by_right(joint) * (outside.unsqueeze(-1) + _of_the_rest(of_left, count))).sum(-2)
-    return _interleave(for_left, for_right)
 
 
 def _interleave(left: Tensor, right: Tensor) -> Tensor:

@@ -379,7 +379,7 @@ def test_impossible_certain_and_extreme_categories(name: str, dtype: torch.dtype
 def test_a_single_category_has_no_gradient(name: str) -> None:
     if name == "unordered-set":
         with pytest.raises(
-            ValueError, match=r"must be at most the joint states, 1, got num_samples = 4"
+            ValueError, match=r"must be at most the 1 joint states, got num_samples = 4"
         ):
             arms.as_estimator(name, 4)(lambda z: z.sum((-1, -2)), OneHot(torch.zeros(7, 2, 1)))
         return
@@ -532,7 +532,7 @@ def test_log_prob_of_indices() -> None:
     torch.testing.assert_close(latent.log_prob(z), expected)
     torch.testing.assert_close(latent.score(z), latent.score(one_hot(z, latent.logits)))
     with pytest.raises(
-        ValueError, match=r"one-hot \[..., 1, 5\], or indices \[..., 1\] .*, got \[8, 8\]"
+        ValueError, match=r"one-hot \[..., 1, 5\], or integer indices \[..., 1\], got \[8, 8\]"
     ):
         latent.log_prob(z[..., 0])
 
