@@ -44,57 +44,12 @@ from arms.targets import Expectation, ImportanceBound, Target
 
 __version__ = "0.2.0.dev0"
 
-__all__ = [
-    "ARM",
-    "ARMS",
-    "BIASED_ESTIMATORS",
-    "ESTIMATORS",
-    "LOORF",
-    "REBAR",
-    "RELAX",
-    "RODEO",
-    "VIMCO",
-    "Bits",
-    "DisARM",
-    "DisARMOnBound",
-    "DoubleCV",
-    "Estimate",
-    "Estimator",
-    "Exact",
-    "Expectation",
-    "ExtraSample",
-    "GappedStraightThrough",
-    "GumbelSoftmax",
-    "Handle",
-    "ImportanceBound",
-    "Indices",
-    "Joint",
-    "Latent",
-    "LeaveOneOut",
-    "Midpoint",
-    "MidpointOnBound",
-    "OnBound",
-    "OneHot",
-    "ReinMax",
-    "Reinforce",
-    "Relaxation",
-    "Stacked",
-    "SteinControl",
-    "StraightThrough",
-    "Subset",
-    "Target",
-    "UnorderedSet",
-    "WithTaylor",
-    "as_estimator",
-    "as_latent",
-    "attach",
-    "checks",
-    "designs",
-    "draw",
-    "expectation",
-    "importance_bound",
-    "rank_generator",
-    "relax_control",
-    "variance",
-    "variance_loss",
-]
+__all__ = ["Handle", "attach", "checks", "designs", "draw", "expectation", "importance_bound"]
+__all__ += ["Bits", "Indices", "Joint", "Latent", "OneHot", "Subset", "as_latent"]
+__all__ += ["Expectation", "ImportanceBound", "Target", "rank_generator", "variance"]
+__all__ += ["BIASED_ESTIMATORS", "ESTIMATORS", "Estimate", "Estimator", "as_estimator"]
+__all__ += ["ARM", "ARMS", "LOORF", "DisARM", "Exact", "LeaveOneOut", "Reinforce", "UnorderedSet"]
+__all__ += ["REBAR", "RELAX", "RODEO", "DoubleCV", "Midpoint", "Relaxation", "SteinControl"]
+__all__ += ["DisARMOnBound", "ExtraSample", "MidpointOnBound", "OnBound", "Stacked", "WithTaylor"]
+__all__ += ["VIMCO", "GappedStraightThrough", "GumbelSoftmax", "ReinMax", "StraightThrough"]
+__all__ += ["relax_control", "variance_loss"]

@@ -7,20 +7,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import FLOATS, is_readable, true_or_unreadable
+from arms.arguments import FLOATS, is_readable
 from arms.attachment import attach_gradient, needs_gradient
 from arms.designs import Draw
 from arms.estimate import draw_ahead, estimate, finish
 from arms.estimators import Estimator, as_estimator
 from arms.estimators.base import Objective, Values
 from arms.latents import Latent, Logits, as_latent
-from arms.layers import (
-    deeper_gradient,
-    draw_deeper,
-    first_gradient,
-    reason_not_first_layer,
-    returns_to_go,
-)
+from arms.layers import deeper_gradient, draw_deeper, reason_not_first_layer, returns_to_go
 from arms.objective import Evaluation, Options, as_values, differentiate
 
 
@@ -67,9 +61,7 @@ def expectation(
     """
     chosen = as_estimator(estimator, num_samples, evaluations)
     if chosen.target.subtracts_log_q:
-        raise ValueError(
-            f"{chosen} estimates the gradient of the {chosen.target}: use arms.importance_bound"
-        )
+        raise ValueError(f"{chosen} estimates the {chosen.target}: use arms.importance_bound")
     return _value_with_gradient(chosen, objective, logits, generator, chunk, validate)
 
 
@@ -92,14 +84,10 @@ def importance_bound(
 
     Args:
         log_joint: Maps samples `[n, *batch, d]` to log p(x, b) `[n, *batch]`.
-        logits: As for `expectation`.
         estimator: The name of an estimator of a bound, or an estimator. docs/bound.md says which.
         num_samples: The number of samples, 8 by default. K is n for `vimco` and `reinforce-ms`,
             about n/3 for `midpoint-ms-shared`, and n/2 for the others.
-        generator: Source of all randomness; PyTorch's global generator by default.
-        evaluations: The most evaluations of `log_joint`, instead of `num_samples`.
-        chunk: Evaluate this many points at a time, and again in the backward pass, to save memory.
-        validate: Look for NaN and infinity. On a GPU this waits for the device.
+        logits, generator, evaluations, chunk, validate: As for `arms.expectation`.
 
     Returns:
         The bound `[*batch]`.
@@ -112,9 +100,7 @@ def importance_bound(
     """
     chosen = as_estimator(estimator, num_samples, evaluations)
     if not chosen.target.subtracts_log_q:
-        raise ValueError(
-            f"{chosen} estimates the gradient of the {chosen.target}: use arms.expectation"
-        )
+        raise ValueError(f"{chosen} estimates the {chosen.target}: use arms.expectation")
     return _value_with_gradient(chosen, log_joint, logits, generator, chunk, validate)
 
 
@@ -135,25 +121,25 @@ def _value_with_gradient(
 
 @dataclass(frozen=True)
 class Handle:
-    """What `arms.draw` returns: points whose values are passed to `arms.attach` later."""
+    """What `arms.draw` returns: points whose values are passed to `arms.attach` later.
+
+    Args:
+        estimator: The estimator of the first layer.
+        given: The latent as it was passed, with its graph.
+        drawn: The points, and what the estimator must know about them.
+        original: A copy of the points, to notice if they were changed in place.
+        parent: The layer before, if this is a deeper layer.
+    """
 
     estimator: Estimator
-    """The estimator of the first layer."""
     given: Latent = field(repr=False)
-    """The latent as it was passed, with its graph."""
     drawn: Draw = field(repr=False)
-    """The points, and what the estimator must know about them."""
     original: Tensor | None = field(default=None, repr=False)
-    """A copy of the points, to notice if they were changed in place."""
     parent: "Handle | None" = field(default=None, repr=False)
-    """The layer before, if this is a deeper layer."""
 
     @property
     def points(self) -> Any:
-        """The points at which the objective is evaluated, in the form in which it receives them.
-
-        Derivatives, if the estimator needs any, are taken here.
-        """
+        """The points at which the objective is evaluated, and differentiated if need be."""
         return self.drawn.latent.to_objective(self.drawn.points)
 
     @property
@@ -185,10 +171,7 @@ def draw(
     Args:
         logits: As for `expectation`. For a deeper layer `[n, *batch, d]`: each of the n samples of
             the layer before has its own logits, and is followed by one sample.
-        estimator: The name of an estimator, or an estimator; "arms" by default.
-        num_samples: The number of samples, 8 by default.
-        generator: Source of all randomness; PyTorch's global generator by default.
-        evaluations: The most evaluations of the objective, instead of `num_samples`.
+        estimator, num_samples, generator, evaluations: As for `expectation`.
         given: The draw of the layer before, if this is a deeper layer: the logits were computed
             from its `samples`, or from its `points` if the first layer's estimator needs more than
             values. Estimator and number of samples are then those of the first layer.
@@ -207,16 +190,9 @@ def draw(
         drawn = draw_ahead(chosen, kept, generator)
         return Handle(chosen, latent, drawn, _copy_to_compare(drawn.points, validate))
     first = _check_parent(given)
-    for name, value in (
-        ("estimator", estimator),
-        ("num_samples", num_samples),
-        ("evaluations", evaluations),
-    ):
-        if value is not None:
-            raise ValueError(
-                f"a deeper layer takes {name} from the first layer, got {name}={value!r}: leave it "
-                "out (its samples are independent, one per chain)"
-            )
+    own = {"estimator": estimator, "num_samples": num_samples, "evaluations": evaluations}
+    if extra := [f"{name}={value!r}" for name, value in own.items() if value is not None]:
+        raise ValueError(f"a deeper layer is sampled like the first: leave out {', '.join(extra)}")
     _check_deeper_logits(first, latent)
     points = draw_deeper(first.drawn, latent, generator)
     drawn = Draw(kept, points, first.drawn.extra)
@@ -251,61 +227,31 @@ def attach(
     torch.Size([3])
     """
     options = Options(checks="all" if validate else "cheap")
-    if not isinstance(draw, Handle) and isinstance(draw, Sequence):
-        if derivatives is not None:
-            raise ValueError(
-                "derivatives of several layers are taken from the graph of their values: leave "
-                "derivatives out"
-            )
-        return _attach_layers(list(draw), values, options)
-    latent = _check_handle(draw)
-    if draw.parent is not None:
-        raise ValueError(
-            "this draw is one of several layers: attach all of them, as in "
-            "arms.attach([first, second], values)"
-        )
-    drawn, estimator = draw.drawn, draw.estimator
-    tensor = as_values(estimator, drawn, values, drawn.points, options)  # type: ignore[arg-type]
-    taken: Tensor | None = None
-    if derivatives is not None:
-        taken = _check_derivatives(draw, derivatives, options)
-        if estimator.target.subtracts_log_q:
-            taken = taken - _log_q_derivatives(drawn, len(taken))
-    elif estimator.design.needs.derivatives:
-        taken = differentiate(estimator, drawn.points, tensor, options)
-    wanted = needs_gradient(latent)
-    evaluation = Evaluation(tensor, taken)
-    found = finish(estimator, drawn, evaluation, replace(options, gradient=wanted))
-    return attach_gradient(found.value, latent, found.grad.detach()) if wanted else found.value
-
-
-def _attach_layers(
-    handles: list[Handle], values: "Values | Sequence[Values]", options: Options
-) -> Tensor:
-    """Return the mean over chains of the sum of all terms, with every layer's gradient."""
+    listed = isinstance(draw, Sequence)
+    handles: list[Handle] = list(draw) if listed else [draw]  # type: ignore[arg-type, list-item]
     latents = _check_layers(handles)
-    first, several = handles[0], isinstance(values, list | tuple)
+    several = listed and isinstance(values, list | tuple)
     terms: list[Any] = list(values) if several else [values]  # type: ignore[arg-type]
     if several and len(terms) != len(handles):
-        raise ValueError(
-            f"values of {len(handles)} layers must be one tensor, or a list with a term for each, "
-            f"got {len(terms)} terms"
-        )
-    points = first.drawn.points
-    tensors = [as_values(first.estimator, first.drawn, one, points, options) for one in terms]
+        raise ValueError(f"values must be one tensor or {len(handles)} terms, got {len(terms)}")
+    estimator, drawn = handles[0].estimator, handles[0].drawn
+    tensors = [as_values(estimator, drawn, one, drawn.points, options) for one in terms]
     to_go = returns_to_go(tensors) if several else tensors * len(handles)
-    n = len(points) - first.drawn.extra
-    value = first.estimator.target.value(to_go[0][:n], first.drawn.weights)
-    for handle, latent, signal in zip(handles, latents, to_go, strict=True):
-        if not needs_gradient(latent):
-            continue
-        if handle.parent is None:
-            grad = first_gradient(handle.estimator, handle.drawn, signal, options)
-            value = attach_gradient(value, latent, grad)
-        else:
-            grad = deeper_gradient(handle.drawn.latent, handle.drawn.points, signal, n)
-            # Zero in value, chain by chain.
-            zero = torch.zeros_like(signal.detach())
+    wanted, taken = needs_gradient(latents[0]), None
+    if derivatives is not None:
+        taken = _check_derivatives(handles, derivatives, options)
+    elif wanted and estimator.design.needs.derivatives:
+        taken = differentiate(estimator, drawn.points, to_go[0], options)
+    evaluation = Evaluation(to_go[0], taken)
+    found = finish(estimator, drawn, evaluation, replace(options, gradient=wanted))
+    value = found.value
+    if wanted:
+        value = attach_gradient(value, latents[0], found.grad.detach())
+    chains = len(drawn.points) - drawn.extra
+    for handle, latent, signal in zip(handles[1:], latents[1:], to_go[1:], strict=True):
+        if needs_gradient(latent):
+            grad = deeper_gradient(handle.drawn.latent, handle.drawn.points, signal, chains)
+            zero = torch.zeros_like(signal.detach())  # in value, chain by chain
             value = value + attach_gradient(zero, latent, grad).sum(0)
     return value
 
@@ -325,7 +271,7 @@ def _check_parent(parent: object) -> Handle:
     if reason := reason_not_first_layer(first.estimator):
         raise ValueError(
             f"{type(first.estimator).__name__} {reason} and cannot serve the first of several "
-            "layers: use arms or loorf, or midpoint if the objective can be differentiated"
+            "layers: use arms or loorf, or midpoint if the objective is differentiable"
         )
     return first
 
@@ -335,10 +281,10 @@ def _check_deeper_logits(first: Handle, latent: Latent) -> None:
     expected = points.shape[: points.ndim - first.drawn.latent.event_dims]
     if latent.batch_shape != expected:
         kind = "points" if first.estimator.design.needs.derivatives else "samples"
+        shape = ", ".join([*map(str, expected), latent.event_axes])
         raise ValueError(
-            f"logits of a deeper layer must be [{', '.join(map(str, expected))}, "
-            f"{latent.event_axes}], one row of logits for each of its {len(points)} {kind}, got "
-            f"{list(latent.logits.shape)}: compute them from given.{kind}"
+            f"logits of a deeper layer must be [{shape}], one row for each of {len(points)} {kind}, "
+            f"got {list(latent.logits.shape)}: compute them from given.{kind}"
         )
 
 
@@ -348,10 +294,7 @@ def _check_handle(handle: object) -> Latent:
         raise ValueError(f"draw must be what arms.draw returned, got {type(handle).__name__}")
     points = handle.drawn.points
     if handle.original is not None and not torch.equal(points.detach(), handle.original):
-        raise ValueError(
-            "draw.points were changed in place, and the gradient is made of them: change "
-            "draw.samples, a copy"
-        )
+        raise ValueError("draw.points were changed in place: change draw.samples, which is a copy")
     return handle.given
 
 
@@ -360,51 +303,51 @@ def _check_layers(handles: list[Handle]) -> list[Latent]:
     if not handles:
         raise ValueError("attach needs at least one draw, got an empty list")
     latents = [_check_handle(one) for one in handles]
-    for position, one in enumerate(handles):
-        if any(one is earlier for earlier in handles[:position]):
-            raise ValueError(f"each draw must be in the list once, got number {position + 1} twice")
-        if position == 0 and one.parent is not None:
-            raise ValueError("the first draw in the list must be the first layer, without given")
-        if position and one.parent is None:
+    if handles[0].parent is not None:
+        raise ValueError(
+            "the first draw must be the first layer, without given: attach all layers, as in "
+            "arms.attach([first, second], values)"
+        )
+    for position, one in enumerate(handles[1:], 1):
+        earlier, number = [id(other) for other in handles[:position]], position + 1
+        if id(one) in earlier:
+            raise ValueError(f"each draw must be in the list once, got number {number} twice")
+        if one.parent is None:
             raise ValueError(
-                f"draws in a list must be layers of the same chains, but number {position + 1} was "
-                "drawn without given: draw it given the layer before, or attach it separately"
+                f"draws in a list must be layers of the same chains, but number {number} was drawn "
+                "without given: draw it given the layer before, or attach it separately"
             )
-        if position and not any(one.parent is earlier for earlier in handles[:position]):
+        if id(one.parent) not in earlier:
             raise ValueError(
-                f"draws in a list must be layers of the same chains, but number {position + 1} was "
-                "drawn given a draw that is not before it in the list: list all layers in order"
+                f"number {number} was drawn given a draw that is not before it: list all layers "
+                "in order"
             )
     return latents
 
 
-def _check_derivatives(handle: Handle, derivatives: object, options: Options) -> Tensor:
-    needs, points = handle.estimator.design.needs, handle.drawn.points
-    name = type(handle.estimator).__name__
-    if not needs.derivatives:
+def _check_derivatives(handles: list[Handle], derivatives: object, options: Options) -> Tensor:
+    """Return derivatives as the estimator needs them: for a bound, of the log-weights."""
+    if len(handles) > 1:
+        raise ValueError("several layers are differentiated by autograd: leave derivatives out")
+    estimator, drawn = handles[0].estimator, handles[0].drawn
+    count = estimator.design.needs.derivatives
+    if not count:
+        name = type(estimator).__name__
         raise ValueError(f"{name} needs no derivatives, got some: leave them out")
-    expected = points[len(points) - needs.derivatives :].shape
+    first = len(drawn.points) - count
+    expected = drawn.points[first:].shape
     if isinstance(derivatives, dict):
-        derivatives = handle.drawn.latent.join_gradient(derivatives)
-    if not isinstance(derivatives, Tensor) or derivatives.dtype not in FLOATS:
-        got = derivatives.dtype if isinstance(derivatives, Tensor) else type(derivatives).__name__
-        raise ValueError(
-            f"derivatives must be a floating-point tensor of shape {list(expected)}, got {got}"
-        )
-    if derivatives.shape != expected:
-        raise ValueError(
-            f"derivatives must have shape {list(expected)}, got {list(derivatives.shape)}"
-        )
-    if options.checks == "all" and not true_or_unreadable(derivatives.isfinite().all()):
-        raise ValueError(
-            "derivatives must be finite, got NaN or infinity (validate=False lets it through)"
-        )
-    return derivatives.to(points.device)
-
-
-def _log_q_derivatives(drawn: Draw, count: int) -> Tensor:
-    """Return the derivative of log q at the last points."""
+        derivatives = drawn.latent.join_gradient(derivatives)
+    what = f"derivatives must be a floating-point tensor of shape {list(expected)}, got"
+    if not isinstance(derivatives, Tensor):
+        raise ValueError(f"{what} {type(derivatives).__name__}")
+    if derivatives.dtype not in FLOATS or derivatives.shape != expected:
+        raise ValueError(f"{what} {derivatives.dtype} of shape {list(derivatives.shape)}")
+    options.require_finite(derivatives, "derivatives must be finite, got NaN or infinity")
+    derivatives = derivatives.to(drawn.points.device)
+    if not estimator.target.subtracts_log_q:
+        return derivatives
     with torch.enable_grad():
         points = drawn.points.detach().requires_grad_()
-        (found,) = torch.autograd.grad(drawn.latent.log_prob(points).sum(), points)
-    return found[len(points) - count :]
+        (of_log_q,) = torch.autograd.grad(drawn.latent.log_prob(points).sum(), points)
+    return derivatives - of_log_q[first:]

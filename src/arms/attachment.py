@@ -1,8 +1,9 @@
-"""Attach an estimate to the logits, as the derivative of a value, or to an estimator's parameters."""
+"""Attaching an estimate to the logits, as the derivative of a value, or to learnt parameters."""
 
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -22,10 +23,7 @@ def needs_gradient(latent: Latent) -> bool:
 
 
 def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
-    """Return the value with `grad` as its derivative with respect to the logits.
-
-    The value stays attached to whatever else it depends on.
-    """
+    """Return the value with `grad` as a further derivative, with respect to the logits."""
     logits = latent.logits
     if torch.compiler.is_compiling():
         # Zero in value, the estimate in derivative. The clamp only meets logits that cannot move,
@@ -33,7 +31,8 @@ def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
         # in half precision.
         still = logits.clamp(-SATURATED_LOGIT, SATURATED_LOGIT)
         return value + latent.sum_event((still - still.detach()) * grad)
-    attached: Tensor = _Attach.apply(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
+    axes = latent.event_dims
+    attached: Tensor = _Attach.apply(value, logits, grad, axes)  # type: ignore[no-untyped-call]
     return attached
 
 
@@ -42,14 +41,11 @@ def attach_to_parameters(
 ) -> Tensor:
     """Return an estimate that is attached to the estimator's parameters, and to nothing else.
 
-    Args:
-        grad: The estimate, attached to everything it was made of.
-        parameters: What it stays attached to.
-        points: The draw's points, attached to the parameters if these decide where they lie.
-        leaf: The copy of the points at which the objective was evaluated.
+    `points` are attached to the parameters if these decide where they lie; `leaf` is the copy of
+    them at which the objective was evaluated.
     """
-    source = _Source(grad, points, leaf)
-    attached: Tensor = _AttachOnly.apply(grad.detach(), source, *parameters)  # type: ignore[no-untyped-call]
+    inputs = (grad.detach(), _Source(grad, points, leaf), *parameters)
+    attached: Tensor = _AttachOnly.apply(*inputs)  # type: ignore[no-untyped-call]
     return attached
 
 
@@ -71,9 +67,7 @@ class _Attach(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
         logits, grad = ctx.saved_tensors
-        if (
-            torch.is_grad_enabled()
-        ):  # it stands in the graph of a derivative of this derivative, and only there
+        if torch.is_grad_enabled():  # only if this derivative is to be differentiated in turn
             grad = _OnlyOnce.apply(grad, logits)  # type: ignore[no-untyped-call]
         scale = upstream[0][(..., *[None] * ctx.event_dims)]
         return upstream[0], scale * grad, None, None
@@ -115,8 +109,8 @@ class _OnlyOnce(torch.autograd.Function):
 
 def _refuse_second_derivatives() -> NoReturn:
     raise ValueError(
-        "a gradient estimate is random and has no derivative of its own: second derivatives with respect to the logits "
-        "are not available; for few latents, differentiate arms.checks.exact_value instead"
+        "a gradient estimate has no derivative of its own, so second derivatives are not "
+        "available: for few latents, differentiate arms.checks.exact_value instead"
     )
 
 
@@ -124,7 +118,8 @@ def _refuse_second_derivatives() -> NoReturn:
 class _Source:
     """What an estimate was made of.
 
-    No input of the function below: the engine would walk on into the objective's graph, and free what is still needed.
+    It is no tensor input of the function below: the engine would walk on into the objective's
+    graph, and free what is still needed.
     """
 
     grad: Tensor
@@ -133,7 +128,7 @@ class _Source:
 
 
 class _AttachOnly(torch.autograd.Function):
-    """The identity, whose backward reaches the estimator's parameters and nothing else the estimate was made of."""
+    """The identity, whose backward reaches the estimator's parameters and nothing else."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, source: _Source, *parameters: Tensor) -> Tensor:
@@ -144,19 +139,17 @@ class _AttachOnly(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         source, parameters = ctx.source, ctx.parameters
         inputs = [*parameters, *([] if source.leaf is None else [source.leaf])]
-        grads = torch.autograd.grad(
-            source.grad, inputs, upstream[0], retain_graph=True, allow_unused=True
-        )
-        own: tuple[Tensor | None, ...] = grads[: len(parameters)]
-        at_points = grads[len(parameters) :]
+        pull_back = partial(torch.autograd.grad, retain_graph=True, allow_unused=True)
+        grads: tuple[Tensor | None, ...] = pull_back(source.grad, inputs, upstream[0])
+        own, at_points = grads[: len(parameters)], grads[len(parameters) :]
         if at_points and at_points[0] is not None and source.points.requires_grad:
             # Where the points lie depends on the parameters too.
-            moved = torch.autograd.grad(
-                source.points, parameters, at_points[0], retain_graph=True, allow_unused=True
-            )
+            moved = pull_back(source.points, parameters, at_points[0])
             own = tuple(_sum_of(a, b) for a, b in zip(own, moved, strict=True))
         return None, None, *own
 
 
 def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    return second if first is None else first if second is None else first + second
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second

@@ -10,20 +10,13 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import check_generator, is_readable, true_or_unreadable
+from arms.arguments import check_generator, is_readable
 from arms.attachment import attach_to_parameters
 from arms.designs import Draw
 from arms.estimators.base import Estimate, Estimator, Objective
 from arms.estimators.labels import label
 from arms.latents import Latent, describe
-from arms.objective import (
-    DEFAULT,
-    Evaluation,
-    Options,
-    evaluate,
-    is_learning,
-    refuse_function_transform,
-)
+from arms.objective import DEFAULT, Evaluation, Options, evaluate, is_learning, refuse_transforms
 from arms.random import warn_if_ranks_share_noise
 
 
@@ -34,19 +27,10 @@ def estimate(
     generator: Generator | None = None,
     options: Options = DEFAULT,
 ) -> Estimate:
-    """Return an estimator's gradient, and the target's value, for one objective.
+    """Return an estimator's gradient, detached, and the target's value, for one objective.
 
-    Args:
-        estimator: The estimator.
-        objective: Maps points `[m, *batch, *event]` to values `[m, *batch]`, in one call; for a
-            bound, to log p(x, b).
-        latent: What is drawn.
-        generator: Source of all randomness; the global generator by default.
-        options: Chunks and checks.
-
-    Returns:
-        The gradient with respect to the logits, detached; the value and the samples' values,
-        attached to what the objective depends on.
+    The objective maps points `[m, *batch, *event]` to values `[m, *batch]`, in one call; for a
+    bound, to log p(x, b). The value stays attached to what the objective depends on.
     """
     draw = draw_points(estimator, latent, generator)
     return finish(estimator, draw, evaluate(estimator, objective, draw, options), options)
@@ -81,7 +65,7 @@ def draw_ahead(estimator: Estimator, latent: Latent, generator: Generator | None
     draw = draw_points(estimator, latent, generator)
     if not estimator.design.needs.derivatives or draw.points.requires_grad:
         return draw
-    refuse_function_transform(estimator)
+    refuse_transforms(estimator)
     return replace(draw, points=draw.points.detach().requires_grad_())
 
 
@@ -92,45 +76,34 @@ def takes(estimator: Estimator, latent: Latent) -> bool:
 
 def _check_fits(estimator: Estimator, latent: Latent) -> None:
     if not takes(estimator, latent):
-        name, kind = label(estimator), type(latent).__name__
+        kind = type(latent).__name__
         other = "vimco" if estimator.target.subtracts_log_q else "loorf"
         advice = f"use an estimator that takes any latent, such as {other}"
         for capability in (*estimator.design.requires, *estimator.requires):
             if not latent.has(capability):
                 lacking = next(one for one in latent.elements() if not one.has(capability))
                 part = kind if lacking is latent else f"the {type(lacking).__name__} in this {kind}"
-                raise ValueError(
-                    f"{name} needs a latent with {describe(capability)}, which {part} does not "
-                    f"have: {advice}"
-                )
+                needed = f"{label(estimator)} needs a latent with {describe(capability)}"
+                raise ValueError(f"{needed}, which {part} does not have: {advice}")
         raise ValueError(f"{estimator.design} does not draw {kind} latents: {advice}")
     if estimator.design.needs.derivatives and not latent.differentiable:
         raise ValueError(
-            f"{label(estimator)} differentiates the objective with respect to its samples, and "
-            "category indices have no derivative: pass a OneHotCategorical (the objective then receives "
-            "one-hot samples), or use an estimator for black boxes such as arms"
+            f"{label(estimator)} differentiates the objective, and category indices have no "
+            "derivative: pass a OneHotCategorical, or use a black-box estimator such as arms"
         )
 
 
 def _check_draw(estimator: Estimator, draw: Draw) -> None:
     """Raise if a design has not drawn what it says: tables and ensembles rely on its needs."""
-    design, needs = estimator.design, estimator.design.needs
+    needs, name = estimator.design.needs, type(estimator.design).__name__
     if not isinstance(draw, Draw):
-        raise ValueError(
-            f"the design {type(design).__name__} must return a Draw, got {type(draw).__name__}"
-        )
-    shape = draw.latent.logits.shape
-    if draw.points.shape[1:] != shape:
-        raise ValueError(
-            f"points must have shape [m, {', '.join(map(str, shape))}], got "
-            f"{list(draw.points.shape)}: check the design {type(design).__name__}"
-        )
-    if needs.evaluations not in (None, len(draw.points)) or needs.derivatives > len(draw.points):
-        raise ValueError(
-            f"{type(design).__name__} says that it needs {needs.evaluations} evaluations and "
-            f"{needs.derivatives} derivatives, and draws {len(draw.points)} points: correct its "
-            "`needs`"
-        )
+        raise ValueError(f"the design {name} must return a Draw, got {type(draw).__name__}")
+    points, shape = draw.points, draw.latent.logits.shape
+    if points.shape[1:] != shape:
+        expected = f"[m, {', '.join(map(str, shape))}]"
+        raise ValueError(f"{name} must draw points {expected}, got {list(points.shape)}")
+    if needs.evaluations not in (None, len(points)) or needs.derivatives > len(points):
+        raise ValueError(f"{name} draws {len(points)} points and says {needs}: correct its `needs`")
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[object]:
@@ -144,34 +117,29 @@ def gradient(
     estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
 ) -> Tensor:
     """Return the estimate of a draw in the dtype of the logits, attached to parameters only."""
-    logits, needs = draw.latent.logits, estimator.design.needs
+    logits, name = draw.latent.logits, type(estimator).__name__
     values, derivatives, learning = found.values, found.derivatives, is_learning(estimator)
-    twice = learning and needs.second_order
+    twice = learning and estimator.design.needs.second_order
     if not twice:
         values = values.detach()
         derivatives = None if derivatives is None else derivatives.detach()
     with torch.set_grad_enabled(learning), _full_precision(logits.device):
         grad: object = estimator.combine(draw, values, derivatives)
         if not isinstance(grad, Tensor):
-            raise ValueError(
-                f"the combine method of {type(estimator).__name__} must return a tensor, got "
-                f"{type(grad).__name__}"
-            )
+            got = type(grad).__name__
+            raise ValueError(f"combine of {name} must return a tensor, got {got}")
         grad = grad.to(logits.dtype)
         if twice:
             own = [one for one in estimator.parameters() if one.requires_grad]
             grad = attach_to_parameters(grad, own, draw.points, found.leaf)
     if grad.shape != logits.shape:
-        raise ValueError(
-            f"the estimate must have the shape of the logits, {list(logits.shape)}, got "
-            f"{list(grad.shape)}: check the combine method of {type(estimator).__name__}"
+        shapes = f"{list(logits.shape)}, got {list(grad.shape)}"
+        raise ValueError(f"combine of {name} must return the shape of the logits, {shapes}")
+    if derivatives is not None or any(True for _ in estimator.parameters()):
+        message = (
+            f"the estimate is NaN or infinite: check the parameters of {name}"
         )
-    special = derivatives is not None or any(True for _ in estimator.parameters())
-    if special and options.checks == "all" and not true_or_unreadable(grad.isfinite().all()):
-        raise ValueError(
-            "the estimate is NaN or infinite although the objective is not: check the parameters "
-            f"of {type(estimator).__name__} (validate=False lets it through)"
-        )
+        options.require_finite(grad, message)
     return propagate_nan(grad, draw.latent, options)
 
 

@@ -1,6 +1,6 @@
 r"""Layers after the first: one independent draw per chain, with the other chains as its baseline.
 
-$$ g_i = \frac{1}{n-1} \Big(f_i - \frac1n \sum_j f_j\Big)\,\nabla \log p(b_i), \qquad i = 1, \dots, n $$
+$$ g_i = \frac{1}{n-1} \Big(f_i - \frac1n \sum_j f_j\Big)\,\nabla \log p(b_i), \quad i = 1, \dots, n $$
 
 for the logits phi_i of chain i, which depend on what the chain has drawn before. Unbiased because,
 given all earlier layers of all chains, b_i is independent of f_j, j != i, so their mean is a
@@ -37,8 +37,8 @@ def reason_not_first_layer(estimator: Estimator) -> str:
         "enumerates all states": estimator.design.needs.evaluations is None,
         "weights its samples": estimator.design.weighted,
         "has parameters": any(True for _ in estimator.parameters()),
-        # Its gradient consists of derivatives, and none of them leads through deeper samples.
-        "is biased, because it ignores how the first layer changes deeper ones,": not estimator.unbiased,
+        # A biased gradient consists of derivatives, and none of them leads through deeper samples.
+        "is biased (it ignores how deeper layers change)": not estimator.unbiased,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -46,14 +46,8 @@ def reason_not_first_layer(estimator: Estimator) -> str:
 def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None) -> Tensor:
     """Draw the next layer of the chains that begin with `first`.
 
-    Args:
-        first: The draw of the first layer.
-        latent: The next layer, logits `[m, *batch, *event]` computed from the layer before at all
-            of its m points.
-        generator: Source of all randomness; the global generator by default.
-
-    Returns:
-        One sample per chain, and the mean after every point that is not a sample.
+    The logits `[m, *batch, *event]` of the layer were computed from the layer before at all of its
+    m points. Returns one sample per chain, and the mean after every point that is not a sample.
     """
     latent = latent.detach()
     points = latent.sample(1, generator)[0]
@@ -61,8 +55,8 @@ def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None)
         return points
     if not latent.has(HasMean):
         raise ValueError(
-            f"a deeper layer needs a mean after points that are not samples, which "
-            f"{type(latent).__name__} does not have: use an estimator without such points, as loorf"
+            f"{type(latent).__name__} has no mean, which deeper layers need after points that are "
+            "not samples: use an estimator without such points, such as loorf"
         )
     assert isinstance(latent, HasMean)
     n = len(first.points) - first.extra
@@ -85,11 +79,7 @@ def first_gradient(estimator: Estimator, draw: Draw, to_go: Tensor, options: Opt
 def deeper_gradient(latent: Latent, points: Tensor, to_go: Tensor, n: int) -> Tensor:
     """Return the gradient of a deeper layer, `[m, *batch, *event]`, detached.
 
-    Args:
-        latent: The layer, logits `[m, *batch, *event]`.
-        points: What `draw_deeper` returned.
-        to_go: `[m, *batch]`, what the layer learns from.
-        n: The number of chains, the leading points.
+    The first n `points` are chains. `to_go` `[m, *batch]` is what the layer learns from.
     """
     latent, values = latent.detach(), at_least_float32(to_go.detach())[:n]
     signal = values if n == 1 else (values - values.mean(0)) / (n - 1)

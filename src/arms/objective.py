@@ -8,14 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from arms.arguments import (
-    FLOATS,
-    as_count,
-    in_function_transform,
-    is_readable,
-    true_or_unreadable,
-    version_of,
-)
+from arms import arguments
+from arms.arguments import FLOATS, as_count, is_readable, true_or_unreadable, version_of
 from arms.designs import Draw
 from arms.estimators.base import Estimator, Objective, Values
 from arms.latents import Latent
@@ -26,11 +20,9 @@ class Options:
     """How `estimate` runs; nothing here changes what is estimated.
 
     Args:
-        chunk: Evaluate this many points at a time, and again in the backward pass; all at once if
-            None.
+        chunk: Evaluate this many points at a time, and again in the backward pass; None for all.
         checks: "all" looks at values, which on a GPU waits for the device. "cheap" looks at shapes
-            and lets NaN through. "none" is for callers that have checked everything, such as the
-            trainer.
+            and lets NaN through. "none" is for callers that have checked everything.
         gradient: Whether the gradient is wanted, or only the value.
         log_weights: Whether, for a bound, the objective subtracts log q itself, at constant logits.
     """
@@ -39,6 +31,11 @@ class Options:
     checks: Literal["all", "cheap", "none"] = "all"
     gradient: bool = True
     log_weights: bool = False
+
+    def require_finite(self, tensor: Tensor, message: str) -> None:
+        """Raise if all checks are on and a tensor holds NaN or infinity."""
+        if self.checks == "all" and not true_or_unreadable(tensor.isfinite().all()):
+            raise ValueError(f"{message} (validate=False lets it through)")
 
 
 DEFAULT = Options()
@@ -56,10 +53,7 @@ class Evaluation(NamedTuple):
     derivatives: Tensor | None = None
     """`[k, *batch, *event]` at the last k points, if the design needs any."""
     leaf: Tensor | None = None
-    """The copy of the points at which derivatives were taken.
-
-    No graph leads from the objective to the estimator's parameters through it.
-    """
+    """The points at which derivatives were taken, without a graph to the estimator's parameters."""
 
 
 def evaluate(
@@ -70,7 +64,7 @@ def evaluate(
     if not estimator.design.needs.derivatives or not options.gradient:
         points = draw.points.detach() if draw.points.requires_grad else draw.points
         return Evaluation(_values(estimator, objective, draw, points, options))
-    refuse_function_transform(estimator)
+    refuse_transforms(estimator)
     with torch.enable_grad():
         points = draw.points.detach().requires_grad_()
         try:
@@ -84,13 +78,13 @@ def evaluate(
     return Evaluation(values if wanted else values.detach(), derivatives, points)
 
 
-def refuse_function_transform(estimator: Estimator) -> None:
+def refuse_transforms(estimator: Estimator) -> None:
     """Raise inside of torch.func's transforms, where autograd cannot be called."""
-    if in_function_transform():
+    if arguments.in_function_transform():
         raise ValueError(
-            f"{type(estimator).__name__} differentiates the objective by autograd, which "
-            "torch.func.grad, vmap and jvp do not allow inside: call it outside of them, or use an "
-            "estimator for black boxes such as arms"
+            f"{type(estimator).__name__} differentiates the objective, which does not work inside "
+            "torch.func.grad, vmap and jvp: call it outside of them, or use a black-box estimator "
+            "such as arms"
         )
 
 
@@ -115,12 +109,11 @@ def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options:
     if found is None:
         _refuse_black_box(estimator)
     derivatives = found[first:] if first else found
-    if options.checks == "all" and not true_or_unreadable(derivatives.isfinite().all()):
-        raise ValueError(
-            "the objective's derivative is NaN or infinite between 0 and 1 or at the samples: "
-            "smooth it there, or use an estimator for black boxes such as arms (validate=False "
-            "lets it through)"
-        )
+    options.require_finite(
+        derivatives,
+        "the objective's derivative is NaN or infinite at some point: smooth it there, or use a "
+        "black-box estimator such as arms",
+    )
     if options.checks == "all" and values.numel() > 1 and derivatives.numel():
         _check_rows_independent(asked, points, derivatives)
     return derivatives
@@ -161,9 +154,8 @@ def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor)
     if not bool(independent.all()):
         raise ValueError(
             "the objective's value at one sample depends on other samples or other rows of the "
-            "batch (batch normalization, a mean over the batch?), so no derivative is its own: let "
-            "it treat every sample alone (a normalization in eval mode, say), or use an estimator "
-            "that needs no derivative"
+            "batch (batch normalization, a mean over the batch?): let it treat every sample alone "
+            "(normalization in eval mode, say), or use an estimator without derivatives"
         )
 
 
@@ -177,23 +169,20 @@ def _excess(
     if scale != 1:
         weighted = weighted / scale
     first, rows = len(points) - len(own), values.ndim
-    excess = (weighted[first:] - own * _with_axes(weights, own.ndim)).abs().flatten(rows).amax(-1)
+    expected = own * weights.view(*weights.shape, *[1] * (own.ndim - rows))
+    excess = (weighted[first:] - expected).abs().flatten(rows).amax(-1)
     # Rows of very different size are compared each with itself. Operations that add in any order,
     # as on a GPU, leave rounding errors of the largest.
     size = own.abs().flatten(rows).amax(-1) * weights
     floor = 1e-9 * size.max()
+    limit = 1e-4 * size + floor
     if not first:
-        return excess, 1e-4 * size + floor
+        return excess, limit
     # The values may not depend on points that are not differentiated either. Where the derivative
     # at such a point is infinite, autograd multiplies it by zero, which is NaN.
     earlier = weighted[:first].nan_to_num(nan=0.0, posinf=torch.inf, neginf=torch.inf)
     earlier = earlier.abs().flatten(rows).amax(-1)
-    limits = [floor.expand(earlier.shape), 1e-4 * size + floor]
-    return torch.cat([earlier, excess]), torch.cat(limits)
-
-
-def _with_axes(tensor: Tensor, ndim: int) -> Tensor:
-    return tensor.view(*tensor.shape, *[1] * (ndim - tensor.ndim))
+    return torch.cat([earlier, excess]), torch.cat([floor.expand(earlier.shape), limit])
 
 
 def _powers_of_two(values: Tensor) -> Tensor:
@@ -221,60 +210,59 @@ def as_values(
     """
     expected = points.shape[: points.ndim - draw.latent.event_dims]
     tensor = _as_tensor(values, expected)
-    _check_ordinary(tensor)
-    if tensor.shape != expected:
-        if tensor.shape == (len(points) - draw.extra, *expected[1:]):
-            raise ValueError(
-                f"{type(estimator).__name__} needs values at all {len(points)} points, shape "
-                f"{list(expected)}, got {list(tensor.shape)}: evaluate the objective at "
-                "draw.points, not at draw.samples"
-            )
+    if draw.extra and tensor.shape == (len(points) - draw.extra, *expected[1:]):
         raise ValueError(
-            f"the objective must return one value per sample, shape {list(expected)}, got "
-            f"{list(tensor.shape)}: reduce the latent axis and nothing else"
-            f"{_hint_missing_axis(draw, tensor)}"
+            f"{type(estimator).__name__} needs values at all {len(points)} points, got "
+            f"{list(tensor.shape)}: evaluate the objective at draw.points, not at draw.samples"
         )
+    _check_shape(tensor, expected, draw)
     tensor = _as_floats(tensor, points.dtype, options)
-    if options.checks == "all" and not true_or_unreadable(tensor.isfinite().all()):
-        raise ValueError(
-            "the objective returned NaN or infinity: one such sample spoils the whole gradient "
-            "(validate=False lets it through)"
-        )
+    message = "the objective returned NaN or infinity, which would spoil the whole gradient"
+    options.require_finite(tensor, message)
     tensor = tensor.to(points.device)
     if not estimator.target.subtracts_log_q or options.log_weights:
         return tensor
     return tensor - draw.latent.log_prob(points)
 
 
-def _hint_missing_axis(draw: Draw, values: Tensor) -> str:
-    """Return what to do about `[B, K]` logits that were meant as one choice for each of B rows."""
-    phi = draw.latent.logits
-    if draw.latent.event_dims != 2 or values.shape != (len(draw.points), *phi.shape[:-1]):
-        return ""
-    return f"; if each of the {phi.shape[-2]} rows makes one choice, pass logits.unsqueeze(-2)"
+def _check_shape(values: Tensor, expected: torch.Size, draw: Draw) -> None:
+    if values.shape == expected:
+        return
+    hint, logits = "", draw.latent.logits.shape
+    # [B, K] logits that were meant as one choice for each of B rows.
+    if draw.latent.event_dims == 2 and values.shape == (len(draw.points), *logits[:-1]):
+        hint = f"; if each of the {logits[-2]} rows makes one choice, pass logits.unsqueeze(-2)"
+    raise ValueError(
+        f"the objective must return one value per sample, shape {list(expected)}, got "
+        f"{list(values.shape) or 'a scalar'}: reduce the latent axis and nothing else{hint}"
+    )
 
 
 def _values(
     estimator: Estimator, objective: Objective, draw: Draw, points: Tensor, options: Options
 ) -> Tensor:
+    """Return the objective's values, after checking that it has not changed its points in place.
+
+    If all checks are on, the points are compared with a copy. Otherwise their version is, which
+    does not show changes through `.data` or NumPy.
+    """
     if not callable(objective):
-        raise ValueError(
-            f"the objective must be a function of the samples, got {type(objective).__name__}"
-        )
-    watch = _Unchanged(points, options)
+        raise ValueError(f"the objective must be a function, got {type(objective).__name__}")
+    watched = options.checks != "none" and is_readable(points)
+    copy = points.detach().clone() if watched and options.checks == "all" else None
+    version = version_of(points) if watched and copy is None else None
     try:
-        if options.chunk is None:
-            values = call_objective(objective, draw.latent, points)
-        else:
-            chunks = points.split(as_count(options.chunk, 1, "chunk"))
-            values = torch.cat([_one_chunk(objective, chunk, draw.latent) for chunk in chunks])
+        values = _call_in_chunks(objective, draw, points, options.chunk)
     except RuntimeError as error:
         # PyTorch refuses to change points that are differentiated, or that share memory.
         in_place = "in-place" in str(error) and points.requires_grad
         if in_place or "single memory location" in str(error):
             _refuse_change(error)
         raise
-    watch.check()
+    if copy is not None and not torch.equal(points.detach(), copy):
+        _refuse_change()
+    if version is not None and version_of(points) != version:
+        _refuse_change()
     return as_values(estimator, draw, values, points, options)
 
 
@@ -284,43 +272,19 @@ def call_objective(objective: Objective, latent: Latent, points: Tensor) -> Any:
     return objective(**received) if isinstance(received, dict) else objective(received)
 
 
-def _one_chunk(objective: Objective, chunk: Tensor, latent: Latent) -> Tensor:
-    shape = chunk.shape[: chunk.ndim - latent.event_dims]
+def _call_in_chunks(objective: Objective, draw: Draw, points: Tensor, chunk: int | None) -> Any:
+    latent = draw.latent
+    if chunk is None:
+        return call_objective(objective, latent, points)
 
     def values_of(part: Tensor) -> Tensor:
-        found = _as_tensor(call_objective(objective, latent, part), shape)
-        _check_ordinary(found)
-        return found
+        shape = part.shape[: part.ndim - latent.event_dims]
+        values = _as_tensor(call_objective(objective, latent, part), shape)
+        _check_shape(values, shape, draw)
+        return values
 
-    values: Tensor = checkpoint(values_of, chunk, use_reentrant=False)
-    if values.shape != shape:
-        raise ValueError(
-            f"the objective must return one value per sample, shape {list(shape)}, got "
-            f"{list(values.shape) or 'a scalar'}: reduce the latent axis and nothing else"
-        )
-    return values
-
-
-class _Unchanged:
-    """Notices an objective that changes its points in place.
-
-    The estimate would be made of the changed ones. If all checks are on, the points are compared
-    with a copy. Otherwise their version is, which does not show changes through `.data` or NumPy.
-    """
-
-    def __init__(self, points: Tensor, options: Options) -> None:
-        self.points = points
-        watched = options.checks != "none" and is_readable(points)
-        self.copy = points.detach().clone() if watched and options.checks == "all" else None
-        self.version = version_of(points) if watched and self.copy is None else None
-
-    def check(self) -> None:
-        if self.copy is not None:
-            changed = not torch.equal(self.points.detach(), self.copy)
-        else:
-            changed = self.version is not None and version_of(self.points) != self.version
-        if changed:
-            _refuse_change()
+    parts = points.split(as_count(chunk, 1, "chunk"))
+    return torch.cat([checkpoint(values_of, part, use_reentrant=False) for part in parts])
 
 
 def _refuse_change(cause: Exception | None = None) -> NoReturn:
@@ -331,32 +295,23 @@ def _refuse_change(cause: Exception | None = None) -> NoReturn:
 
 
 def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
-    if isinstance(values, Tensor):
-        return values
+    """Return values of any array type as a dense tensor of numbers."""
     if isinstance(values, np.ma.MaskedArray):
-        raise ValueError(
-            "the objective must return a value for every sample, got a masked array: fill it, as "
-            "with .filled(0.0)"
-        )
+        raise ValueError("the objective returned a masked array: fill it, as with .filled(0.0)")
     try:
         if isinstance(values, list | tuple):
-            if values and all(isinstance(one, Tensor) for one in values):
-                return torch.stack(list(values))
+            stack = bool(values) and all(isinstance(one, Tensor) for one in values)
             # By way of NumPy, lists of Python floats keep all their digits.
-            values = np.asarray(values)
+            values = torch.stack(list(values)) if stack else np.asarray(values)
         elif isinstance(values, np.ndarray):
             values = values.copy()  # torch takes no negative strides, and warns of read-only arrays
-        return torch.as_tensor(values)
+        tensor = values if isinstance(values, Tensor) else torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
         remedy = ": stack tensors with torch.stack" if isinstance(values, list | tuple) else ""
         raise ValueError(
             f"the objective must return a tensor or an array of shape {list(shape)}, got "
             f"{type(values).__name__}{remedy}"
         ) from None
-
-
-def _check_ordinary(tensor: Tensor) -> None:
-    """Raise unless this is a dense tensor of numbers."""
     if tensor.is_nested:
         kind = "a nested tensor: pad it"
     elif tensor.layout != torch.strided:
@@ -366,45 +321,35 @@ def _check_ordinary(tensor: Tensor) -> None:
     elif tensor.is_meta:
         kind = "a tensor on the meta device, which holds no numbers"
     else:
-        return
+        return tensor
     raise ValueError(f"the objective must return an ordinary, dense tensor, got {kind}")
 
 
 def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
-    """Return values as floating-point numbers that hold them; wide integers need float64.
-
-    Args:
-        tensor: The values.
-        dtype: That of the samples, which small integers and bools take if it is float64.
-        options: Which checks are made.
-    """
+    """Return values as floats that hold them; small integers take at least the samples' dtype."""
     if tensor.is_complex():
-        raise ValueError(
-            "the objective must return real values, got complex ones: take .real or .abs() yourself"
-        )
-    if tensor.is_floating_point():
-        if tensor.dtype not in FLOATS:
-            raise ValueError(
-                "the objective must return float16, bfloat16, float32 or float64, got "
-                f"{tensor.dtype}: call .float()"
-            )
+        raise ValueError("the objective must return real values, got complex ones: take .real")
+    if tensor.dtype in FLOATS:
         return tensor
+    if tensor.is_floating_point():
+        raise ValueError(
+            "the objective must return float16, bfloat16, float32 or float64, got "
+            f"{tensor.dtype}: call .float()"
+        )
     if tensor.dtype in (torch.bool, torch.int8, torch.uint8, torch.int16):
         return tensor.to(torch.promote_types(dtype, torch.float32))
     # Apple's GPUs have no float64.
     floats = tensor.float() if tensor.device.type == "mps" else tensor.double()
     if options.checks == "all" and not true_or_unreadable((floats.abs() <= LARGEST_EXACT).all()):
         raise ValueError(
-            "the objective returned integers beyond 2^53, whose differences floating-point numbers "
-            "do not hold: subtract a constant from them first"
+            "the objective returned integers beyond 2^53, which floats round: subtract a constant"
         )
     return floats
 
 
 def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> NoReturn:
     raise ValueError(
-        f"{type(estimator).__name__} differentiates the objective with respect to its points, and "
-        "this one passes no gradient to them: write it in differentiable torch operations (for "
-        "arms.attach, of draw.points: draw.samples are a copy without a graph), or use an "
-        "estimator for black boxes such as arms"
+        f"{type(estimator).__name__} differentiates the objective, which passes no gradient to its "
+        "points: write it in differentiable torch operations (for arms.attach, of draw.points, not "
+        "draw.samples), or use a black-box estimator such as arms"
     ) from cause

@@ -41,48 +41,11 @@ from arms.estimators.score.leave_one_out import ARMS, LOORF, LeaveOneOut
 from arms.estimators.score.reinforce import Reinforce
 from arms.estimators.score.unordered_set import UnorderedSet
 
-__all__ = [
-    "ALIASES",
-    "ALL_ESTIMATORS",
-    "ARM",
-    "ARMS",
-    "BIASED_ESTIMATORS",
-    "DEFAULT_NUM_SAMPLES",
-    "ENTRIES",
-    "ESTIMATORS",
-    "LOORF",
-    "REBAR",
-    "RELAX",
-    "RODEO",
-    "VIMCO",
-    "DisARM",
-    "DisARMOnBound",
-    "DoubleCV",
-    "Estimate",
-    "Estimator",
-    "Exact",
-    "ExtraSample",
-    "GappedStraightThrough",
-    "GumbelSoftmax",
-    "Learnable",
-    "LeaveOneOut",
-    "Midpoint",
-    "MidpointOnBound",
-    "Objective",
-    "OnBound",
-    "ReinMax",
-    "Reinforce",
-    "Relaxation",
-    "Stacked",
-    "SteinControl",
-    "StraightThrough",
-    "TensorObjective",
-    "UnorderedSet",
-    "Values",
-    "WithTaylor",
-    "as_estimator",
-    "num_samples_of",
-    "relax_control",
-    "resolve",
-    "variance_loss",
-]
+__all__ = ["Estimate", "Estimator", "Learnable", "Objective", "TensorObjective", "Values"]
+__all__ += ["ALIASES", "ALL_ESTIMATORS", "BIASED_ESTIMATORS", "ENTRIES", "ESTIMATORS"]
+__all__ += ["DEFAULT_NUM_SAMPLES", "as_estimator", "num_samples_of", "resolve", "variance_loss"]
+__all__ += ["ARM", "ARMS", "LOORF", "DisARM", "Exact", "LeaveOneOut", "Reinforce", "UnorderedSet"]
+__all__ += ["REBAR", "RELAX", "RODEO", "DoubleCV", "Midpoint", "Relaxation", "SteinControl"]
+__all__ += ["DisARMOnBound", "ExtraSample", "MidpointOnBound", "OnBound", "Stacked", "WithTaylor"]
+__all__ += ["VIMCO", "GappedStraightThrough", "GumbelSoftmax", "ReinMax", "StraightThrough"]
+__all__ += ["relax_control"]
