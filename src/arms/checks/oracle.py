@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from functools import lru_cache
 from itertools import combinations_with_replacement
 
 import torch
@@ -50,13 +51,13 @@ def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> T
     # A state that cannot happen has no influence, even if the objective is infinite there.
     states = states[latent.log_prob(states).detach() > -torch.inf]
     log_probs = latent.log_prob(states)
-    multisets = list(combinations_with_replacement(range(len(states)), target.size))
-    orders = torch.tensor([_orders(multiset) for multiset in multisets]).to(log_probs)
-    chosen = torch.tensor(multisets, device=states.device).T  # [size, multisets]
+    orders, chosen = (one.to(states.device) for one in _multisets(len(states), target.size))
     values = call_objective(objective, latent, states)
     if target.subtracts_log_q:
         values = values - log_probs
-    return (orders * log_probs[chosen].sum(0).exp() * target.value(values[chosen])).sum()
+    return (
+        orders.to(log_probs) * log_probs[chosen].sum(0).exp() * target.value(values[chosen])
+    ).sum()
 
 
 def exact_bound(log_joint: TensorObjective, logits: Logits, bound_samples: int) -> Tensor:
@@ -119,6 +120,13 @@ def expected_estimate(
     possible = probabilities > 0
     weights, grad, value = probabilities[possible].unsqueeze(1), grad[possible], value[possible]
     return (latent.with_event_axes(weights) * grad).sum((0, 1)), (weights * value).sum()
+
+
+@lru_cache(maxsize=8)
+def _multisets(states: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return in how many orders each multiset can be drawn, and all `[size, multisets]`."""
+    multisets = list(combinations_with_replacement(range(states), size))
+    return torch.tensor([_orders(multiset) for multiset in multisets]), torch.tensor(multisets).T
 
 
 def _orders(multiset: tuple[int, ...]) -> int:
