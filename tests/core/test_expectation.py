@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from instances import BITS, INSTANCES, Instance, parts
 from marks import slow
+from seeds import seeded
 from torch import Generator, Tensor
 from torch.distributions import Bernoulli
 from torch.distributions import Independent as IndependentDistribution
@@ -22,10 +23,6 @@ from arms.checks import exact_gradient, score_limit
 from arms.estimate import draw_points
 
 NAMES = ["reinforce", "loorf", "arm", "disarm", "arms-dirichlet", "arms-gaussian", "arms"]
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def quadratic(b: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from instances import INSTANCES, Instance, Wave
+from seeds import seeded
 from torch import Generator, Tensor
 from torch.autograd import forward_ad
 from torch.distributions import Bernoulli as TorchBernoulli
@@ -22,10 +23,6 @@ BLACK_BOX = [
 ]
 BOUND = [name for name in arms.ESTIMATORS if arms.as_estimator(name, 4).target.subtracts_log_q]
 PLAIN = [name for name in BLACK_BOX if name not in BOUND]
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def quadratic(b: Tensor) -> Tensor:

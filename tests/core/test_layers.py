@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from seeds import seeded
 from torch import Generator, Tensor, nn
 from torch.distributions import OneHotCategorical
 
@@ -24,10 +25,6 @@ from arms.layers import draw_deeper, first_gradient, reason_not_first_layer
 from arms.objective import Options
 
 BITS, K = 2, 3
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

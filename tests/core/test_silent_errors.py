@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from ranks import Ranks
-from torch import Generator, Tensor
+from seeds import seeded
+from torch import Tensor
 
 import arms
 from arms.checks import exact_gradient, score_limit
@@ -24,10 +25,6 @@ DIFFERENTIATING = [
     for name, make in arms.ESTIMATORS.items()
     if make(8).design.needs.derivatives and not make(8).target.subtracts_log_q
 ]
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def curved(b: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 from instances import Wave, Wild
+from seeds import seeded
 from torch import Tensor
 
 from arms import RELAX, RODEO, Bits, Estimator, Latent, OneHot, Relaxation, Subset, as_estimator
@@ -117,10 +118,6 @@ SETTINGS: dict[str, dict[str, list[Case]]] = {
         "reinmax": [*with_counts(1), *with_counts(3, temperature=1.5)],
     },
 }
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def build(name: str, setting: Case, **modules: Any) -> Estimator:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from seeds import seeded
+from torch import Tensor
 
 import arms
 from arms.bench.config import TrainConfig, identity, run_name
@@ -34,10 +35,6 @@ CONFIG = TrainConfig(
     learning_rate=2e-3,
     batch_size=20,
 )
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def small_vae(

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from marks import slow
+from seeds import seeded
 from torch import Generator, Tensor, nn
 from torch.distributions import Bernoulli, OneHotCategorical
 
@@ -116,10 +117,6 @@ class HalfWay(Through):
 
     def __init__(self, num_samples: int) -> None:
         self.design = WithOneHalf(num_samples)
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def quadratic(b: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from enumeration import exact_mean
 from instances import BIASED, parts
-from torch import Generator, Tensor
+from seeds import seeded
+from torch import Tensor
 
 import arms
 from arms import Bits, Estimator, GappedStraightThrough, GumbelSoftmax, ReinMax, StraightThrough
@@ -19,10 +20,6 @@ PHI = torch.tensor([0.7, -1.3, 0.0], dtype=torch.float64)
 LATENT = Bits(PHI)
 P = torch.sigmoid(PHI)
 V = P * (1 - P)
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

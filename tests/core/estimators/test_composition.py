@@ -6,7 +6,8 @@ import pytest
 import torch
 from instances import JOINT_LATENTS
 from sabotage import NoCorrection, StraightThrough
-from torch import Generator, Tensor
+from seeds import seeded
+from torch import Tensor
 
 import arms
 from arms import Bits, Estimator, Joint, Latent, OneHot, Subset
@@ -27,10 +28,6 @@ LATENTS: list[Latent] = [
 ]
 MISSING = r"needs a latent with .*, which .*\w+ does not have: use an estimator that"
 UNCOUPLED = r"coupling=Gaussian\(\)\)+ does not draw Joint latents: use an estimator that"
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def smallest(name: str, least: int = 2) -> Estimator:

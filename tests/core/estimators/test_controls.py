@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 from instances import Wild
-from torch import Generator, Tensor
+from seeds import seeded
+from torch import Tensor
 
 import arms
 from arms import LOORF, RODEO, Bits, DoubleCV, Estimator, SteinControl
@@ -18,10 +19,6 @@ from arms.latents import HasMean
 from arms.objective import Options, evaluate
 
 ROWS = torch.tensor([[0.4, -1.3], [1.1, 0.2]], dtype=torch.float64)
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -8,7 +8,8 @@ import torch
 from enumeration import exact_mean
 from instances import ENUMERABLE, INSTANCES, Instance, parts
 from sabotage import SEEN_BY_ENUMERATION, WrongCorrelation
-from torch import Generator, Tensor
+from seeds import seeded
+from torch import Tensor
 
 from arms import (
     ARM,
@@ -64,10 +65,6 @@ LATENTS = [
         for rows in (((0.0, 0.5, -0.5), (1.0, 0.0, -1.0)), ((4.0, -1.0, 0.0), (-3.0, 0.3, 2.0)))
     ),
 ]
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def curved(latent: Latent) -> TensorObjective:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Generator, Tensor
+from seeds import seeded
+from torch import Tensor
 
 import arms
 from arms import ARMS, LOORF, VIMCO, Bits, ImportanceBound, OnBound, OneHot, Subset
@@ -23,10 +24,6 @@ from arms.objective import Options
 from arms.targets import log_mean_exp
 
 MULTI_SAMPLE = [name for name, make in arms.ESTIMATORS.items() if make(8).target.subtracts_log_q]
-
-
-def seeded(seed: int = 0) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 # --- The algebra of slots against loops ---------------------------------------------------------

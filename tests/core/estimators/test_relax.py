@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from instances import RELAXED, Wave
-from torch import Generator, Tensor, nn
+from seeds import seeded
+from torch import Tensor, nn
 
 import arms
 from arms.checks import exact_gradient, random_table, table_objective
@@ -22,10 +23,6 @@ from arms.estimators import (
 from arms.estimators.base import Learnable
 from arms.estimators.derivative.relax import AdditiveControl, combine_relaxed
 from arms.latents import Bits
-
-
-def seeded(seed: int = 0) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def quadratic(b: Tensor) -> Tensor:

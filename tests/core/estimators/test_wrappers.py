@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from seeds import seeded
+from torch import Tensor
 
 import arms
 from arms import (
@@ -24,10 +25,6 @@ from arms.designs import Gaussian, Independent
 from arms.estimate import draw_points, takes
 from arms.estimators.labels import label
 from arms.targets import Target
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def quadratic(b: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from enumeration import exact_mean
 from hypothesis import given
 from hypothesis import strategies as st
+from seeds import seeded
 from torch import Generator, Tensor
 from torch.distributions import Categorical, Distribution, Independent, OneHotCategorical
 
@@ -45,10 +46,6 @@ from arms.latents import HasMean
 from arms.latents.categories import one_hot
 
 COUPLED: list[CategoryCoupling] = [Systematic(), Stratified()]
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def latents(categories: int, variables: int) -> list[OneHot]:

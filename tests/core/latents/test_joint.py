@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from seeds import seeded
+from torch import Tensor
 from torch.distributions import Categorical, OneHotCategorical
 
 import arms
@@ -22,10 +23,6 @@ from arms.latents import (
     HasMean,
     Relaxable,
 )
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

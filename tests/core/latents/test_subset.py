@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from seeds import seeded
+from torch import Tensor
 
 import arms
 from arms import Subset
@@ -29,10 +30,6 @@ CASES = [
     for name, row in LOGITS.items()
     for k in range(row.count(INF), len(row) - row.count(-INF) + 1)
 ]
-
-
-def seeded(seed: int = 0) -> Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def brute_force(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
