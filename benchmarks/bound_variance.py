@@ -34,7 +34,7 @@ from trained_models import (
 
 import arms
 from arms.bench.config import run_name
-from arms.bench.models.networks import HIDDEN_WIDTHS
+from arms.bench.models.networks import NETWORKS
 from arms.bench.runs.memory import keep_freed_memory
 from arms.estimate import draw_points, gradient
 from arms.estimators.bound.slots import direct_term
@@ -176,7 +176,7 @@ def main() -> None:
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
         "draws": options.draws, "models": [], "rows": [],
     }  # fmt: skip
-    for network, steps in product(HIDDEN_WIDTHS, STEPS):
+    for network, steps in product(NETWORKS, STEPS):
         config = configured(network, steps, "vimco")
         model, images = trained(config, options.runs)
         result["models"].append({"network": network, "steps": steps, "run": run_name(config)})

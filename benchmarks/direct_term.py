@@ -73,10 +73,10 @@ def trained(folder: Path, key: str, seed: int, steps: int, images: int) -> dict[
     """Train a run, unless it is there; return its final bounds."""
     name, whole = contenders()[key]
     config = TrainConfig(
-        "dynamic-mnist",
-        "nonlinear",
-        name,
-        N,
+        dataset="dynamic-mnist",
+        network="nonlinear",
+        estimator=name,
+        num_samples=N,
         steps=steps,
         seed=seed,
         learning_rate=1e-3,

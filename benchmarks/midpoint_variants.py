@@ -36,7 +36,7 @@ from vae_variance import GROUPS, Problem, shown
 
 import arms
 from arms.bench.config import run_name
-from arms.bench.models.networks import HIDDEN_WIDTHS
+from arms.bench.models.networks import NETWORKS
 from arms.bench.runs.memory import keep_freed_memory
 from arms.designs import BitCoupling, Coupling, Midpoints, Systematic
 from arms.designs.midpoints import mean_of_siblings, mean_per_midpoint, repeat_per_pair
@@ -404,7 +404,7 @@ def main() -> None:
             )
     keep_freed_memory()
     models: list[dict[str, Any]] = [
-        {"network": name, "steps": steps} for name, steps in product(HIDDEN_WIDTHS, STEPS)
+        {"network": name, "steps": steps} for name, steps in product(NETWORKS, STEPS)
     ]
     result: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,

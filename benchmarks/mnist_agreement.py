@@ -24,7 +24,7 @@ SEEDS = 3
 
 def by_package(dataset: Dataset, estimator: str, steps: int, n: int) -> list[list[float]]:
     config = TrainConfig(
-        dataset.name, estimator=estimator, num_samples=n, replicas=SEEDS, steps=steps
+        dataset=dataset.name, estimator=estimator, num_samples=n, replicas=SEEDS, steps=steps
     )
     trainer = Trainer(config, dataset)
     curve = []

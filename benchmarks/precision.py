@@ -45,7 +45,13 @@ def main() -> None:
     }
     rows: list[dict[str, object]] = []
     for network, n in product(options.networks, options.num_samples):
-        config = TrainConfig("dynamic-mnist", network, "arms-dirichlet", n, options.replicas)
+        config = TrainConfig(
+            dataset="dynamic-mnist",
+            network=network,
+            estimator="arms-dirichlet",
+            num_samples=n,
+            replicas=options.replicas,
+        )
         exact: dict[int, list[float]] = {}
         for precision in PRECISIONS:
             trainer = Trainer(replace(config, precision=precision), dataset, "cuda")

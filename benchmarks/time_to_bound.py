@@ -18,6 +18,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -29,7 +30,6 @@ from training_packs import Results, Row, parser_of, rounded, train_pack
 from arms.bench.config import Schedule, TrainConfig
 from arms.bench.data import Dataset, load
 from arms.bench.evaluation import evaluate
-from arms.bench.models import blank_vae
 from arms.bench.training.state import model_of, of_run
 from arms.bench.training.trainer import Trainer
 from arms.estimators import BIASED_ESTIMATORS
@@ -172,9 +172,8 @@ def note_bounds(
         for index, name in enumerate(names):  # every data set has as many runs as any other
             weights = model_of(of_run(state, index, len(names)))
             average = weights["pixel_mean"]
-            first = configs[0]
-            model = blank_vae(first.network, first.latents, average, len(average), first.categories)
-            model.to(average.device)
+            wide = replace(configs[0], replicas=len(average))
+            model = wide.build_model(average, data[name].levels, str(average.device), blank=True)
             model.load_state_dict(weights)
             found[split] += evaluate(model, data[name], split, [BOUND], seed=0)[BOUND]
     replicas = configs[0].replicas

@@ -64,7 +64,7 @@ def make_step(contender: Contender) -> Callable[[], object]:
         return Handwritten(dataset.train, dataset.levels, n).step
     keep_freed_memory()
     config = TrainConfig(
-        dataset.name, estimator=contender.name, num_samples=n, replicas=contender.replicas
+        dataset=dataset.name, estimator=contender.name, num_samples=n, replicas=contender.replicas
     )
     return Trainer(config, dataset).step
 

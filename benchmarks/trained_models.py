@@ -39,7 +39,7 @@ class LogWeights:
 
 def configured(network: str, steps: int, estimator: str) -> TrainConfig:
     return TrainConfig(
-        "dynamic-mnist",
+        dataset="dynamic-mnist",
         network=network,
         estimator=estimator,
         num_samples=4,

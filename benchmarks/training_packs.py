@@ -125,14 +125,9 @@ def train_pack(
     start, seconds, steps = perf_counter(), 0.0, configs[0].steps
     trainer = ensemble_trainer(configs, datasets, device)
     engine, asked = Engine(trainer), trainer.estimator.design.needs
-    share = len(configs[0].layers) if configs[0].layer_samples == "separate" else 1
     rows: list[Row] = [
         {name: field_of(config, name) for name in key}
-        | {
-            "evaluations": (asked.evaluations or 0) * share,
-            "derivatives": asked.derivatives,
-            "curve": [],
-        }
+        | {"evaluations": asked.evaluations or 0, "derivatives": asked.derivatives, "curve": []}
         for config in configs
     ]
     for look in range(looks):

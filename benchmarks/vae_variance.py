@@ -36,7 +36,7 @@ from trained_models import (
 
 import arms
 from arms.bench.config import run_name
-from arms.bench.models.networks import HIDDEN_WIDTHS
+from arms.bench.models.networks import NETWORKS
 from arms.bench.runs.memory import keep_freed_memory
 from arms.estimators import num_samples_of
 
@@ -160,7 +160,7 @@ def shown(ratio: float) -> str:
 
 def table(rows: Sequence[Row], names: Sequence[str], cell: Callable[[Row], str]) -> list[str]:
     """Return a markdown table with a line for each estimator and a column for each model."""
-    models = list(product(HIDDEN_WIDTHS, STEPS))
+    models = list(product(NETWORKS, STEPS))
     heads = [
         f"{network[0].upper()}{'0' if steps == 1 else f'{steps // 1000}k'}"
         for network, steps in models
@@ -299,7 +299,7 @@ def main() -> None:
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
         "draws": options.draws, "reference_draws": options.reference_draws, "notes": NOTES, "models": [], "rows": [],
     }  # fmt: skip
-    for network, steps in product(HIDDEN_WIDTHS, STEPS):
+    for network, steps in product(NETWORKS, STEPS):
         config = configured(network, steps, "arms")
         model, images = trained(config, options.runs)
         result["models"].append({"network": network, "steps": steps, "run": run_name(config)})

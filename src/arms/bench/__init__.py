@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from arms.bench.data import Dataset, as_dataset, load
     from arms.bench.evaluation import evaluate
     from arms.bench.models import DiscreteVAE, PlainNetwork, build_vae
-    from arms.bench.models.pixels import CategoricalPixels, GaussianPixels, Pixels
+    from arms.bench.models.pixels import CategoricalPixels, GaussianPixels, PixelLikelihood
     from arms.bench.report import build_report
     from arms.bench.runs.directory import Run
     from arms.bench.runs.loading import load_model
@@ -24,7 +24,7 @@ __all__ = [
     "Dataset",
     "DiscreteVAE",
     "GaussianPixels",
-    "Pixels",
+    "PixelLikelihood",
     "PlainNetwork",
     "Run",
     "TrainConfig",
@@ -44,7 +44,7 @@ _MODULES = {
     "CategoricalPixels": "arms.bench.models.pixels",
     "Dataset": "arms.bench.data",
     "GaussianPixels": "arms.bench.models.pixels",
-    "Pixels": "arms.bench.models.pixels",
+    "PixelLikelihood": "arms.bench.models.pixels",
     "PlainNetwork": "arms.bench.models",
     "Run": "arms.bench.runs.directory",
     "TrainConfig": "arms.bench.config",

@@ -17,7 +17,7 @@ from torch import Tensor
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
-from arms.bench.models import DiscreteVAE, blank_vae, build_vae, seeded_generator
+from arms.bench.models import DiscreteVAE, seeded_generator
 from arms.bench.training.schedules import RATE_FIELDS, LearningRates
 from arms.bench.training.state import State, joined, joined_models, model_of, of_run
 from arms.bench.training.trainer import Trainer, prepared_estimator
@@ -101,17 +101,11 @@ def ensemble_trainer(
         return Trainer(config, datasets[0], device, model)
     wide = replace(config, replicas=config.replicas * len(configs))
     alone = {
-        dataset: build_vae(
-            config.network,
-            config.layers or config.latents,
-            dataset.pixel_mean(),
-            config.replicas,
-            config.seed,
-            categories=config.categories,
-        )
+        dataset: config.build_model(dataset.pixel_mean(), dataset.levels)
         for dataset in dict.fromkeys(datasets)
     }
-    together = _filled(wide, joined_models([alone[dataset].state_dict() for dataset in datasets]))
+    weights = joined_models([alone[dataset].state_dict() for dataset in datasets])
+    together = _filled(wide, weights, datasets[0].levels)
     trainer = Trainer(
         wide, datasets, device, together, stack(configs), LearningRates(configs, device)
     )
@@ -136,7 +130,7 @@ def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int)
     return (
         trainer.model
         if runs == 1
-        else _filled(config, model_of(of_run(trainer.state(), index, runs)))
+        else _filled(config, model_of(of_run(trainer.state(), index, runs)), trainer.data.levels)
     )
 
 
@@ -166,13 +160,10 @@ def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
     return groups
 
 
-def _filled(config: TrainConfig, weights: State) -> DiscreteVAE:
+def _filled(config: TrainConfig, weights: State, levels: int) -> DiscreteVAE:
     """Return a model with a copy of these weights, where they are."""
     mean = weights["pixel_mean"]
-    widths = config.layers or config.latents
-    model = blank_vae(config.network, widths, mean, config.replicas, config.categories).to(
-        mean.device
-    )
+    model = config.build_model(mean, levels, str(mean.device), blank=True)
     model.load_state_dict(weights)
     return model
 

@@ -11,7 +11,7 @@ from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, observe
 from arms.bench.metrics import TEST_BOUND_SAMPLES
-from arms.bench.models import DiscreteVAE, HierarchicalVAE, seeded_generator
+from arms.bench.models import DiscreteVAE, seeded_generator
 from arms.checks import VarianceTable, variance
 from arms.estimators import Estimator
 from arms.targets import log_mean_exp
@@ -110,7 +110,9 @@ def bounds(
     with torch.no_grad(), evaluating(model):
         for rows, seed in zip(parts, seeds, strict=True):
             noise = Generator(device).manual_seed(seed)
-            x = observe(rows, levels, noise, bits=model.sees_bits).expand(model.replicas, -1, -1)
+            x = observe(rows, levels, noise, bits=model.likelihood.binarizes_input).expand(
+                model.replicas, -1, -1
+            )
             logits = model.encode(x)
             weights = _log_weights(model, x, logits, counts[-1], noise)
             for count in counts:
@@ -142,7 +144,7 @@ def gradient_variances(
     Returns:
         Work, variance, bias score and time of each estimator.
     """
-    if isinstance(model, HierarchicalVAE):
+    if len(model.layers) > 1:
         raise ValueError(
             "gradient variances are compared at models of one stochastic layer, and this one has several: "
             "benchmarks/layer_variance.py measures those, layer by layer"
@@ -182,9 +184,7 @@ def _log_weights(
         # Samples are drawn in whole blocks, and the last block is cut: how many samples are drawn must
         # not change the first ones.
         b = model.latent(logits).sample(SAMPLES_AT_ONCE, noise)
-        if not isinstance(
-            model, HierarchicalVAE
-        ):  # its deeper layers are drawn in whole blocks too
+        if len(model.layers) == 1:  # deeper layers are drawn in whole blocks too
             b = b[: count - start]
         block = model.chain_log_weights(b, x, logits, noise)
         weights[start : start + SAMPLES_AT_ONCE] = block[: count - start]

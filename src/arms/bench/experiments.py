@@ -47,7 +47,11 @@ class Sweep:
         )
 
     def _config(self, dataset: str, network: str, num_samples: int, estimator: str) -> TrainConfig:
-        return paper_preset(TrainConfig(dataset, network, estimator, num_samples))
+        return paper_preset(
+            TrainConfig(
+                dataset=dataset, network=network, estimator=estimator, num_samples=num_samples
+            )
+        )
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ def sample_grid(model: DiscreteVAE, dataset: Dataset, count: int, generator: Gen
     """Return the picture that `write_samples` writes, `[height, width]` with values from 0 to 1."""
     with torch.no_grad():
         images = dataset.test[:count]
-        x = observe(images, dataset.levels, generator, bits=model.sees_bits).expand(
-            model.replicas, -1, -1
-        )
+        x = observe(
+            images, dataset.levels, generator, bits=model.likelihood.binarizes_input
+        ).expand(model.replicas, -1, -1)
         posterior = model.latent(model.encode(x)).sample(1, generator)[0]
         prior = model.sample_prior(len(x[0]), generator)
         means = [model.mean_image(b.unsqueeze(0))[0] for b in (posterior, prior)]

@@ -360,9 +360,9 @@ def test_finished_before_is_said_of_what_stays_as_it_is(say: Say) -> None:
 
 NEW_NETWORK = """
 import sys
-from arms.bench.models import HIDDEN_WIDTHS
+from arms.bench.models import NETWORKS, perceptron
 
-HIDDEN_WIDTHS["wide"] = (300,)
+NETWORKS["wide"] = perceptron(300)
 from arms.bench.config import TrainConfig
 from arms.bench.sweeps.jobs import plan
 from arms_command import main

@@ -81,8 +81,6 @@ def test_a_model_and_a_configuration_that_differ(digits: Dataset) -> None:
         Trainer(TrainConfig(estimator="vimco"), digits, model=layered)
     with pytest.raises(ValueError, match="log-weights of whole chains"):
         layered(torch.zeros(1, 1, 5, 20), torch.zeros(1, 5, 64), torch.zeros(1, 5, 20))
-    with pytest.raises(ValueError, match="several layers are of bits, got 10 categories"):
-        build_vae("linear", [20, 10], digits.pixel_mean(), categories=10)
 
 
 def test_bits_keep_their_identity() -> None:
@@ -171,10 +169,6 @@ def test_every_verb(
         (
             ["--latents", "20x10", "--estimator", "exact"],
             "exact trains with at most 65536 states, got 20x10 latents: choose another",
-        ),
-        (
-            ["--latents", "20x10", "--layers", "20", "20"],
-            "layers are of bits in a built-in network, got categories",
         ),
         (
             ["--latents", "20x10", "--estimator", "arms-ms-gaussian"],

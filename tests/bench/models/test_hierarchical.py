@@ -1,4 +1,4 @@
-"""Hierarchical VAEs: their model, every layer's gradient, training, evaluation, runs and the command line."""
+"""VAEs with several stochastic layers: their model, every layer's gradient, training, evaluation, runs and the command line."""
 
 import json
 import math
@@ -16,13 +16,13 @@ from arms.bench.config import TrainConfig, identity, run_name
 from arms.bench.data import Dataset
 from arms.bench.ensemble import ensemble_trainer, group_for_ensembles
 from arms.bench.evaluation import bounds, evaluate, gradient_variances
-from arms.bench.models import DiscreteVAE, HierarchicalVAE, blank_vae, build_vae
+from arms.bench.models import DiscreteVAE, build_vae
 from arms.bench.pictures import sample_grid
 from arms.bench.report import groups
 from arms.bench.report.paper import printed
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.pipeline import train, train_together
-from arms.bench.training.layers import estimate_chains, estimate_separately
+from arms.bench.training.layers import estimate_chains
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
 
@@ -38,23 +38,24 @@ CONFIG = TrainConfig(
 
 
 def small_vae(
-    widths: tuple[int, ...] = (2, 2), pixels: int = 3, replicas: int = 1
-) -> HierarchicalVAE:
+    widths: tuple[int, ...] = (2, 2), pixels: int = 3, replicas: int = 1, categories: int = 2
+) -> DiscreteVAE:
     """A model in float64 with few states, its weights far from zero."""
-    vae = build_vae("linear", widths, torch.full((pixels,), 0.4), replicas, seed=3).double()
-    assert isinstance(vae, HierarchicalVAE)
+    mean = torch.full((pixels,), 0.4)
+    vae = build_vae("linear", widths, mean, replicas, 3, categories=categories).double()
     with torch.no_grad():
         for parameter in vae.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=seeded(5), dtype=torch.float64))
     return vae
 
 
-def every_chain(vae: HierarchicalVAE, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Log-weights and log q of every joint state of two layers of two bits, `[states]` each, all attached."""
-    states = arms.Bits(torch.zeros(2, dtype=torch.float64)).states()
+def every_chain(vae: DiscreteVAE, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Log-weights and log q of every joint state of two layers of two latents, `[states]` each, all attached."""
+    kind = arms.Bits if vae.categories == 2 else arms.OneHot
+    states = kind(torch.zeros(vae.event_shape, dtype=torch.float64)).states()
     b1, b2 = (torch.stack(one)[:, None, None] for one in zip(*product(states, states), strict=True))
     logits = [vae.encode(x), vae.encode_layer(1, b1)]
-    log_q = [arms.Bits(own).log_prob(b).flatten() for own, b in zip(logits, (b1, b2), strict=True)]
+    log_q = [kind(own).log_prob(b).flatten() for own, b in zip(logits, (b1, b2), strict=True)]
     terms = torch.stack(vae.terms(x, logits, [b1, b2])).sum(0).flatten()
     return terms, log_q
 
@@ -62,9 +63,10 @@ def every_chain(vae: HierarchicalVAE, x: Tensor) -> tuple[Tensor, list[Tensor]]:
 # --- The model --------------------------------------------------------------------------------------------------------
 
 
-def test_log_weights_are_joint_over_posterior() -> None:
+@pytest.mark.parametrize("categories", [2, 3])
+def test_log_weights_are_joint_over_posterior(categories: int) -> None:
     """Summed over all states w q is p(x), and over all images that is one."""
-    vae = small_vae()
+    vae = small_vae(categories=categories)
     total = 0.0
     for bits in product((0.0, 1.0), repeat=3):
         log_weights, log_q = every_chain(vae, torch.tensor(bits, dtype=torch.float64).view(1, 1, 3))
@@ -74,7 +76,6 @@ def test_log_weights_are_joint_over_posterior() -> None:
 
 def test_layers_have_the_widths_that_are_asked_for() -> None:
     vae = build_vae("nonlinear", (6, 5, 4), torch.full((9,), 0.3), replicas=2)
-    assert isinstance(vae, HierarchicalVAE)
     shapes = [tuple(p.shape) for p in vae.parameters() if p.ndim == 3 and p.shape[1] > 1]
     assert (2, 9, 200) in shapes
     assert (2, 200, 6) in shapes
@@ -89,7 +90,7 @@ def test_one_layer_is_the_model_it_was() -> None:
     one, other = build_vae("linear", 6, mean, 2, seed=1), build_vae("linear", (6,), mean, 2, seed=1)
     assert type(one) is type(other) is DiscreteVAE
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-    assert {name for name, _ in blank_vae("linear", 6, mean).named_parameters()} == set(
+    assert {name for name, _ in build_vae("linear", 6, mean, seed=None).named_parameters()} == set(
         dict(one.named_parameters())
     )
 
@@ -106,34 +107,33 @@ def test_weights_of_a_replica_do_not_depend_on_their_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "estimator"),
+    "estimator",
     [
-        (estimate_chains, arms.LOORF(3)),
-        (estimate_chains, arms.ARMS(4)),
-        (estimate_chains, arms.Midpoint(4)),
-        (estimate_chains, arms.Midpoint(2)),
-        (estimate_chains, arms.ExtraSample(arms.ARMS(3))),
-        (estimate_separately, arms.DisARM(2)),
-        (estimate_separately, arms.ARMS(3)),
+        arms.LOORF(3),
+        arms.ARMS(4),
+        arms.Midpoint(4),
+        arms.Midpoint(2),
+        arms.ExtraSample(arms.ARMS(3)),
     ],
-    ids=lambda part: getattr(part, "__name__", str(part)),
+    ids=str,
 )
-def test_gradients_agree_with_enumeration(scheme: object, estimator: arms.Estimator) -> None:
-    vae, rows = small_vae(), 40_000
+@pytest.mark.parametrize("categories", [2, 3])
+def test_gradients_agree_with_enumeration(estimator: arms.Estimator, categories: int) -> None:
+    vae, rows = small_vae(categories=categories), 40_000
     x = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64).view(1, 1, 3)
     log_weights, log_q = every_chain(vae, x)
     exact = (sum(log_q).exp() * log_weights).sum()  # type: ignore[union-attr]
     parameters = list(vae.parameters())
     truth = torch.autograd.grad(exact, parameters)
     many = x.expand(1, rows, 3)
-    found = scheme(vae, estimator, many, seeded(1))  # type: ignore[operator]
+    found = estimate_chains(vae, estimator, many, seeded(1))
     # Parameter gradients of every row: biases of the encoders are the logits' own, so that these tell all.
     names = [name for name, _ in vae.named_parameters()]
     first = found.grads[0][0]
-    deeper = found.grads[1] if found.grads[1].ndim == 3 else found.grads[1].sum(0)
-    limit = score_limit(8)
-    for row_grads, name in ((first, "encoder.0.bias"), (deeper[0], "deeper_encoders.0.0.bias")):
-        expected = truth[names.index(name)].flatten()
+    deeper = found.grads[1].sum(0)[0]
+    limit = score_limit(8 if categories == 2 else 24)
+    for grads, name in ((first, "encoder.0.bias"), (deeper, "deeper_encoders.0.0.bias")):
+        row_grads, expected = grads.flatten(1), truth[names.index(name)].flatten()
         z = (row_grads.mean(0) - expected) / (row_grads.std(0) / math.sqrt(rows)).clamp(min=1e-12)
         assert z.abs().max() < limit
     seen = found.value[0]
@@ -194,7 +194,9 @@ def test_samples_come_from_the_top(digits: Dataset) -> None:
         ("loorf", "linear", {}),
         ("arms", "nonlinear", {}),
         ("midpoint", "linear", {}),
-        ("disarm", "linear", {"layer_samples": "separate"}),
+        ("disarm", "linear", {}),
+        ("arms", "linear", {"categories": 3, "learning_rate": 5e-3}),
+        ("midpoint", "nonlinear", {"categories": 4, "likelihood": "gaussian"}),
         ("arms", "linear", {"decoder_samples": "extra"}),
         ("arms", "linear", {"layers": (20, 15, 10, 5)}),
     ],
@@ -249,7 +251,7 @@ def test_a_run_from_the_command_line_to_the_report(tmp_path: Path, digits: Datas
     assert result is not None
     assert set(result["bounds"]["test"]) == {"1", "2", "4", "100"}
     model, _ = load_model(run, "cpu")
-    assert isinstance(model, HierarchicalVAE)
+    assert len(model.layers) == 2
     setting = groups.setting_of(run.config())
     assert "2 layers of 20, 10 bits" in setting.title
     assert printed(setting._replace(dataset="dynamic-mnist"), "loorf", "train") is None
@@ -277,7 +279,7 @@ def test_names_and_identities() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": (200,)}, "at least two layers, got 200: for one, give latents"),
+        ({"layers": (200,)}, "at least two layers, got 200: give latents"),
         ({"layers": (200, 0)}, "layers must be an integer >= 1"),
         ({"layers": (200, 100), "latents": 50}, "latents is the first of layers, 200, got 50"),
         (
@@ -292,24 +294,6 @@ def test_names_and_identities() -> None:
         (
             {"layers": (20, 10), "estimator": "reinmax"},
             "reinmax is biased, .* and does not train several layers",
-        ),
-        ({"layer_samples": "separate"}, "for several layers only, got 'separate'"),
-        (
-            {"layers": (20, 10), "layer_samples": "separate", "num_samples": 5},
-            "among 2 layers.*a multiple of 4",
-        ),
-        (
-            {"layers": (20, 10), "layer_samples": "separate", "estimator": "midpoint"},
-            "for estimators without derivatives, got 4 with midpoint: try disarm",
-        ),
-        (
-            {
-                "layers": (9, 9),
-                "layer_samples": "separate",
-                "estimator": "disarm",
-                "num_samples": 6,
-            },
-            "must be even",
         ),
     ],
 )

@@ -166,9 +166,11 @@ def test_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
 def test_files_beside_the_page_are_linked_and_there(tmp_path: Path) -> None:
     make_run(
         tmp_path / "runs" / "a",
-        TrainConfig("dynamic-mnist", replicas=2, estimator="arms-dirichlet"),
+        TrainConfig(dataset="dynamic-mnist", replicas=2, estimator="arms-dirichlet"),
     )
-    make_run(tmp_path / "runs" / "b", TrainConfig("dynamic-mnist", replicas=2, estimator="loorf"))
+    make_run(
+        tmp_path / "runs" / "b", TrainConfig(dataset="dynamic-mnist", replicas=2, estimator="loorf")
+    )
     build_report([tmp_path / "runs"], tmp_path / "page.html")
     links = [a["href"] for tag, a in Tags((tmp_path / "page.html").read_text()).tags if tag == "a"]
     assert {Path(str(link)).suffix for link in links} == {".md", ".tex", ".csv", ".pdf", ".svg"}

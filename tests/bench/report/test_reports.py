@@ -251,7 +251,9 @@ def test_a_finished_run_is_not_left_out_for_an_unfinished_one(tmp_path: Path) ->
 
 def test_printed_numbers_stand_beside_ours(tmp_path: Path) -> None:
     for estimator in ("arms-dirichlet", "disarm", "arms"):
-        config = TrainConfig("dynamic-mnist", "linear", estimator, 4, replicas=2, steps=1_000_000)
+        config = TrainConfig(
+            dataset="dynamic-mnist", estimator=estimator, replicas=2, steps=1_000_000
+        )
         make_run(tmp_path / estimator, config)
     (group,) = groups_of(tmp_path)
     by_n, by_half = beside_paper(group, "name")
@@ -271,7 +273,10 @@ def test_printed_numbers_stand_beside_ours(tmp_path: Path) -> None:
 
 
 def test_paper_numbers_are_all_there(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", TrainConfig("omniglot", "linear", "disarm-ms-paper", 8, replicas=2))
+    make_run(
+        tmp_path / "a",
+        TrainConfig(dataset="omniglot", estimator="disarm-ms-paper", num_samples=8, replicas=2),
+    )
     (group,) = groups_of(tmp_path)
     (table,) = beside_paper(group, "name")
     said = " ".join(table.caveats)
@@ -292,7 +297,7 @@ def test_paper_numbers_are_all_there(tmp_path: Path) -> None:
 
 
 def test_no_paper_table_where_nothing_is_printed(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", TrainConfig("digits", replicas=2))
+    make_run(tmp_path / "a", TrainConfig(dataset="digits", replicas=2))
     (group,) = groups_of(tmp_path)
     assert beside_paper(group, "name") == []
 

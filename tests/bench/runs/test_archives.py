@@ -24,7 +24,7 @@ from arms.bench.sweeps.jobs import plan
 from arms.bench.sweeps.local import preview
 
 ROOT = Path(__file__).parents[3]
-CONFIG = TrainConfig("dynamic-mnist", "linear", "loorf", 4, replicas=3, steps=120)
+CONFIG = TrainConfig(dataset="dynamic-mnist", estimator="loorf", replicas=3, steps=120)
 
 
 def make_runs(folder: Path) -> list[Run]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from arms.bench import models
-from arms.bench.config import LayerSamples, Precision, TrainConfig
+from arms.bench.config import Precision, TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.ensemble import ensemble_trainer
 from arms.bench.training.engine import Engine, compiled_update
@@ -114,7 +114,7 @@ def test_compiled_ensemble_is_the_plain_one(
     [
         ("arms", {}),
         ("midpoint", {}),
-        pytest.param("disarm", {"layer_samples": "separate"}, marks=slow),
+        pytest.param("arms", {"categories": 3}, marks=slow),
         pytest.param("arms", {"layers": (20, 8, 6), "network": "nonlinear"}, marks=slow),
         pytest.param("arms", {"decoder_samples": "extra"}, marks=slow),
     ],
@@ -246,14 +246,9 @@ def test_engine_and_eager_agree(name: str, precision: Precision, network: str) -
 
 
 @needs_gpu
-@pytest.mark.parametrize(
-    ("name", "scheme"),
-    [("loorf", "chains"), ("arms", "chains"), ("midpoint", "chains"), ("disarm", "separate")],
-)
-def test_engine_and_eager_agree_on_layers(name: str, scheme: LayerSamples) -> None:
-    check_executions(
-        replace(SMALL, estimator=name, num_samples=4, layers=(20, 8), layer_samples=scheme)
-    )
+@pytest.mark.parametrize("name", ["loorf", "arms", "midpoint"])
+def test_engine_and_eager_agree_on_layers(name: str) -> None:
+    check_executions(replace(SMALL, estimator=name, num_samples=4, layers=(20, 8)))
 
 
 def check_executions(config: TrainConfig) -> None:

@@ -199,7 +199,9 @@ def variance(
     where = str(own.prior.device)
     generator = seeded_generator(config.seed, "variance", device=where)
     images = data.test[:batch_size].to(where)
-    x = observe(images, data.levels, generator, bits=own.sees_bits).expand(own.replicas, -1, -1)
+    x = observe(images, data.levels, generator, bits=own.likelihood.binarizes_input).expand(
+        own.replicas, -1, -1
+    )
     with naming_the_model(model):
         table = evaluation.gradient_variances(
             own,

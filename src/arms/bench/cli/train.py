@@ -28,7 +28,7 @@ from arms.bench.config import (
 from arms.bench.data import DATASETS, Dataset, load
 from arms.bench.formatting import format_mean_std, format_metric
 from arms.bench.metrics import METRICS, TEST_BOUND_SAMPLES
-from arms.bench.models import HIDDEN_WIDTHS, seeded_generator
+from arms.bench.models import NETWORKS, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.progress import Bars
 from arms.bench.runs import loading, pipeline
@@ -60,9 +60,7 @@ class Flags(TrainConfig):
 
     dataset: str = TrainConfig.dataset
     """Data set by name (see `arms data list`), or your own: an .npz or .npy file, or a folder of images."""
-    network: Annotated[
-        str | None, _unless_given(_choice_of(HIDDEN_WIDTHS), TrainConfig.network)
-    ] = None  # type: ignore[assignment]
+    network: Annotated[str | None, _unless_given(_choice_of(NETWORKS), TrainConfig.network)] = None  # type: ignore[assignment]
     """One affine layer each way, or two hidden layers of 200 in between; for your own see `--model`."""
     estimator: Annotated[str | None, _unless_given("STR", TrainConfig.estimator)] = None  # type: ignore[assignment]
     replicas: Annotated[int | None, _unless_given("INT", TrainConfig.replicas)] = None  # type: ignore[assignment]

@@ -1,9 +1,8 @@
 """The discrete VAE and its parts: layers with a replica axis, networks, binary pixels, seeding."""
 
-from arms.bench.models.hierarchical import HierarchicalVAE
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
-from arms.bench.models.networks import HIDDEN_WIDTHS, blank_vae, build_vae
+from arms.bench.models.networks import NETWORKS, build_vae, perceptron
 from arms.bench.models.own import (
     PlainNetwork,
     check_finite,
@@ -14,24 +13,25 @@ from arms.bench.models.own import (
     replicated,
     structure_of,
 )
+from arms.bench.models.pixels import LIKELIHOODS
 from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import DiscreteVAE
 
 __all__ = [
-    "HIDDEN_WIDTHS",
+    "LIKELIHOODS",
+    "NETWORKS",
     "DiscreteVAE",
-    "HierarchicalVAE",
     "PlainNetwork",
     "ReplicaLinear",
     "affine_log_prob",
     "bernoulli_log_prob",
-    "blank_vae",
     "build_vae",
     "check_finite",
     "check_registered",
     "check_savable",
     "keep_replicas",
     "name_of",
+    "perceptron",
     "replicated",
     "seeded_generator",
     "structure_of",

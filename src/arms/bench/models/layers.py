@@ -14,7 +14,7 @@ HAS_TRITON = find_spec("triton") is not None
 class ReplicaLinear(nn.Module):
     """R affine maps at once: `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`."""
 
-    rough_gradients = False
+    bfloat16_backward = False
     """Whether its gradient may use bfloat16 products on a GPU; it can then be differentiated only once."""
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
@@ -34,7 +34,7 @@ class ReplicaLinear(nn.Module):
         return out.reshape(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
 
     def _product(self) -> Callable[[Tensor, Tensor], Tensor]:
-        if not (self.rough_gradients and HAS_TRITON):
+        if not (self.bfloat16_backward and HAS_TRITON):
             return torch.bmm
         from arms.bench.models import kernels
 

@@ -46,7 +46,7 @@ def affine_log_prob(
         from arms.bench.models import kernels
 
         return kernels.affine_log_prob(
-            h, layer.weight, layer.bias, x, attached, layer.rough_gradients, inward
+            h, layer.weight, layer.bias, x, attached, layer.bfloat16_backward, inward
         )
     # Two nodes in the graph, one towards h, one towards the weights: whoever asks for one does not pay for the other.
     value, rows, residual = _AffineLogProb.apply(

@@ -1,19 +1,36 @@
 """The built-in VAEs by name: the paper's linear and nonlinear network."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from arms.arguments import as_count, unknown_name
-from arms.bench.models.hierarchical import HierarchicalVAE
 from arms.bench.models.layers import ReplicaLinear
+from arms.bench.models.pixels import PixelLikelihood
 from arms.bench.models.seeding import seeded_generator
-from arms.bench.models.vae import DiscreteVAE
+from arms.bench.models.vae import BERNOULLI, DiscreteVAE, layer_of
 
-HIDDEN_WIDTHS: dict[str, tuple[int, ...]] = {"linear": (), "nonlinear": (200, 200)}
-"""Hidden layers of the encoder, and of the decoder. A new perceptron is one line here."""
+Builder: TypeAlias = Callable[[int, int, int], nn.Module]
+"""Makes a network with all weights zero, given the numbers of replicas, inputs and outputs."""
+
+
+def perceptron(*hidden: int) -> Builder:
+    """Return a builder of perceptrons with hidden layers of these widths."""
+
+    def build(replicas: int, inputs: int, outputs: int) -> nn.Module:
+        layers: list[nn.Module] = []
+        for before, after in pairwise((inputs, *hidden, outputs)):
+            layers += [ReplicaLinear(replicas, before, after), nn.LeakyReLU(0.3)]
+        return nn.Sequential(*layers[:-1])
+
+    return build
+
+
+NETWORKS: dict[str, Builder] = {"linear": perceptron(), "nonlinear": perceptron(200, 200)}
+"""Networks by name. Each serves as the encoder and the decoder of every layer."""
 
 
 def build_vae(
@@ -21,67 +38,50 @@ def build_vae(
     latents: int | Sequence[int],
     pixel_mean: Tensor,
     replicas: int = 1,
-    seed: int = 0,
+    seed: int | None = 0,
     device: str = "cpu",
     categories: int = 2,
+    likelihood: PixelLikelihood = BERNOULLI,
 ) -> DiscreteVAE:
     """Return the paper's linear or nonlinear VAE with its initial weights.
 
-    The weights of replica r depend on the seed and r alone, not on how many replicas there are. The output bias of the
-    decoder is the logit of the pixel's training mean, clipped to [0.001, 0.999].
+    The weights of replica r depend on the seed and r alone, not on the number of replicas. The
+    output bias of the decoder makes it start at the training mean of each pixel.
 
     Args:
         network: "linear" or "nonlinear".
-        latents: How many latent variables; of several layers how many in each, the one nearest the image first.
+        latents: How many latent variables; for several layers, how many in each, the layer nearest
+            the image first.
         pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
         replicas: How many independent models, side by side on the leading axis of every parameter.
-        seed: Seed of the weights.
+        seed: Seed of the weights; None leaves them zero, to be loaded from a checkpoint.
         device: Where the model is put; the weights are the same everywhere.
-        categories: Of each latent variable; 2 makes them bits.
+        categories: How many each latent variable chooses among; 2 makes them bits.
+        likelihood: What the decoder's outputs mean; the logits of bits by default.
     """
-    vae = blank_vae(network, latents, pixel_mean, replicas, categories)
-    generators = [seeded_generator(seed, "init", replica) for replica in range(replicas)]
-    layers = [layer for layer in vae.modules() if isinstance(layer, ReplicaLinear)]
-    for layer in layers:
-        layer.initialise(generators)
-    assert isinstance(vae.decoder, nn.Sequential)
-    output = vae.decoder[-1]
-    assert isinstance(output, ReplicaLinear)
-    with torch.no_grad():
-        output.bias.copy_(torch.logit(pixel_mean.clamp(0.001, 0.999)))
+    if network not in NETWORKS:
+        raise unknown_name("network", network, NETWORKS)
+    as_count(replicas, 1, "replicas")
+    build, pixels = NETWORKS[network], pixel_mean.shape[-1]
+    widths = latents if isinstance(latents, Sequence) else [latents]
+    sizes = [layer_of(width, categories).event_shape.numel() for width in widths]
+    encoders = [build(replicas, below, above) for below, above in pairwise([pixels, *sizes])]
+    outputs = [likelihood.outputs(pixels), *sizes]
+    decoders = [build(replicas, above, below) for below, above in pairwise(outputs)]
+    kinds = {"likelihood": likelihood, "categories": categories}
+    vae = DiscreteVAE(encoders, decoders, widths, pixel_mean, replicas, **kinds)  # type: ignore[arg-type]
+    if seed is not None:
+        _initialise(vae, [seeded_generator(seed, "init", replica) for replica in range(replicas)])
     return vae.to(device)
 
 
-def blank_vae(
-    network: str,
-    latents: int | Sequence[int],
-    pixel_mean: Tensor,
-    replicas: int = 1,
-    categories: int = 2,
-) -> DiscreteVAE:
-    """Return the paper's linear or nonlinear VAE with all weights zero, to be loaded from a checkpoint."""
-    if network not in HIDDEN_WIDTHS:
-        raise unknown_name("network", network, HIDDEN_WIDTHS)
-    as_count(replicas, 1, "replicas")
-    hidden = HIDDEN_WIDTHS[network]
-    given = latents if isinstance(latents, Sequence) else [latents]
-    if len(given) > 1 and categories > 2:
-        raise ValueError(
-            f"several layers are of bits, got {categories} categories: leave one of them out"
-        )
-    units = 1 if categories == 2 else as_count(categories, 2, "categories")
-    widths = [pixel_mean.shape[-1], *(as_count(width, 1, "latents") * units for width in given)]
-    encoders = [_perceptron(replicas, (below, *hidden, above)) for below, above in pairwise(widths)]
-    decoders = [_perceptron(replicas, (above, *hidden, below)) for below, above in pairwise(widths)]
-    if len(encoders) == 1:
-        return DiscreteVAE(
-            encoders[0], decoders[0], given[0], pixel_mean, replicas, categories=categories
-        )
-    return HierarchicalVAE(encoders, decoders, widths[1:], pixel_mean, replicas)
-
-
-def _perceptron(replicas: int, widths: Sequence[int]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [ReplicaLinear(replicas, inputs, outputs), nn.LeakyReLU(0.3)]
-    return nn.Sequential(*layers[:-1])
+def _initialise(vae: DiscreteVAE, generators: Sequence[Generator]) -> None:
+    """Draw the weights, and let the decoder start at the training mean of each pixel."""
+    for layer in vae.modules():
+        if isinstance(layer, ReplicaLinear):
+            layer.initialise(generators)
+    last = vae.decoder[-1] if isinstance(vae.decoder, nn.Sequential) else vae.decoder
+    if not isinstance(last, ReplicaLinear):
+        raise ValueError(f"a built-in decoder must end in a ReplicaLinear, got {last}")
+    with torch.no_grad():
+        last.bias.copy_(vae.likelihood.initial_outputs(vae.pixel_mean[0, 0]))

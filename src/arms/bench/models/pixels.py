@@ -1,17 +1,23 @@
-"""Likelihoods of pixels that are more than bits: what the outputs of a decoder say of grey values from 0 to 1."""
+"""Likelihoods p(x|b) of pixels: what the outputs of a decoder mean."""
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from arms.arguments import as_count, as_positive
+from arms.bench.models.likelihood import bernoulli_log_prob
 
 
-class Pixels(ABC):
-    """p(x|b) of grey images, for `DiscreteVAE(..., likelihood=...)`: given one, x is value / levels instead of bits."""
+class PixelLikelihood(ABC):
+    """p(x|b) for `DiscreteVAE(..., likelihood=...)`, where x are grey values from 0 to 1."""
+
+    binarizes_input: ClassVar[bool] = False
+    """Whether x are bits drawn from the grey values, instead of the grey values themselves."""
 
     @abstractmethod
     def outputs(self, pixels: int) -> int:
@@ -22,8 +28,8 @@ class Pixels(ABC):
         """Return log p(x|b), the sum over pixels.
 
         Args:
-            outputs: The decoder's, `[*lead, R, B, outputs]`.
-            x: Grey values from 0 to 1, `[R, B, pixels]`.
+            outputs: What the decoder returned, `[*lead, R, B, outputs]`.
+            x: Pixels from 0 to 1, `[R, B, pixels]`.
 
         Returns:
             `[*lead, R, B]`.
@@ -33,17 +39,40 @@ class Pixels(ABC):
     def mean(self, outputs: Tensor) -> Tensor:
         """Return the mean of every pixel, `[*lead, R, B, pixels]`, for pictures."""
 
+    def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
+        """Return the outputs that a built-in decoder starts from, given the mean of each pixel."""
+        return pixel_mean.new_zeros(self.outputs(len(pixel_mean)))
+
     def check_levels(self, levels: int) -> None:  # noqa: B027 (most take any)
-        """Raise if the images of a data set have another number of levels than this likelihood is for."""
+        """Raise if this likelihood is for images with another number of levels."""
 
 
 @dataclass(frozen=True)
-class GaussianPixels(Pixels):
-    """Grey values with normal noise: a density, so that bounds may be positive.
+class BernoulliPixels(PixelLikelihood):
+    """Bits, drawn anew from the grey values in every batch; the decoder returns their logits."""
+
+    binarizes_input = True
+
+    def outputs(self, pixels: int) -> int:
+        return pixels
+
+    def log_prob(self, outputs: Tensor, x: Tensor) -> Tensor:
+        return bernoulli_log_prob(outputs, x)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return torch.sigmoid(outputs)
+
+    def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
+        return torch.logit(pixel_mean.clamp(0.001, 0.999))
+
+
+@dataclass(frozen=True)
+class GaussianPixels(PixelLikelihood):
+    """Grey values with normal noise. This is a density, so bounds may be positive.
 
     Args:
-        std: Standard deviation of the noise, in units of the whole range from black to white. Unless given, the decoder
-            returns two numbers per pixel, all means and then all log-variances.
+        std: Standard deviation of the noise, where black is 0 and white is 1. Unless given, the
+            decoder returns two numbers per pixel: all means, then all log-variances.
 
     >>> GaussianPixels(std=0.1).outputs(64), GaussianPixels().outputs(64)
     (64, 128)
@@ -70,15 +99,21 @@ class GaussianPixels(Pixels):
         mean = outputs if self.std is not None else outputs.chunk(2, -1)[0]
         return mean.clamp(0, 1)
 
+    def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
+        if self.std is not None:
+            return pixel_mean
+        inside = pixel_mean.clamp(0.001, 0.999)
+        return torch.cat([pixel_mean, (inside * (1 - inside)).log()])  # the variance of bits
+
 
 @dataclass(frozen=True)
-class CategoricalPixels(Pixels):
-    """Every pixel one of levels + 1 grey values, each with a probability of its own.
+class CategoricalPixels(PixelLikelihood):
+    """Every pixel is one of levels + 1 grey values, each with its own probability.
 
     The decoder returns levels + 1 logits per pixel, those of one pixel side by side.
 
     Args:
-        levels: The data set's.
+        levels: The largest pixel value of the data set.
 
     >>> CategoricalPixels(levels=3).outputs(64)
     256
@@ -99,13 +134,27 @@ class CategoricalPixels(Pixels):
 
     def mean(self, outputs: Tensor) -> Tensor:
         probs = torch.softmax(outputs.unflatten(-1, (-1, self.levels + 1)), -1)
-        return probs @ torch.linspace(
-            0, 1, self.levels + 1, dtype=outputs.dtype, device=outputs.device
-        )
+        return probs @ self._grey_values(outputs)
+
+    def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
+        # Dark pixels prefer dark values. With one level these are the logits of bits.
+        logits = torch.logit(pixel_mean.clamp(0.001, 0.999))
+        return torch.outer(logits, self._grey_values(logits)).flatten()
 
     def check_levels(self, levels: int) -> None:
         if levels != self.levels:
             raise ValueError(
-                f"the model's pixels have levels 0 to {self.levels}, and those of the data set 0 to {levels}: "
-                f"make it with CategoricalPixels({levels})"
+                f"the model's pixels have levels 0 to {self.levels}, the data set 0 to {levels}: "
+                f"use CategoricalPixels({levels})"
             )
+
+    def _grey_values(self, like: Tensor) -> Tensor:
+        return torch.linspace(0, 1, self.levels + 1, dtype=like.dtype, device=like.device)
+
+
+LIKELIHOODS: Mapping[str, Callable[[int], PixelLikelihood]] = {
+    "bernoulli": lambda levels: BernoulliPixels(),
+    "gaussian": lambda levels: GaussianPixels(std=0.1),
+    "categorical": CategoricalPixels,
+}
+"""Likelihoods of the built-in networks, made from the levels of the data set."""

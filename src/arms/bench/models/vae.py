@@ -1,41 +1,126 @@
-"""The discrete variational autoencoder, with a leading replica axis in every parameter; it knows no estimator.
+"""The discrete variational autoencoder, with a leading replica axis in every parameter.
 
-One stochastic layer of bits b, or of choices among K categories, binary pixels x:
-log w(b) = log p(x|b) + log p(b) - log q(b|x), with shapes x `[R, B, pixels]`, logits `[R, B, latents]`,
-b `[n, R, B, latents]`, log-weights `[n, R, B]`; of categories, logits `[R, B, latents, K]` and one-hot b
-`[n, R, B, latents, K]`. Training R independent replicas costs little more than training one.
+One or more stochastic layers of bits or categories, x - b1 - ... - bL. q(b1|x) q(b2|b1) ... is
+drawn from the image upwards, and p(bL) p(b(L-1)|bL) ... p(x|b1) generates downwards. With one layer,
+log w(b) = log p(x|b) + log p(b) - log q(b|x). Shapes are x `[R, B, pixels]`, logits `[R, B, latents]`,
+b `[n, R, B, latents]` and log-weights `[n, R, B]`; categories add one axis to logits and b.
+Training R independent replicas costs little more than training one.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn.functional import pad, softplus
 
 from arms.arguments import as_count
 from arms.bench.models.layers import ReplicaLinear, call_with, parameter_places
-from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob, smooth_log_prob
-from arms.bench.models.pixels import Pixels
+from arms.bench.models.likelihood import affine_log_prob, smooth_log_prob
+from arms.bench.models.pixels import BernoulliPixels, PixelLikelihood
 from arms.latents import Bits, Latent, OneHot
+
+Network: TypeAlias = Callable[[Tensor], Tensor]
+BERNOULLI = BernoulliPixels()
+
+
+@dataclass(frozen=True)
+class Layer(ABC):
+    """A stochastic layer. Only its two subclasses know whether latents are bits or categories."""
+
+    event_shape: torch.Size
+    """The shape of logits and samples, beyond replicas and images."""
+
+    @abstractmethod
+    def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
+        """Return the latents of these logits; some estimators of bits look at the context."""
+
+    @abstractmethod
+    def inputs(self, b: Tensor) -> Tensor:
+        """Return samples in the form that networks get."""
+
+    @abstractmethod
+    def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
+        """Return log p(b), also for b between samples."""
+
+    @abstractmethod
+    def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return w and c such that log p(b) - log q(b) is the sum of b w over latents, plus c."""
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Return the outputs of a network as logits."""
+        logits: Tensor = outputs.unflatten(-1, self.event_shape)
+        return logits
+
+
+class BitLayer(Layer):
+    """Bits, which networks get as -1 and 1."""
+
+    def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
+        return Bits(logits, context)
+
+    def inputs(self, b: Tensor) -> Tensor:
+        return (2 * b).sub_(1)
+
+    def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
+        return smooth_log_prob(logits, b)
+
+    def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        # Padded by a zero, the sum is a kernel of its own. Fused, the rest would wait for it.
+        constant = pad(softplus(logits) - softplus(prior), (0, 1)).sum(-1)
+        return prior - logits, constant
+
+
+class CategoryLayer(Layer):
+    """Choices among K categories, one-hot, which networks get side by side."""
+
+    def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
+        return OneHot(logits)
+
+    def inputs(self, b: Tensor) -> Tensor:
+        return b.flatten(-2)
+
+    def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
+        return (b * logits.log_softmax(-1)).sum((-1, -2))
+
+    def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        weight = prior.log_softmax(-1) - logits.log_softmax(-1)
+        return weight, torch.zeros_like(weight[..., 0, 0])
+
+
+def layer_of(latents: int, categories: int) -> Layer:
+    """Return a layer of bits if there are two categories, and else of one-hot categories."""
+    width = as_count(latents, 1, "latents")
+    if as_count(categories, 2, "categories") == 2:
+        return BitLayer(torch.Size([width]))
+    return CategoryLayer(torch.Size([width, categories]))
 
 
 class DiscreteVAE(nn.Module):
     """A discrete VAE with any encoder and decoder.
 
     Args:
-        encoder: Module or function from centred pixels `[R, B, pixels]` to logits `[R, B, latents]`, of categories
-            `[R, B, latents K]`.
-        decoder: Module or function from latents as -1 and 1, `[n, R, B, latents]`, of categories one-hot
-            `[n, R, B, latents K]`, to logits `[n, R, B, pixels]`.
-        latents: How many latent variables.
-        pixel_mean: Subtracted from the encoder's input: `[pixels]`, or `[R, 1, pixels]` where replicas learn from
-            different data sets.
-        replicas: How many independent models are side by side; with more than one, every parameter of encoder and
-            decoder must have a leading axis of that length, as in `ReplicaLinear`.
+        encoder: Module or function from centred pixels `[R, B, pixels]` to logits
+            `[R, B, latents]`, with categories `[R, B, latents K]`. For several layers, a list: the
+            next one maps latents, in the form that decoders get, to the logits of the next layer.
+        decoder: Module or function from latents as -1 and 1, `[n, R, B, latents]`, with categories
+            one-hot `[n, R, B, latents K]`, to what the likelihood needs: logits of the pixels
+            unless one is given. For several layers, a list: the next one maps the latents of the
+            second layer to logits of the first, and so on.
+        latents: How many latent variables. For several layers, a list, the layer nearest the image
+            first.
+        pixel_mean: Subtracted from the encoder's input: `[pixels]`, or `[R, 1, pixels]` if replicas
+            learn from different data sets.
+        replicas: How many independent models are side by side. With more than one, every parameter
+            must have a leading axis of that length, as in `ReplicaLinear`.
         name: What runs and reports call it.
-        likelihood: What the decoder's outputs say of the pixels; unless given, the logits of bits.
+        likelihood: What the decoder's outputs mean; the logits of bits by default.
         categories: K, among which each latent variable chooses; 2 makes them bits.
 
-    >>> vae = DiscreteVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=torch.full((64,), 0.3))
+    >>> mean = torch.full((64,), 0.3)
+    >>> vae = DiscreteVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=mean)
     >>> vae.encode(torch.ones(1, 5, 64)).shape
     torch.Size([1, 5, 20])
     """
@@ -44,80 +129,73 @@ class DiscreteVAE(nn.Module):
 
     def __init__(
         self,
-        encoder: Callable[[Tensor], Tensor],
-        decoder: Callable[[Tensor], Tensor],
-        latents: int,
+        encoder: Network | Sequence[Network],
+        decoder: Network | Sequence[Network],
+        latents: int | Sequence[int],
         pixel_mean: Tensor,
         replicas: int = 1,
         *,
         name: str = "",
-        likelihood: Pixels | None = None,
+        likelihood: PixelLikelihood = BERNOULLI,
         categories: int = 2,
     ) -> None:
         super().__init__()
         if pixel_mean.ndim != 1 and pixel_mean.shape[:-1] != (replicas, 1):
             raise ValueError(
-                f"pixel_mean must be [pixels] or [{replicas}, 1, pixels], got {list(pixel_mean.shape)}: "
-                "pass dataset.pixel_mean()"
+                f"pixel_mean must be [pixels] or [{replicas}, 1, pixels], "
+                f"got {list(pixel_mean.shape)}: pass dataset.pixel_mean()"
             )
-        self.encoder, self.decoder = encoder, decoder
-        self.replicas, self.latents = replicas, latents
+        encoders, decoders = _per_layer(encoder), _per_layer(decoder)
+        widths = latents if isinstance(latents, Sequence) else [latents]
+        if not len(encoders) == len(decoders) == len(widths) > 0:
+            raise ValueError(
+                "a model needs an encoder, a decoder and a number of latents per layer, got "
+                f"{len(encoders)}, {len(decoders)} and {len(widths)}"
+            )
+        self.layers = tuple(layer_of(width, categories) for width in widths)
+        self.encoder, self.decoder = encoders[0], decoders[0]
+        if len(widths) > 1:  # not empty in models of one layer: the structure of a model names them
+            self.deeper_encoders = nn.ModuleList(encoders[1:])  # type: ignore[arg-type]
+            self.deeper_decoders = nn.ModuleList(decoders[1:])  # type: ignore[arg-type]
+        self.replicas, self.latents, self.categories = replicas, widths[0], categories
         self.name, self.likelihood = name, likelihood
-        self.categories = as_count(categories, 2, "categories")
-        self.prior = nn.Parameter(torch.zeros(replicas, 1, *self.event_shape))
+        self.prior = nn.Parameter(torch.zeros(replicas, 1, *self.layers[-1].event_shape))
         self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
 
-    @property
-    def sees_bits(self) -> bool:
-        """Whether x is bits drawn from the grey values; otherwise it is the grey values themselves, from 0 to 1."""
-        return self.likelihood is None
-
     def extra_repr(self) -> str:
-        """Return what is no module of its own."""
-        kind = f"x{self.categories}" if self.categories > 2 else ""
-        return f"latents={self.latents}{kind}" + (
-            f", likelihood={self.likelihood}" if self.likelihood else ""
-        )
+        """Return what is not a module; the fingerprint of a model contains it."""
+        latents = f"latents={'x'.join(map(str, self.event_shape))}"
+        bits = isinstance(self.likelihood, BernoulliPixels)
+        return latents if bits else f"{latents}, likelihood={self.likelihood}"
 
     @property
     def event_shape(self) -> torch.Size:
-        """Of the logits of the layer nearest the image, beyond replicas and images."""
-        return torch.Size(
-            [self.latents] if self.categories == 2 else [self.latents, self.categories]
-        )
+        """The shape of logits of the layer nearest the image, beyond replicas and images."""
+        return self.layers[0].event_shape
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
-        """Return the latent variables of these logits; a context is kept for estimators of bits that look at it."""
-        return Bits(logits, context) if self.categories == 2 else OneHot(logits)
+        """Return the latents of these logits; some estimators of bits look at the context."""
+        return self.layers[0].latent(logits, context)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the logits of q(b|x) `[R, B, latents]`, or `[R, B, latents, K]`."""
-        logits = self.encoder(x - self.pixel_mean)
-        if self.categories == 2:
-            _check_width(logits, self.latents, "encoder")
-            return logits
-        _check_width(logits, self.latents * self.categories, "encoder")
-        of_categories: Tensor = logits.unflatten(-1, (self.latents, self.categories))
-        return of_categories
+        """Return the logits of q(b1|x) `[R, B, latents]`, or `[R, B, latents, K]`."""
+        outputs = self.encoder(x - self.pixel_mean)
+        _check_width(outputs, self.event_shape.numel(), "encoder", "latents (times categories)")
+        return self.layers[0].logits(outputs)
+
+    def encode_layer(self, layer: int, below: Tensor) -> Tensor:
+        """Return the logits of layer 1, 2, ... (0 is `encode`) given the layer before."""
+        return self._logits(self.deeper_encoders[layer - 1], layer - 1, below, layer)
 
     def decode(self, b: Tensor) -> Tensor:
-        """Return the logits of p(x|b) `[*lead, R, B, pixels]`, or what else the likelihood is made of."""
-        logits = self.decoder(self._inputs(b))
-        _check_width(logits, self._outputs(), "decoder")
-        return logits
-
-    def _inputs(self, b: Tensor) -> Tensor:
-        """Return latents as the decoder gets them."""
-        return signs(b) if self.categories == 2 else b.flatten(-2)
+        """Return the decoder's outputs, such as logits of pixels `[*lead, R, B, pixels]`."""
+        outputs = self.decoder(self.layers[0].inputs(b))
+        self._check_outputs(outputs)
+        return outputs
 
     def mean_image(self, b: Tensor) -> Tensor:
-        """Return the mean of p(x|b), `[*lead, R, B, pixels]` from 0 to 1."""
-        outputs = self.decode(b)
-        return self.likelihood.mean(outputs) if self.likelihood else torch.sigmoid(outputs)
-
-    def _outputs(self) -> int:
-        pixels = self.pixel_mean.shape[-1]
-        return self.likelihood.outputs(pixels) if self.likelihood else pixels
+        """Return the mean of p(x|b1), `[*lead, R, B, pixels]` from 0 to 1."""
+        return self.likelihood.mean(self.decode(b))
 
     def log_weights(
         self,
@@ -128,68 +206,87 @@ class DiscreteVAE(nn.Module):
         differentiated: int = 0,
         twice: bool = False,
     ) -> Tensor:
-        """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]`.
+        """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]` of a model with one layer.
 
         Args:
-            b: `[n, R, B, latents]`, bits or points between them; of categories `[n, R, B, latents, K]`.
-            x: `[R, B, pixels]` of 0 and 1.
-            logits: `[R, B, latents]` of q(b|x).
-            attached: How many points, the first ones, are in the graph of the model's parameters and the logits: one
-                pass evaluates samples to learn from and samples that are only looked at. All unless given.
-            differentiated: How many points, the last ones, pass gradients to themselves. Where none of these is
-                attached, all else is constant there.
-            twice: Whether that gradient is to be differentiated once more, which takes a slower likelihood.
+            b: `[n, R, B, latents]`, bits or points between them, or `[n, R, B, latents, K]`.
+            x: `[R, B, pixels]`.
+            logits: `[R, B, latents]` of q(b|x), or `[R, B, latents, K]`.
+            attached: How many points, the first ones, are in the graph of parameters and logits:
+                one pass evaluates samples to learn from and samples without a graph. All by default.
+            differentiated: How many points, the last ones, pass gradients to themselves. If none
+                of these is attached, everything else is constant there.
+            twice: Whether that gradient is differentiated again, which needs a slower likelihood.
         """
+        if len(self.layers) > 1:
+            raise ValueError(
+                "a model of several layers has log-weights of whole chains: use chain_log_weights, "
+                "or terms with the samples of every layer"
+            )
         attached = len(b) if attached is None else attached
         split = len(b) - differentiated
         if differentiated and attached <= split:
             last = _with_constants(self)(b[split:], x, logits.detach(), twice=twice)
             return torch.cat([self.log_weights(b[:split].detach(), x, logits, attached), last])
-        slope, constant = self._log_ratio(logits)
-        flat = b if self.categories == 2 else b.flatten(-2)
+        weight, constant = self.layers[0].log_ratio(self.prior, logits)
+        event = -len(self.event_shape)
         likelihood = self.log_likelihood(b, x, attached, differentiated > 0, twice)
         if attached == len(b):
-            return likelihood + ((flat * slope).sum(-1) + constant)
+            return likelihood + ((b * weight).flatten(event).sum(-1) + constant)
         # The rest has the same value but no graph: neither the logits nor the prior learn from it.
-        first, rest = flat[:attached], flat[attached:]
-        ratio = torch.cat(
-            [
-                (first * slope).sum(-1) + constant,
-                (rest * slope.detach()).sum(-1) + constant.detach(),
-            ]
-        )
-        return likelihood + ratio
+        first = (b[:attached] * weight).flatten(event).sum(-1) + constant
+        rest = (b[attached:] * weight.detach()).flatten(event).sum(-1) + constant.detach()
+        return likelihood + torch.cat([first, rest])
 
     forward = log_weights
 
-    def _log_ratio(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log p(b) - log q(b) as a slope in b, categories side by side, and a constant: one pass over samples.
+    def terms(self, x: Tensor, logits: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]:
+        """Return the terms `[n, R, B]` of log w, one per layer; term l depends on layers 1 to l.
 
-        Of bits it is b (prior - logits) - softplus(prior) + softplus(logits).
+        They are log p(x|b1) - log q(b1|x), then log p(b(l-1)|bl) - log q(bl|b(l-1)), with log p(bL)
+        in the last.
+
+        Args:
+            x: `[R, B, pixels]`.
+            logits: The logits of q for each layer.
+            samples: `[n, R, B, ...]` for each layer, or points between samples.
         """
-        if self.categories > 2:
-            slope = (self.prior.log_softmax(-1) - logits.log_softmax(-1)).flatten(-2)
-            return slope, torch.zeros_like(slope[..., 0])
-        softplus = nn.functional.softplus
-        # Padded by a zero, the sum is compiled to a kernel of its own; fused, all else of this shape would wait for it.
-        constant = nn.functional.pad(softplus(logits) - softplus(self.prior), (0, 1)).sum(-1)
-        return self.prior - logits, constant
+        found = []
+        for index, (layer, own) in enumerate(zip(self.layers, samples, strict=True)):
+            if index == 0:
+                likelihood = self.log_likelihood(own, x)
+            else:
+                below = self._logits(self.deeper_decoders[index - 1], index, own, index - 1)
+                likelihood = self.layers[index - 1].log_prob(below, samples[index - 1])
+            found.append(likelihood - layer.log_prob(logits[index], own))
+        found[-1] = found[-1] + self.layers[-1].log_prob(self.prior, samples[-1])
+        return found
 
     def chain_log_weights(
         self, b: Tensor, x: Tensor, logits: Tensor, generator: Generator | None = None
     ) -> Tensor:
-        """Return log-weights `[n, R, B]` for evaluation; deeper layers, where a model has any, are drawn here."""
-        return self.log_weights(b, x, logits)
+        """Return log-weights `[n, R, B]` for evaluation; layers after the first are drawn here."""
+        if len(self.layers) == 1:
+            return self.log_weights(b, x, logits)
+        every_logits, samples = [logits], [b]
+        for index, layer in enumerate(self.layers[1:], start=1):
+            every_logits.append(self.encode_layer(index, samples[-1]))
+            samples.append(layer.latent(every_logits[-1]).sample(1, generator)[0])
+        return torch.stack(self.terms(x, every_logits, samples)).sum(0)
 
     def sample_prior(self, count: int, generator: Generator | None = None) -> Tensor:
-        """Draw this many samples of the layer nearest the image from the model, `[R, count, *event]`."""
-        return self.latent(self.prior.expand(-1, count, *self.prior.shape[2:])).sample(
-            1, generator
-        )[0]
+        """Draw samples of the layer nearest the image from the model, `[R, count, *event]`."""
+        logits = self.prior.expand(-1, count, *self.prior.shape[2:])
+        b = self.layers[-1].latent(logits).sample(1, generator)[0]
+        for index in range(len(self.layers) - 1, 0, -1):
+            below = self._logits(self.deeper_decoders[index - 1], index, b, index - 1)
+            b = self.layers[index - 1].latent(below).sample(1, generator)[0]
+        return b
 
     def encoder_modules(self) -> list[nn.Module]:
         """Return the modules whose parameters make the logits of q."""
-        return [self.encoder] if isinstance(self.encoder, nn.Module) else []
+        first = [self.encoder] if isinstance(self.encoder, nn.Module) else []
+        return first if len(self.layers) == 1 else [*first, *self.deeper_encoders]
 
     def log_likelihood(
         self,
@@ -199,67 +296,65 @@ class DiscreteVAE(nn.Module):
         differentiated: bool = False,
         twice: bool = False,
     ) -> Tensor:
-        """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only, for all unless given.
+        """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only.
 
-        Where points are `differentiated`, the rest has a graph too, to the points alone.
+        If points are `differentiated`, the rest has a graph too, to the points alone.
         """
-        decoder = self.decoder
-        if (
-            self.likelihood is None and twice
-        ):  # the faster forms below can be differentiated only once
+        bits = isinstance(self.likelihood, BernoulliPixels)
+        if bits and twice:  # the faster forms below can be differentiated only once
             return smooth_log_prob(self.decode(b), x)
-        if (
-            self.likelihood is None
-            and isinstance(decoder, nn.Sequential)
-            and isinstance(decoder[-1], ReplicaLinear)
-        ):
-            hidden, h = decoder[:-1], self._inputs(b)
+        decoder, h = self.decoder, self.layers[0].inputs(b)
+        if bits and isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
             if len(decoder) > 1:
-                h = _attach_first(
-                    hidden, h, attached, _with_constants(hidden) if differentiated else None
-                )
+                h = _attach_first(decoder[:-1], h, attached, differentiated)
             return affine_log_prob(h, decoder[-1], x, attached, differentiated)
-        constant = _with_constants(decoder) if differentiated else None
-        logits = _attach_first(decoder, self._inputs(b), attached, constant)
-        _check_width(logits, self._outputs(), "decoder")
-        return (
-            self.likelihood.log_prob(logits, x)
-            if self.likelihood
-            else bernoulli_log_prob(logits, x)
-        )
+        outputs = _attach_first(decoder, h, attached, differentiated)
+        self._check_outputs(outputs)
+        return self.likelihood.log_prob(outputs, x)
+
+    def _logits(self, network: nn.Module, layer: int, samples: Tensor, target: int) -> Tensor:
+        """Return the logits of one layer that a network makes of samples of another."""
+        outputs: Tensor = network(self.layers[layer].inputs(samples))
+        event = self.layers[target].event_shape
+        _check_width(outputs, event.numel(), "network of a deeper layer", "latents")
+        # A compiled backward counts on the layout of the samples.
+        return self.layers[target].logits(outputs.contiguous())
+
+    def _check_outputs(self, outputs: Tensor) -> None:
+        width = self.likelihood.outputs(self.pixel_mean.shape[-1])
+        _check_width(outputs, width, "decoder", "pixel_mean")
 
 
-def signs(b: Tensor) -> Tensor:
-    """Return 2b - 1."""
-    return (2 * b).sub_(1)
+def _per_layer(networks: Network | Sequence[Network]) -> list[Network]:
+    return list(networks) if isinstance(networks, Sequence | nn.ModuleList) else [networks]
 
 
-def _check_width(logits: Tensor, width: int, part: str) -> None:
-    if logits.shape[-1] != width:
+def _check_width(outputs: Tensor, width: int, part: str, other: str) -> None:
+    if outputs.shape[-1] != width:
         raise ValueError(
-            f"the {part} must return logits [..., {width}], got {list(logits.shape)}: change its last layer, or "
-            f"{'latents (times categories)' if part == 'encoder' else 'pixel_mean'}"
+            f"the {part} must return logits [..., {width}], got {list(outputs.shape)}: "
+            f"change its last layer, or {other}"
         )
 
 
 def _attach_first(
-    function: Callable[[Tensor], Tensor],
-    b: Tensor,
-    attached: int | None,
-    constant: Callable[[Tensor], Tensor] | None = None,
+    network: Network, b: Tensor, attached: int | None, differentiated: bool
 ) -> Tensor:
-    """Apply a function to all samples, with a graph for the first `attached` only; to the rest the `constant` one."""
+    """Apply a network to all samples, with a graph for the first `attached` only.
+
+    If points are `differentiated`, the rest has a graph too, to the points alone.
+    """
     if attached is None or attached == len(b):
-        return function(b)
-    if constant is not None:
-        return torch.cat([function(b[:attached]), constant(b[attached:])])
+        return network(b)
+    if differentiated:
+        return torch.cat([network(b[:attached]), _with_constants(network)(b[attached:])])
     with torch.no_grad():
-        rest = function(b[attached:])
-    return torch.cat([function(b[:attached]), rest])
+        rest = network(b[attached:])
+    return torch.cat([network(b[:attached]), rest])
 
 
 def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a module as a function whose parameters are constants, so that only its arguments have a graph."""
+    """Return a module as a function in which parameters are constants."""
     if not isinstance(function, nn.Module):
         return function
     constants = {place: weight.detach() for place, weight in parameter_places(function).items()}

@@ -18,7 +18,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from arms.bench.config import SCHEMA, TrainConfig, difference, digest_of, identity, is_longer
+from arms.bench.config import (
+    RETIRED_FIELDS,
+    SCHEMA,
+    TrainConfig,
+    difference,
+    digest_of,
+    identity,
+    is_longer,
+)
 from arms.bench.metrics import Record, is_values, stopped_replicas
 from arms.bench.runs.checkpoints import (
     CHECKPOINTS,
@@ -139,7 +147,9 @@ class Run:
     def config(self) -> TrainConfig:
         """Return the configuration."""
         found = {
-            name: value for name, value in self.read("config.json").items() if name not in NO_FIELDS
+            name: value
+            for name, value in self.read("config.json").items()
+            if name not in NO_FIELDS and (name, value) not in RETIRED_FIELDS
         }
         known = {field.name for field in fields(TrainConfig)}
         if unknown := set(found) - known:

@@ -13,10 +13,8 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import DATASETS, Dataset, as_dataset, load, observe
 from arms.bench.evaluation import evaluating
 from arms.bench.models import (
-    HIDDEN_WIDTHS,
+    NETWORKS,
     DiscreteVAE,
-    HierarchicalVAE,
-    blank_vae,
     check_finite,
     check_registered,
     check_savable,
@@ -109,23 +107,18 @@ def own_model(
         raise ValueError(
             f"model must be a DiscreteVAE, or a function that makes one, got {type(model).__name__}"
         )
-    if isinstance(own, HierarchicalVAE):
-        raise ValueError(
-            "several layers are trained by TrainConfig(layers=...), --layers; got a model that has them"
-        )
     check_replicas(own, config.replicas)
     _check_on_images(own, dataset)
     check_savable(own)
-    name, structure = name_of(own), structure_of(own)
-    if not own.name and config.network in HIDDEN_WIDTHS:
-        built_in = blank_vae(
-            config.network, own.latents, dataset.pixel_mean(), categories=own.categories
-        )
+    widths = tuple(layer.event_shape[0] for layer in own.layers)
+    layers = widths if len(widths) > 1 else ()
+    sized = replace(config, latents=own.latents, categories=own.categories, layers=layers)
+    structure = structure_of(own)
+    if not own.name and config.network in NETWORKS:
+        built_in = sized.build_model(dataset.pixel_mean(), dataset.levels, blank=True)
         if structure == structure_of(built_in):  # made by hand
-            name, structure = config.network, ""
-    return replace(
-        config, network=name, structure=structure, latents=own.latents, categories=own.categories
-    ), own
+            return sized, own
+    return replace(sized, network=name_of(own), structure=structure), own
 
 
 def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
@@ -163,8 +156,7 @@ def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
             f"the model is for images of {width} pixels, and {dataset.name} has {dataset.train.shape[1]}: "
             "give a model for these images"
         )
-    if model.likelihood is not None:
-        model.likelihood.check_levels(dataset.levels)
+    model.likelihood.check_levels(dataset.levels)
     x, logits, weights = _try_on_images(model, dataset)
     expected = ((*x.shape[:-1], *model.event_shape), (3, *x.shape[:-1]))
     if (tuple(logits.shape), tuple(weights.shape)) != expected:
@@ -179,11 +171,13 @@ def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor
     """Return two images as a model sees them, its logits, and its log-weights of three samples."""
     images = dataset.train[:2].to(model.prior.device)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
-        x = observe(images, dataset.levels, bits=model.sees_bits).expand(model.replicas, -1, -1)
+        x = observe(images, dataset.levels, bits=model.likelihood.binarizes_input).expand(
+            model.replicas, -1, -1
+        )
         try:
             logits = model.encode(x)
             samples = model.latent(logits.detach()).sample(3)
-            return x, logits, model.log_weights(samples, x, logits)
+            return x, logits, model.chain_log_weights(samples, x, logits)
         except (Exception, SystemExit) as error:
             raise ValueError(
                 f"the model {name_of(model)!r} cannot be applied to images {list(x.shape)} "
@@ -201,10 +195,7 @@ def _blank_like(
             "load_model(run, model=...) or --model my_module:make_model"
         )
     if model is None:
-        widths = config.layers or config.latents
-        return blank_vae(
-            config.network, widths, dataset.pixel_mean(), config.replicas, config.categories
-        )
+        return config.build_model(dataset.pixel_mean(), dataset.levels, blank=True)
     same, own = own_model(config, model, dataset)
     if config.structure and same.structure != config.structure:
         raise ValueError(

@@ -10,15 +10,9 @@ from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import GRADIENT_VARIANCE, METRICS, TRAIN_ELBO, Record
-from arms.bench.models import (
-    DiscreteVAE,
-    HierarchicalVAE,
-    ReplicaLinear,
-    build_vae,
-    seeded_generator,
-)
+from arms.bench.models import DiscreteVAE, ReplicaLinear, seeded_generator
 from arms.bench.progress import Bars
-from arms.bench.training.layers import UNCHECKED, estimate_chains, estimate_separately
+from arms.bench.training.layers import UNCHECKED, estimate_chains
 from arms.bench.training.noise import Noise
 from arms.bench.training.optimizer import SECOND_DECAY, Optimizer, build_optimizer, descend
 from arms.bench.training.schedules import LearningRates
@@ -73,17 +67,7 @@ class Trainer:
         self.data = TrainingImages.of(datasets, config.replicas, device)
         self.device = self.data.images.device
         if model is None:
-            pixel_mean = datasets[0].pixel_mean()
-            widths = config.layers or config.latents
-            model = build_vae(
-                config.network,
-                widths,
-                pixel_mean,
-                config.replicas,
-                config.seed,
-                device,
-                config.categories,
-            )
+            model = config.build_model(datasets[0].pixel_mean(), self.data.levels, device)
         check_replicas(model, config.replicas)
         _check_kind(model, config)
         self.model = model.to(device)
@@ -96,8 +80,9 @@ class Trainer:
         )
         self.needs = self.estimator.design.needs
         for layer in model.modules():
-            if isinstance(layer, ReplicaLinear):  # a rough gradient can be taken only once
-                layer.rough_gradients = config.precision == "medium" and not self.needs.second_order
+            if isinstance(layer, ReplicaLinear):  # such a gradient can be taken only once
+                roughly = config.precision == "medium" and not self.needs.second_order
+                layer.bfloat16_backward = roughly
         self._sort_parameters()
         self.rates = rates or LearningRates([config], self.device)
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
@@ -168,8 +153,8 @@ class Trainer:
     def estimate(self) -> Estimated:
         """Draw a batch and estimate: return what is to be differentiated, and with which weights."""
         x = self._batch()
-        if isinstance(self.model, HierarchicalVAE):
-            return self._estimate_layers(self.model, x)
+        if len(self.model.layers) > 1:
+            return self._estimate_layers(x)
         logits = self.model.encode(x)
         constant = logits.detach()
         found = estimate(
@@ -219,10 +204,9 @@ class Trainer:
         # The extra sample is for the decoder; the ELBO is that of the estimator's own samples.
         return (values[1:] if isinstance(self.estimator, ExtraSample) else values).mean((0, 2))
 
-    def _estimate_layers(self, model: HierarchicalVAE, x: Tensor) -> Estimated:
+    def _estimate_layers(self, x: Tensor) -> Estimated:
         """Estimate every layer's gradient: the logits of each are where autograd starts, and the value."""
-        scheme = estimate_chains if self.config.layer_samples == "chains" else estimate_separately
-        found = scheme(model, self.estimator, x, self._noise)
+        found = estimate_chains(self.model, self.estimator, x, self._noise)
         self._add_to_sums(found.logits[0].detach(), found.values.detach().mean((0, 2)))
         starts = [self._scale * grad for grad in found.grads]
         return (*found.logits, found.value), (*starts, self._weight)
@@ -353,7 +337,10 @@ class Trainer:
 
     def _batch(self) -> Tensor:
         return self.data.batch(
-            self.config.replicas, self.config.batch_size, self._noise, bits=self.model.sees_bits
+            self.config.replicas,
+            self.config.batch_size,
+            self._noise,
+            bits=self.model.likelihood.binarizes_input,
         )
 
 
@@ -364,7 +351,7 @@ def _check_kind(model: DiscreteVAE, config: TrainConfig) -> None:
             f"the configuration says {config.categories} categories, and the model has {model.categories}: give one of "
             "them only"
         )
-    if isinstance(model, HierarchicalVAE) and not config.layers:
+    if len(model.layers) > 1 and not config.layers:
         raise ValueError(
             "a model of several layers needs a configuration that names them: TrainConfig(layers=...)"
         )
