@@ -49,7 +49,9 @@ class _Group:
                 raise ValueError(f"{name} must be a string, got {value!r}")
             # With half of a surrogate pair, config.json could not be read again.
             if any("\ud800" <= letter <= "\udfff" for letter in value):
-                raise ValueError(f"{name} must be Unicode text, got half of a pair in {value!r}")
+                raise ValueError(
+                    f"{name} must be Unicode text, got half a surrogate pair: {value!r}"
+                )
 
     def _check_choice(self, name: str, kind: object) -> None:
         if (value := getattr(self, name)) not in get_args(kind):
@@ -360,7 +362,7 @@ def identity(config: TrainConfig) -> dict[str, object]:
     """
     found = _deciding(config).items()
     return {"schema": SCHEMA} | {
-        name: value for name, value in found if value != getattr(TrainConfig, name)
+        name: value for name, value in found if value != getattr(type(config), name)
     }
 
 

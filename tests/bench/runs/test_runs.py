@@ -372,7 +372,7 @@ def test_a_configuration_may_lack_fields(tmp_path: Path) -> None:
 
 def test_another_run_is_told_by_its_fields(tmp_path: Path) -> None:
     Run.create(tmp_path, CONFIG)
-    message = r"holds another run \(seed is 0 there, 5 was asked for, latents is 20 there, 30 was asked for\)"
+    message = r"holds another run \(latents is 20 there, 30 was asked for, seed is 0 there, 5 was asked for\)"
     with pytest.raises(ValueError, match=message):
         Run.create(tmp_path, replace(CONFIG, seed=5, latents=30, report_every=20))
     config = json.loads((tmp_path / "config.json").read_text())

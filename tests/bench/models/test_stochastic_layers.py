@@ -1,4 +1,4 @@
-"""VAEs with several stochastic layers: their model, every layer's gradient, training, evaluation, runs and the command line."""
+"""VAEs with several stochastic layers: model, gradients, training, evaluation, runs."""
 
 import json
 import math
