@@ -23,7 +23,7 @@ from torch import Tensor
 
 from arms.bench.config import TrainConfig
 from arms.bench.formatting import format_mean_std
-from arms.bench.runs.pipeline import train
+from arms.bench.runs.train import train
 from arms.designs import Draw
 from arms.estimators import Estimator
 from arms.estimators.bound.slots import direct_term

@@ -21,7 +21,7 @@ from train_step import grey_images
 
 from arms.bench.config import TrainConfig
 from arms.bench.ensemble import ensemble_trainer
-from arms.bench.runs.memory import free_memory
+from arms.bench.runs.machine import free_memory
 from arms.bench.training.engine import BLOCK, Engine
 
 WIDTHS = {"linear": (784, 200), "nonlinear": (784, 200, 200, 200)}

@@ -11,7 +11,7 @@ from arms.bench.config import TrainConfig, run_name
 from arms.bench.data import binarize
 from arms.bench.models import DiscreteVAE
 from arms.bench.runs.loading import load_model
-from arms.bench.runs.pipeline import train
+from arms.bench.runs.train import train
 
 IMAGES = 16
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.ensemble import ensemble_trainer, group_for_ensembles
-from arms.bench.runs.memory import free_memory
+from arms.bench.runs.machine import free_memory
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 

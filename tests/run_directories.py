@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arms.bench.config import TrainConfig
-from arms.bench.runs.directory import Run
+from arms.bench.runs.run import Run
 
 Bounds = Mapping[str, Mapping[int, Sequence[float]]]
 

@@ -136,9 +136,7 @@ def gradient(
         shapes = f"{list(logits.shape)}, got {list(grad.shape)}"
         raise ValueError(f"combine of {name} must return the shape of the logits, {shapes}")
     if derivatives is not None or any(True for _ in estimator.parameters()):
-        message = (
-            f"the estimate is NaN or infinite: check the parameters of {name}"
-        )
+        message = f"the estimate is NaN or infinite: check the parameters of {name}"
         options.require_finite(grad, message)
     return propagate_nan(grad, draw.latent, options)
 

@@ -12,8 +12,8 @@ from arms.bench.progress import figures
 from arms.bench.report import build_report, collect
 from arms.bench.report.curves import plots
 from arms.bench.report.groups import group_runs
-from arms.bench.runs.directory import Run
-from arms.bench.runs.live_run import LiveRun
+from arms.bench.runs.loop import Member
+from arms.bench.runs.run import Run
 
 ENTROPY = Metric(
     "entropy",
@@ -56,7 +56,7 @@ def test_a_new_metric_is_drawn_and_shown(entropy: Metric, tmp_path: Path) -> Non
 def test_only_what_may_stop_a_replica_stops_it(entropy: Metric, tmp_path: Path) -> None:
     told: list[str] = []
     config = TrainConfig(replicas=2)
-    member = LiveRun(Run.create(tmp_path, config), config, told.append)
+    member = Member(Run.create(tmp_path, config), config, told.append)
     member.append(
         {"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [math.nan, 1.0]}, [True, True]
     )

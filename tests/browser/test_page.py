@@ -20,8 +20,8 @@ import pytest
 
 from arms.bench.config import TrainConfig
 from arms.bench.report import build_report
-from arms.bench.runs.directory import Run
-from arms.bench.runs.pipeline import train
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train
 
 FLAGS = (
     "--headless=new",

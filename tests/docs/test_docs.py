@@ -20,7 +20,7 @@ from arms.bench.experiments import configs
 from arms.bench.formatting import format_mean_std
 from arms.bench.report.paper import PRINTED_ESTIMATORS, all_printed
 from arms.bench.runs.archives import find_runs
-from arms.bench.runs.directory import Run
+from arms.bench.runs.run import Run
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

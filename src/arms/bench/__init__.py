@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from arms.bench.models import DiscreteVAE, PlainNetwork, build_vae
     from arms.bench.models.pixels import CategoricalPixels, GaussianPixels, PixelLikelihood
     from arms.bench.report import build_report
-    from arms.bench.runs.directory import Run
     from arms.bench.runs.loading import load_model
-    from arms.bench.runs.pipeline import train, train_together
+    from arms.bench.runs.run import Run
+    from arms.bench.runs.train import train, train_together
     from arms.bench.training.trainer import Trainer
 
 __all__ = [
@@ -46,7 +46,7 @@ _MODULES = {
     "GaussianPixels": "arms.bench.models.pixels",
     "PixelLikelihood": "arms.bench.models.pixels",
     "PlainNetwork": "arms.bench.models",
-    "Run": "arms.bench.runs.directory",
+    "Run": "arms.bench.runs.run",
     "TrainConfig": "arms.bench.config",
     "Trainer": "arms.bench.training.trainer",
     "as_dataset": "arms.bench.data",
@@ -55,8 +55,8 @@ _MODULES = {
     "evaluate": "arms.bench.evaluation",
     "load": "arms.bench.data",
     "load_model": "arms.bench.runs.loading",
-    "train": "arms.bench.runs.pipeline",
-    "train_together": "arms.bench.runs.pipeline",
+    "train": "arms.bench.runs.train",
+    "train_together": "arms.bench.runs.train",
 }
 
 

@@ -1,8 +1,8 @@
-"""Progress bars: one for each run, with its newest numbers, or one for a whole sweep; they fit into 80 columns."""
+"""Progress of runs: a bar for each with its newest numbers, or lines in a log; a bar for a sweep."""
 
-from collections.abc import Callable
+from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Self
 
 from arms.bench.formatting import NO_REPLICA_LEFT, format_metric, format_survivors
 from arms.bench.metrics import METRICS, Record, stopping_values, surviving
@@ -10,18 +10,24 @@ from arms.bench.metrics import METRICS, Record, stopping_values, surviving
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-Watcher: TypeAlias = Callable[[Record], None]
+LINES_OF_A_RUN = 10
+"""How many lines a run has in a log, if it is not slow."""
+LINE_SECONDS = 30.0
+"""How long a log waits for the next line of a slow run, which comes with its next record."""
 
 
 class Bars:
-    """Bars that appear with the first record: a mistake of the user is a single line before them.
+    """Bars that appear with the first record, so that a mistake of the user is a single line.
+
+    They fit into 80 columns. Where the output is no terminal and no notebook, lines take their
+    place. Without the package rich nothing is shown.
 
     Args:
-        on_stderr: Whether to write to stderr, and nothing at all unless that is a terminal or a notebook: what a script
-            prints stays its own. Without the package rich there are none.
+        on_stderr: Whether to write to stderr, and no lines there: what a script prints stays its own.
     """
 
     def __init__(self, *, on_stderr: bool = False) -> None:
+        self.bars = self.console = None
         try:
             from rich.console import Console
             from rich.progress import (
@@ -34,11 +40,12 @@ class Bars:
 
             from arms.bench.terminal import get_console
         except ImportError:
-            self._bars = None
             return
         console = Console(stderr=True) if on_stderr else get_console()
-        shows = not on_stderr or console.is_terminal or console.is_jupyter
-        self._bars = Progress(
+        if not console.is_terminal and not console.is_jupyter:
+            self.console = None if on_stderr else console
+            return
+        self.bars = Progress(
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=None),  # whatever the others leave
             MofNCompleteColumn(),
@@ -46,33 +53,17 @@ class Bars:
             TextColumn("{task.fields[figures]}"),
             console=console,
             expand=True,
-            disable=not shows,
         )
-        self._figures: dict[TaskID, str] = {}
+        self.figures: dict[TaskID, str] = {}
 
-    def watcher(self, label: str, steps: int) -> Watcher:
+    def watcher(self, label: str, steps: int) -> "Watcher":
         """Return a function of records that moves a bar of its own.
 
         Args:
             label: What stands before the bar.
             steps: How many there are in all.
         """
-        tasks: list[TaskID] = []
-        bars = self._bars
-
-        def watch(record: Record) -> None:
-            if bars is None:
-                return
-            if not tasks:
-                tasks.append(bars.add_task(label.replace("[", r"\["), total=steps, figures=""))
-                bars.start()
-            self._figures[tasks[0]] = figures(record)
-            # The last record comes before the final bounds, which may take longer than the training.
-            last = record["step"] == steps
-            shown = "evaluating" if last else self._figures[tasks[0]]
-            bars.update(tasks[0], completed=record["step"], figures=shown, refresh=last)
-
-        return watch
+        return Watcher(self, label, steps)
 
     def __enter__(self) -> Self:
         return self
@@ -83,10 +74,54 @@ class Bars:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bars is not None and self._bars.live.is_started:
-            for task, text in self._figures.items():
-                self._bars.update(task, figures=text)
-            self._bars.stop()
+        if self.bars is not None and self.bars.live.is_started:
+            for task, text in self.figures.items():
+                self.bars.update(task, figures=text)
+            self.bars.stop()
+
+
+class Watcher:
+    """Shows the records of one run that it is called with; made by `Bars.watcher`."""
+
+    def __init__(self, bars: Bars, label: str, steps: int) -> None:
+        self._bars, self._label, self._steps = bars, label, steps
+        self._task: TaskID | None = None
+        self._shown_step, self._shown_at = 0, perf_counter()
+
+    def start(self, step: int) -> None:
+        """Say where a run resumes, in a log: a bar shows it."""
+        self._shown_step = step
+        if step:
+            self._print(f"resumes at step {step:,} of {self._steps:,}")
+
+    def __call__(self, record: Record) -> None:
+        step = record["step"]
+        if self._bars.bars is not None:
+            self._move_bar(step, figures(record))
+            return
+        is_due = perf_counter() - self._shown_at >= LINE_SECONDS
+        share = LINES_OF_A_RUN * step // self._steps
+        if is_due or share > LINES_OF_A_RUN * self._shown_step // self._steps:
+            self._shown_step, self._shown_at = step, perf_counter()
+            self._print(f"step {step:,} of {self._steps:,}  {figures(record)}")
+
+    def _move_bar(self, step: int, text: str) -> None:
+        bars = self._bars.bars
+        assert bars is not None
+        if self._task is None:
+            label = self._label.replace("[", r"\[")
+            self._task = bars.add_task(label, total=self._steps, figures="")
+            bars.start()
+        self._bars.figures[self._task] = text
+        # The last record comes before the final bounds, which may take longer than the training.
+        last = step == self._steps
+        shown = "evaluating" if last else text
+        bars.update(self._task, completed=step, figures=shown, refresh=last)
+
+    def _print(self, text: str) -> None:
+        if self._bars.console is not None:
+            line = f"{self._label}: {text}"
+            self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class SweepBar:
@@ -109,13 +144,7 @@ class SweepBar:
         self._task = self._bar.add_task("", total=None)
 
     def show(self, ended: int, total: int, text: str) -> None:
-        """Move the bar.
-
-        Args:
-            ended: How many runs have.
-            total: Out of how many.
-            text: What stands beside the bar.
-        """
+        """Move the bar to that many of all runs, with a text beside it."""
         self._bar.update(self._task, completed=ended, total=total, description=text)
 
     def __enter__(self) -> Self:
@@ -132,7 +161,7 @@ class SweepBar:
 
 
 def figures(record: Record) -> str:
-    """Return what a progress bar shows beside the step: the mean of each metric, and how many replicas it is of."""
+    """Return the mean of each metric for a progress bar, and how many replicas it is of."""
     alive = min(stopping_values(record).values(), key=lambda values: len(surviving(values)))
     if not surviving(alive):
         return NO_REPLICA_LEFT

@@ -21,8 +21,8 @@ from arms.bench.cli.parsing import parse
 from arms.bench.config import TrainConfig, run_name
 from arms.bench.experiments import configs
 from arms.bench.runs.archives import write_archive
-from arms.bench.runs.directory import Run
-from arms.bench.runs.pipeline import train
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train
 from arms.bench.sweeps.jobs import plan
 from arms.bench.training.state import step_of
 from arms.designs import Independent
@@ -266,7 +266,7 @@ def trained_by(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[TrainConfig
         asked.extend(configs)
         return []
 
-    monkeypatch.setattr("arms.bench.runs.pipeline.train_together", ask)
+    monkeypatch.setattr("arms.bench.runs.train.train_together", ask)
     monkeypatch.setattr(sys, "argv", ["arms", "train", *words])
     main()
     return asked

@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 
 from arms.bench.config import TrainConfig, digest_of
 from arms.bench.data import Dataset
-from arms.bench.runs import checkpoints
-from arms.bench.runs.directory import Run
-from arms.bench.runs.pipeline import train
+from arms.bench.runs import checkpoint as checkpoints
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train
 
 CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2)
 FLAGS = ["--steps", "20", "--report-every", "10", "--latents", "4", "--num-samples", "2"]

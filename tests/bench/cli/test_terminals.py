@@ -13,8 +13,8 @@ from run_directories import make_run
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
-from arms.bench.runs.directory import Run
-from arms.bench.runs.pipeline import train
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train
 
 CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2, replicas=2)
 TRAIN = [

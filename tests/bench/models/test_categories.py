@@ -12,7 +12,7 @@ from arms.bench.cli import main
 from arms.bench.config import TrainConfig, identity
 from arms.bench.data import Dataset
 from arms.bench.models import build_vae
-from arms.bench.runs.directory import Run
+from arms.bench.runs.run import Run
 from arms.bench.training.trainer import Trainer
 from arms.latents import OneHot
 

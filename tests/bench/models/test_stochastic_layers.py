@@ -21,7 +21,7 @@ from arms.bench.pictures import sample_grid
 from arms.bench.report import groups
 from arms.bench.report.paper import printed
 from arms.bench.runs.loading import load_model
-from arms.bench.runs.pipeline import train, train_together
+from arms.bench.runs.train import train, train_together
 from arms.bench.training.layers import estimate_chains
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit

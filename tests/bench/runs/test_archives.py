@@ -19,7 +19,7 @@ from arms.bench.runs.archives import (
     read_archive,
     write_archive,
 )
-from arms.bench.runs.directory import Run
+from arms.bench.runs.run import Run
 from arms.bench.sweeps.jobs import plan
 from arms.bench.sweeps.local import preview
 

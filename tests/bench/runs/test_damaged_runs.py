@@ -14,8 +14,7 @@ import arms
 from arms.bench.config import TrainConfig
 from arms.bench.report import collect
 from arms.bench.runs.archives import examine_runs, read_archive, write_archive
-from arms.bench.runs.directory import Run
-from arms.bench.runs.pipeline import train
+from arms.bench.runs.run import Run
 from arms.bench.sweeps.jobs import plan
 
 CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2, replicas=2)
@@ -120,23 +119,6 @@ def test_a_damaged_configuration(kind: str, say: Say) -> None:
     old, new, what = BROKEN_CONFIGS[kind]
     edit("config.json", old, new)
     check_goes_on_with_the_other(say, "config.json", what)
-
-
-@pytest.mark.parametrize("ends", ["[0]", f"[{10**30}]", '"soon"', "[true]", "[1.5]"])
-def test_odd_steps_at_which_a_run_was_to_end(ends: str, say: Say) -> None:
-    edit("config.json", '"seed": 1', f'"lengthened": {ends}, "seed": 1')
-    what = "must hold whole numbers of steps, each at least 1, in 'lengthened', got .*: correct it"
-    check_goes_on_with_the_other(say, "config.json", what)
-
-
-def test_earlier_ends_need_not_be_configurations(tmp_path: Path, say: Say) -> None:
-    """A run with a warm-up of five steps that says it was to end at the third: its checkpoint is read all the same."""
-    run = train(
-        replace(CONFIG, warmup_steps=5), tmp_path / "long", device="cpu", progress=False, evaluate=5
-    )
-    content = json.loads((run.path / "config.json").read_text())
-    (run.path / "config.json").write_text(json.dumps(content | {"lengthened": [3]}))
-    assert run.checkpoint() is not None
 
 
 @pytest.mark.parametrize("step", [HUGE, "-3"])

@@ -18,10 +18,10 @@ from arms.bench.ensemble import ensemble_trainer, joined_state, share_of_model, 
 from arms.bench.evaluation import evaluate
 from arms.bench.metrics import Record
 from arms.bench.models import build_vae
-from arms.bench.runs.checkpoints import CHECKPOINTS
-from arms.bench.runs.directory import Run
-from arms.bench.runs.memory import free_memory
-from arms.bench.runs.pipeline import train, train_together
+from arms.bench.runs.checkpoint import CHECKPOINTS
+from arms.bench.runs.machine import free_memory
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train, train_together
 from arms.bench.training.engine import Engine
 from arms.bench.training.state import of_run
 from arms.bench.training.trainer import Trainer
@@ -347,9 +347,9 @@ import torch
 torch.set_num_threads(1)
 sys.modules["torch.utils.tensorboard.writer"] = None
 import torch._dynamo, safetensors.torch  # what training imports on its way: once, not in each process
-from arms.bench.runs import directory as runs, provenance
+from arms.bench.runs import run as runs, machine as provenance
 from arms.bench.data import Dataset, load
-from arms.bench.runs.pipeline import train, train_together
+from arms.bench.runs.train import train, train_together
 from arms.bench.config import TrainConfig
 
 whole = load("digits")
@@ -517,7 +517,7 @@ def test_an_ensemble_that_does_not_fit_is_halved(
                 raise torch.OutOfMemoryError
             super().advance_block()
 
-    monkeypatch.setattr("arms.bench.runs.loop.Engine", Tight)
+    monkeypatch.setattr("arms.bench.training.engine.Engine", Tight)
     names, told = ["loorf", "disarm", "arms"], list[str]()
     runs = together(tmp_path, digits, names, told)
     assert told == [
@@ -531,7 +531,7 @@ def test_an_ensemble_that_does_not_fit_is_halved(
     for one, other in zip(runs, together(tmp_path / "again", digits, names), strict=False):
         assert_same(one, other)  # the half resumed from the ensemble's last checkpoint
     told.clear()
-    monkeypatch.setattr("arms.bench.runs.loop.Engine", Tight)
+    monkeypatch.setattr("arms.bench.training.engine.Engine", Tight)
     assert all(run.result() for run in together(tmp_path / "two", digits, NAMES, told))
     assert told == ["loorf, arms do not fit into the memory of cpu together: trained as 1 + 1"]
 

@@ -19,14 +19,13 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import Record
 from arms.bench.models import DiscreteVAE
-from arms.bench.runs.devices import choose_device
-from arms.bench.runs.directory import Run
 from arms.bench.runs.files import locked
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.loading import own_model as adopted
 from arms.bench.runs.loop import _interruptible
-from arms.bench.runs.memory import free_memory, is_out_of_memory
-from arms.bench.runs.pipeline import train, train_together
+from arms.bench.runs.machine import choose_device, free_memory, is_out_of_memory
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train, train_together
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 
@@ -513,7 +512,9 @@ def test_only_the_command_changes_the_allocator(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    monkeypatch.setattr("arms.bench.runs.memory.keep_freed_memory", lambda: calls.append("mallopt"))
+    monkeypatch.setattr(
+        "arms.bench.runs.machine.keep_freed_memory", lambda: calls.append("mallopt")
+    )
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     handler = signal.getsignal(signal.SIGINT)
     train(CONFIG, tmp_path / "run", device="cpu", dataset=digits)

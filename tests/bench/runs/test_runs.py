@@ -20,13 +20,13 @@ from processes import completed, started
 
 import arms
 from arms.bench.config import TrainConfig, identity, run_name
-from arms.bench.runs import provenance
+from arms.bench.runs import machine as provenance
 from arms.bench.runs.archives import find_runs
-from arms.bench.runs.checkpoints import CHECKPOINTS
-from arms.bench.runs.devices import choose_device
-from arms.bench.runs.directory import Run
+from arms.bench.runs.checkpoint import CHECKPOINTS
 from arms.bench.runs.loading import load_model
-from arms.bench.runs.pipeline import train
+from arms.bench.runs.machine import choose_device
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train
 from arms.bench.training.engine import block_of
 
 ROOT = Path(__file__).parents[3]
@@ -39,7 +39,7 @@ SCRIPT = """
 import json, sys, time
 import torch
 torch.set_num_threads(1)
-from arms.bench.runs.pipeline import train
+from arms.bench.runs.train import train
 from arms.bench.config import TrainConfig
 config = TrainConfig(**json.loads(sys.argv[2]))
 slow = lambda record: time.sleep(float(sys.argv[3]))

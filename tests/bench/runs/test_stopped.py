@@ -8,12 +8,11 @@ from typing import NoReturn
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from arms.bench import formatting
 from arms.bench.cli import runs as verbs
 from arms.bench.cli import train as train_verbs
-from arms.bench.config import TrainConfig, digest_of
+from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
 from arms.bench.models import DiscreteVAE, build_vae
@@ -22,11 +21,10 @@ from arms.bench.report import build_report, collect, summary
 from arms.bench.report.curves import plots
 from arms.bench.report.groups import group_runs
 from arms.bench.report.tables import comparison
-from arms.bench.runs.checkpoints import CHECKPOINTS, digest_of_tensors
-from arms.bench.runs.directory import Run
-from arms.bench.runs.live_run import DivergedError, LiveRun
 from arms.bench.runs.loading import load_model
-from arms.bench.runs.pipeline import train, train_together
+from arms.bench.runs.loop import DivergedError, Member
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train, train_together
 from arms.bench.sweeps.local import run_experiment
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
@@ -135,8 +133,7 @@ def damage(run: Run, replicas: list[int]) -> None:
     state = run.checkpoint()
     assert state is not None
     state["model.prior"][replicas] = math.inf
-    metadata = {"sha256": digest_of_tensors(state), "run": digest_of(run.identity())}
-    save_file(state, run.path / CHECKPOINTS[0], metadata=metadata)
+    run.save(state)
 
 
 def interrupted(path: Path, digits: Dataset, step: int, told: list[str]) -> None:
@@ -219,7 +216,7 @@ def test_a_parameter_is_enough(
 def test_one_line_a_report_and_cause(tmp_path: Path) -> None:
     told: list[str] = []
     config = replace(CONFIG, replicas=5)
-    live = LiveRun(Run.create(tmp_path, config), config, told.append)
+    live = Member(Run.create(tmp_path, config), config, told.append)
     elbo = [math.nan, -1.0, math.inf, -1.0, -1.0]
     live.append({"step": 10, "train_elbo": elbo}, [True, True, False, True, False])
     assert told == [

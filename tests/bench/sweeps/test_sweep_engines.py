@@ -24,9 +24,9 @@ from arms.bench.cli.runs import runs
 from arms.bench.config import TrainConfig, run_name
 from arms.bench.progress import SweepBar
 from arms.bench.runs.archives import find_runs
-from arms.bench.runs.directory import Run
 from arms.bench.runs.files import locked
-from arms.bench.runs.pipeline import train
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train
 from arms.bench.sweeps.driver import ATTEMPTS, Engine, Tally, run_sweep, share_out, work_of
 from arms.bench.sweeps.files import read_sweep
 from arms.bench.sweeps.jobs import plan

@@ -16,8 +16,8 @@ from arms.bench.config import Precision, TrainConfig, identity, run_name
 from arms.bench.ensemble import check_same_config, group_for_ensembles
 from arms.bench.experiments import configs
 from arms.bench.runs.archives import find_runs
-from arms.bench.runs.directory import Run
-from arms.bench.runs.pipeline import train
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train
 from arms.bench.sweeps.jobs import Job, plan, totals
 from arms.bench.sweeps.local import preview, run_experiment
 

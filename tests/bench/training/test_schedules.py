@@ -14,8 +14,8 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
 from arms.bench.ensemble import ensemble_trainer, names_of
 from arms.bench.metrics import Record
-from arms.bench.runs.directory import Run
-from arms.bench.runs.pipeline import train_together
+from arms.bench.runs.run import Run
+from arms.bench.runs.train import train_together
 from arms.bench.training.engine import Engine, Execution
 from arms.bench.training.schedules import LearningRates
 from arms.bench.training.trainer import Trainer

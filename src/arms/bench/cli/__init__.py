@@ -46,7 +46,7 @@ def main() -> None:
 def _run() -> None:
     try:
         from arms.bench.cli.parsing import parse
-        from arms.bench.runs.memory import is_out_of_memory, keep_freed_memory
+        from arms.bench.runs.machine import is_out_of_memory, keep_freed_memory
         from arms.bench.terminal import get_console
 
         known = verbs()

@@ -12,7 +12,7 @@ from arms import checks
 from arms.arguments import as_count, described, unknown_name
 from arms.bench.cli.console import print_plain, print_table
 from arms.bench.cli.own import find_attribute
-from arms.bench.runs.memory import is_out_of_memory
+from arms.bench.runs.machine import is_out_of_memory
 from arms.checks.estimator import COUNTS
 from arms.designs import COUPLINGS, Coupling
 from arms.estimators import (

@@ -20,8 +20,8 @@ from arms.bench.models import DiscreteVAE, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.runs import loading
 from arms.bench.runs.archives import examine_runs, open_runs, run_sources, write_archive
-from arms.bench.runs.directory import Run
 from arms.bench.runs.files import shown
+from arms.bench.runs.run import Run
 
 
 def runs(folder: RunPath = Path("runs")) -> None:

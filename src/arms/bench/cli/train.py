@@ -31,9 +31,10 @@ from arms.bench.metrics import METRICS, TEST_BOUND_SAMPLES
 from arms.bench.models import NETWORKS, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.progress import Bars
-from arms.bench.runs import loading, pipeline
-from arms.bench.runs.directory import Run
+from arms.bench.runs import loading
+from arms.bench.runs import train as pipeline
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
+from arms.bench.runs.run import Run
 
 DEMO_CONFIG = replace(
     fast_preset(TrainConfig()), replicas=3, steps=2000, latents=50, evaluate_every=200
@@ -146,36 +147,23 @@ def train(
         runs / (f"{name}-{one.label}" if together else name) if name else _place(runs, one)
         for one in configs
     ]
-    asked = zip(paths, configs, strict=True)
-    done_before = [path for path, one in asked if Run(path).is_finished(one, evaluate)]
     how: dict[str, Any] = {
         "device": device,
         "data_dir": data_dir,
         "evaluate": evaluate,
         "checkpoint_seconds": checkpoint_seconds,
-        "progress": False,
         "notify": print_plain,
     }
     with Bars() as bars, naming_the_model(model):
-        watchers = {one: bars.watcher(one.label, one.steps) for one in configs}
+        how["progress"] = bars
         if make:
-            finished = [
-                pipeline.train(
-                    chosen, paths[0], model=make, dataset=own, on_record=watchers[chosen], **how
-                )
-            ]
+            finished = [pipeline.train(chosen, paths[0], model=make, dataset=own, **how)]
         else:
-            finished = pipeline.train_together(
-                configs,
-                paths,
-                datasets=[own] * len(configs) if own else None,
-                on_record=lambda one, record: watchers[one](record),
-                **how,
-            )
+            datasets = [own] * len(configs) if own else None
+            finished = pipeline.train_together(configs, paths, datasets=datasets, **how)
     for run in finished:
-        print_plain(
-            f"{run.path}{' (finished before)' if run.path in done_before else ''}: {_summary(run)}"
-        )
+        before = "" if run.has_changed else " (finished before)"
+        print_plain(f"{run.path}{before}: {_summary(run)}")
 
 
 def _named_as(
@@ -266,10 +254,8 @@ def demo(
     finished = []
     with Bars() as bars:
         for config in configs:
-            path, watch = output / run_name(config), bars.watcher(config.label, config.steps)
-            run = pipeline.train(
-                config, path, device="cpu", progress=False, on_record=watch, notify=print_plain
-            )
+            path = output / run_name(config)
+            run = pipeline.train(config, path, device="cpu", progress=bars, notify=print_plain)
             finished.append(run)
     for run in finished:
         model, dataset = loading.load_model(run, "cpu")

@@ -8,8 +8,8 @@ from typing import TypeAlias
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.metrics import Record, stopped_replicas, stopping_values, surviving
 from arms.bench.runs.archives import open_runs, run_sources
-from arms.bench.runs.directory import Run, is_complete
 from arms.bench.runs.files import read_bytes, shown
+from arms.bench.runs.run import Run, is_complete
 
 Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
 """{split: {K: bound of each replica in nats, None for one that has stopped}}."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import fmean
 
 from arms.bench.metrics import Record
-from arms.bench.runs.directory import Run, is_complete, is_record
 from arms.bench.runs.files import (
     check_json,
     check_path,
@@ -23,6 +22,7 @@ from arms.bench.runs.files import (
     replace_file,
     shown,
 )
+from arms.bench.runs.run import Run, is_complete, is_record
 
 ARCHIVE_VERSION = 1
 CURVE_POINTS = 50
@@ -34,7 +34,7 @@ _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "
 
 
 class ArchivedRun(Run):
-    """A run in an archive: it can be read, but not trained. Its path is that of the archive, then its name.
+    """A run in an archive: it can be read, but not trained. Its path is the archive's, then its name.
 
     Args:
         path: The path.
@@ -51,30 +51,21 @@ class ArchivedRun(Run):
         damage: str = "",
     ) -> None:
         super().__init__(path)
-        self._parts = parts
-        self._records = records
+        self._contents = {name: parts[part] for name, part in _PARTS.items() if part in parts}
+        self._lines = []  # an archive has kept their numbers only
+        self._thinned = records
         self.damage = damage
 
     def has(self, name: str) -> bool:
         """Whether the archive has kept one of its files."""
-        return _PARTS.get(name) in self._parts
+        return name in self._contents
 
-    def read(self, name: str) -> Record:
-        """Return what one of its JSON files held."""
-        if self.damage:
-            raise ValueError(self.damage)
-        if not self.has(name):
-            raise ValueError(
-                f"{self.path} is an archived run without {_PARTS.get(name, name)}: archive the run again"
-            )
-        return self._parts[_PARTS[name]]
+    def _parse(self, name: str) -> Record:
+        lacking = f"{self.path} is an archived run without {name}: archive the run again"
+        raise ValueError(self.damage or lacking)
 
-    def metric_lines(self) -> list[str]:
-        """Return no lines: an archive has kept their numbers only."""
-        return []
-
-    def _whole_lines(self) -> Iterator[Record]:
-        return iter(self._records)
+    def _records(self) -> Iterator[Record]:
+        return iter(self._thinned)
 
 
 # ---- writing

@@ -1,8 +1,8 @@
-"""How files of runs, archives and reports are written and read, and a lock on a directory.
+"""How files of runs, archives and reports are written and read, and the lock on a run directory.
 
-Everything that writes uses `replace_file`, `written_through` or `append_line`: a file is there whole or
-as it was before, and no link is followed. Everything that reads uses `read_bytes` or `check_regular`,
-which do not wait for a pipe.
+Everything that writes uses `replace_file`, `written_through` or `append_line`: a file is there whole
+or as it was before, and no link is followed. Everything that reads uses `read_bytes` or
+`check_regular`, which do not wait for a pipe.
 """
 
 import errno
@@ -11,9 +11,12 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+LOCK = ".lock"
 
 
 class BusyError(ValueError):
@@ -21,22 +24,20 @@ class BusyError(ValueError):
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from training in a directory; the lock of a process that dies is released."""
+def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterator[None]:
+    """Keep other processes from training in a directory; the system frees the lock of a dead one."""
+    from filelock import lock_descriptor
+
+    check_replaceable(path / LOCK)
+    descriptor = _open(path / LOCK, os.O_RDWR | os.O_CREAT)
     try:
-        import fcntl
-    except ImportError:  # not a Unix
-        yield
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some file systems know no locks
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BusyError(
-                    f"{path} is being trained by another process: wait until it has ended, or name another directory"
-                ) from None
+        try:
+            is_ours = lock_descriptor(descriptor, blocking=False)
+        except OSError as error:  # some file systems know no locks
+            notify(f"{path} cannot be locked ({error.strerror}): train it in one process only")
+            is_ours = True
+        if not is_ours:
+            raise BusyError(f"{path} is being trained by another process: wait, or name another")
         yield
     finally:
         os.close(descriptor)
@@ -67,24 +68,21 @@ def replace_file(path: Path, content: str | bytes) -> None:
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
     """Write data to a new temporary file, through to the disk, and remove it at the end if it is left.
 
-    Its name can be guessed by others who may write into the folder. Therefore nothing that lies there is
+    Others who may write into the folder can guess its name. Therefore nothing that lies there is
     opened: a leftover of a killed process, or a planted link, is removed, and the file must be new.
     """
     path.unlink(missing_ok=True)
     own = None
     try:
-        with (
-            _naming(path),
-            os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file,
-        ):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with _naming(path), os.fdopen(_open(path, flags), "wb") as file:
             own = os.fstat(file.fileno())
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         if not _is_at(path, own):
-            raise FileExistsError(
-                errno.EEXIST, "another process is writing the same file", str(path)
-            )
+            what = "another process is writing the same file"
+            raise FileExistsError(errno.EEXIST, what, str(path))
         yield path
     finally:
         if own is not None and _is_at(path, own):
@@ -115,15 +113,11 @@ def check_replaceable(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     if stat.S_ISLNK(mode):
-        raise ValueError(
-            f"{shown(path)} must be a file, got a link to {os.readlink(path)!r}: remove the link, or "
-            "choose another place"
-        )
+        got = f"a link to {os.readlink(path)!r}: remove the link, or choose another place"
+        raise ValueError(f"{shown(path)} must be a file, got {got}")
     if not stat.S_ISREG(mode):
-        raise ValueError(
-            f"{shown(path)} must be a regular file, or not exist, got {_kind_of(mode)}: choose "
-            "another place"
-        )
+        got = f"{_kind_of(mode)}: choose another place"
+        raise ValueError(f"{shown(path)} must be a regular file, or not exist, got {got}")
 
 
 def check_regular(path: Path) -> None:
@@ -132,7 +126,7 @@ def check_regular(path: Path) -> None:
 
 
 def _open(path: Path, flags: int, *, links: bool = False) -> int:
-    """Open a regular file, through a link only if that is allowed, and without waiting for a pipe."""
+    """Open a regular file, through a link only if allowed, and without waiting for a pipe."""
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)), 0o666)
     mode = os.fstat(descriptor).st_mode
@@ -143,7 +137,6 @@ def _open(path: Path, flags: int, *, links: bool = False) -> int:
 
 
 def _kind_of(mode: int) -> str:
-    """Return what something is that is neither a regular file nor a link."""
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     return kinds.get(stat.S_IFMT(mode), "a device")
 
@@ -188,9 +181,8 @@ def check_path(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ValueError(
-            f"the path {shown(path)} must be UTF-8, got other bytes in it: rename it"
-        ) from None
+        got = "got other bytes in it: rename it"
+        raise ValueError(f"the path {shown(path)} must be UTF-8, {got}") from None
 
 
 def shown(path: Path) -> str:

@@ -23,10 +23,10 @@ from arms.bench.models import (
     replicated,
     structure_of,
 )
-from arms.bench.runs.devices import choose_device
-from arms.bench.runs.directory import Run
+from arms.bench.runs.machine import choose_device
+from arms.bench.runs.run import Run
+from arms.bench.training.setup import check_replicas
 from arms.bench.training.state import finite_replicas
-from arms.bench.training.trainer import check_replicas
 
 MakeModel: TypeAlias = Callable[[Dataset], DiscreteVAE]
 """A function that makes a model of one replica for a data set; it is called once for each replica."""

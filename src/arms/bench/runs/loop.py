@@ -1,14 +1,23 @@
-"""The training loop of an ensemble: steps, records, checkpoints, final bounds; Ctrl-C and SIGTERM between steps."""
+"""The training of an ensemble: steps, records, checkpoints, final bounds; Ctrl-C and SIGTERM.
+
+Replicas are independent of each other, so a number that is not finite stays in its replica: that one
+stops, and the others continue.
+"""
 
 import math
+import secrets
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import perf_counter
-from typing import get_args
+from typing import TypeAlias, get_args
+
+from torch import Tensor
 
 from arms.arguments import as_count
+from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.ensemble import (
     ensemble_trainer,
@@ -18,17 +27,33 @@ from arms.bench.ensemble import (
     share_of_record,
 )
 from arms.bench.evaluation import evaluate, final_bounds
-from arms.bench.metrics import TEST_BOUND, TEST_BOUND_SAMPLES, Record
+from arms.bench.metrics import METRICS, TEST_BOUND, TEST_BOUND_SAMPLES, Record, stopping_values
 from arms.bench.models import DiscreteVAE
-from arms.bench.runs.devices import choose_device
-from arms.bench.runs.live_run import LiveRun, Notify
-from arms.bench.training.engine import Engine, Execution, block_of, check_execution
-from arms.bench.training.state import finite_replicas, of_run
+from arms.bench.progress import Watcher
+from arms.bench.runs.machine import choose_device
+from arms.bench.runs.run import Run
+from arms.bench.training.engine import Execution, advance_to, check_execution
+from arms.bench.training.state import finite_replicas, of_run, step_of
 from arms.bench.training.trainer import Trainer
 
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
-"""How many times as long as a checkpoint takes a run trains before the next, unless all are asked for."""
+"""A run trains at least this many times as long as a checkpoint takes before the next one, unless
+all are asked for."""
+
+OnRecord: TypeAlias = Callable[[Record], None]
+"""Called with every record: step, and each metric as a list with one number per replica, None once
+it has stopped."""
+Notify: TypeAlias = Callable[[str], None]
+"""Called with a line that a user should read while training continues."""
+
+
+class DivergedError(ValueError):
+    """No replica of a run survives."""
+
+
+class TerminatedError(KeyboardInterrupt):
+    """A SIGTERM has stopped the training, after a save: a machine or a job's time is at its end."""
 
 
 def check_seconds(seconds: object, what: str) -> None:
@@ -37,147 +62,272 @@ def check_seconds(seconds: object, what: str) -> None:
         raise ValueError(f"{what} must be a finite number >= 0, got {seconds!r}")
 
 
-class TerminatedError(KeyboardInterrupt):
-    """A SIGTERM has stopped the training, after a save: a machine is taken away, or a job's time is over."""
-
-
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train: nothing here decides what is learnt but the model, where it is the user's own."""
+    """How to train: nothing here decides what is learnt, except a model of the user's own."""
 
     device: str
     execution: Execution
     checkpoint_seconds: float
     notify: Notify
-    model: DiscreteVAE | None = None
     evaluate: int | None = None
     """Images of each split in the final bounds; all unless given."""
+    model: DiscreteVAE | None = None
 
     def __post_init__(self) -> None:
-        if self.execution not in get_args(Execution):
-            raise ValueError(
-                f"execution must be one of {', '.join(get_args(Execution))}, got {self.execution!r}"
-            )
+        if self.execution not in (known := get_args(Execution)):
+            raise ValueError(f"execution must be one of {', '.join(known)}, got {self.execution!r}")
         check_seconds(self.checkpoint_seconds, "checkpoint_seconds")
         if self.evaluate is not None:
             as_count(self.evaluate, 1, "evaluate")
 
     def resolved(self) -> "TrainOptions":
-        """Return the same with the device chosen; one that is not here, or cannot execute like that, is an error."""
+        """Return the same with the device chosen, which must be here and able to execute like that."""
         name = choose_device(self.device)
         check_execution(self.execution, name)
         return replace(self, device=name)
 
 
+class TensorBoardEvents:
+    """The metrics as TensorBoard events; silent where TensorBoard is not installed."""
+
+    def __init__(self, path: Path, steps_done: int) -> None:
+        self._writer = None
+        with suppress(ImportError):
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            # The rest of the file's name can be guessed, and TensorBoard would follow a link there.
+            token = f".{secrets.token_hex(8)}"
+            first = steps_done + 1
+            self._writer = SummaryWriter(str(path), purge_step=first, filename_suffix=token)
+
+    def __call__(self, record: Record) -> None:
+        if self._writer is None:
+            return
+        for name, values in record.items():
+            for replica, value in enumerate(values if isinstance(values, list) else []):
+                if value is not None:
+                    self._writer.add_scalar(f"{name}/{replica}", value, record["step"])
+
+    def close(self) -> None:
+        """Write out what is still in memory."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+@dataclass(eq=False)
+class Member:
+    """A run of an ensemble while it trains: what was asked for, and which replicas are left."""
+
+    run: Run
+    config: TrainConfig
+    notify: Notify
+    on_record: OnRecord | None = None
+    name: str = ""
+    """What tells it from the others of its ensemble."""
+    watcher: Watcher | None = None
+    stopped: dict[int, int] = field(default_factory=dict)
+    """Replicas that have stopped, each with the step that showed it."""
+    states: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    """Checkpoints by step that it can resume from, until it does."""
+    events: TensorBoardEvents | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.config.label
+
+    @property
+    def surviving(self) -> int:
+        """How many replicas have not stopped."""
+        return self.config.replicas - len(self.stopped)
+
+    def look(self, *, alone: bool) -> None:
+        """Read from the run, which is locked, where it can resume and which replicas are left."""
+        self.stopped = self.run.stopped()
+        if alone:  # runs of an ensemble may be a save apart, and then need the checkpoint before
+            state = self.run.checkpoint()
+            self.states = {0: {}} if state is None else {step_of(state): state}
+        else:
+            self.states = self.run.resumable()
+
+    @contextmanager
+    def session(self, step: int, device: str, together: Sequence[str]) -> Iterator[None]:
+        """Start or resume at that step; whatever happens then, the provenance is written down."""
+        self.run.truncate_after(step)
+        self.stopped = self.run.stopped()
+        self.events = events = TensorBoardEvents(self.run.path, step)
+        start = perf_counter()
+        if self.watcher:
+            self.watcher.start(step)
+        try:
+            yield
+        finally:
+            events.close()
+            self.run.write_provenance(device, perf_counter() - start, together)
+
+    def append(self, record: Record, finite: Sequence[bool]) -> Record:
+        """Write a record and return it, None for every replica that has stopped.
+
+        Args:
+            record: With all replicas.
+            finite: Whether all parameters of each replica are finite.
+        """
+        causes: dict[int, str] = {}
+        for replica in self._running():
+            keys = stopping_values(record)
+            lost = [key for key in keys if not math.isfinite(record[key][replica])]
+            if lost or not finite[replica]:
+                causes[replica] = f"{METRICS[lost[0]].words} is" if lost else "parameters are"
+        self._stop(record["step"], causes)
+        written = {
+            name: value if name == "step" else self._masked(value) for name, value in record.items()
+        }
+        self.run.append(written)
+        return written
+
+    def show(self, record: Record) -> None:
+        """Hand a record to TensorBoard, the progress bar and the user's `on_record`."""
+        listeners: tuple[OnRecord | None, ...] = (self.events, self.watcher, self.on_record)
+        for listener in listeners:
+            if listener is not None:
+                listener(record)
+
+    def finish(self, result: Record) -> None:
+        """Write the final bounds, None for every replica that has stopped; none if no one survives."""
+        bounds = result["bounds"]
+        causes = {}
+        for replica in self._running():
+            numbers = [values[replica] for of in bounds.values() for values in of.values()]
+            if not all(map(math.isfinite, numbers)):
+                causes[replica] = "final bound is"
+        self._stop(self.config.steps, causes)
+        if not self.surviving:
+            return
+        masked = {
+            split: {k: self._masked(values) for k, values in of.items()}
+            for split, of in bounds.items()
+        }
+        stopped = {str(replica): step for replica, step in sorted(self.stopped.items())}
+        self.run.finish({**result, "bounds": masked, **({"stopped": stopped} if stopped else {})})
+
+    def _running(self) -> list[int]:
+        return [replica for replica in range(self.config.replicas) if replica not in self.stopped]
+
+    def _masked(self, values: Sequence[float]) -> list[float | None]:
+        return [None if replica in self.stopped else value for replica, value in enumerate(values)]
+
+    def _stop(self, step: int, causes: Mapping[int, str]) -> None:
+        """Stop some replicas, each for its cause, and notify the user with one line per cause."""
+        self.stopped |= dict.fromkeys(causes, step)
+        others = {0: "none survives, and the run ends", 1: "the other one continues"}
+        rest = others.get(self.surviving, f"the other {self.surviving} continue")
+        for cause in dict.fromkeys(causes.values()):
+            replicas = [str(replica) for replica, own in causes.items() if own == cause]
+            who, whose = ("replicas", "their") if len(replicas) > 1 else ("replica", "its")
+            which = f"{who} {', '.join(replicas)} of {self.name}"
+            self.notify(f"{which} stopped at step {step}: {whose} {cause} not finite; {rest}")
+
+
 def train_ensemble(
-    live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]
+    members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
-    trainer = _begin(live_runs, options, data)
-    step, names, config = trainer.steps_done, [live.name for live in live_runs], live_runs[0].config
-    engine = Engine(trainer, options.execution, block_of(config.report_every, config.steps, step))
+    """Train runs from the step that all of them can resume from to their end, and evaluate them."""
+    for member in members:
+        if not member.states:  # they were used by a larger ensemble, which did not fit into memory
+            member.look(alone=len(members) == 1)
+    trainer = _resumed(members, options, data)
+    step, names = trainer.steps_done, [member.name for member in members]
     with ExitStack() as sessions:
-        for live in live_runs:
-            sessions.enter_context(live.session(step, options.device, names))
-        _advance(engine, live_runs, data, options.checkpoint_seconds)
-        for index, live in enumerate(live_runs):
-            if live.surviving:
-                own = share_of_model(trainer, live.config, index, len(live_runs))
-                live.finish(
-                    final_bounds(own, data[live.config.dataset], live.config, options.evaluate)
-                )
+        for member in members:
+            sessions.enter_context(member.session(step, options.device, names))
+        _advance(trainer, members, options, data)
+        for index, member in enumerate(members):
+            if member.surviving:
+                model = share_of_model(trainer, member.config, index, len(members))
+                dataset = data[member.config.dataset]
+                member.finish(final_bounds(model, dataset, member.config, options.evaluate))
 
 
-def _begin(
-    live_runs: Sequence[LiveRun], options: TrainOptions, data: Mapping[str, Dataset]
+def _resumed(
+    members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> Trainer:
     """Return the trainer of runs, at the step that all of them can resume from."""
-    configs = [live.config for live in live_runs]
-    found = [live.run.resumable() for live in live_runs]
-    ((step, _),) = group_by_step([set(states) for states in found])
-    trainer = ensemble_trainer(
-        configs, [data[config.dataset] for config in configs], options.device, options.model
-    )
+    configs = [member.config for member in members]
+    datasets = [data[config.dataset] for config in configs]
+    trainer = ensemble_trainer(configs, datasets, options.device, options.model)
+    ((step, _),) = group_by_step([set(member.states) for member in members])
+    states = [member.states[step] for member in members]
+    for member in members:
+        member.states = {}
     if step:
-        trainer.load_state(
-            joined_state([states[step] for states in found], configs[0].seed, options.device)
-        )
+        trainer.load_state(joined_state(states, configs[0].seed, options.device))
     return trainer
 
 
 def _advance(
-    engine: Engine,
-    live_runs: Sequence[LiveRun],
-    data: Mapping[str, Dataset],
-    checkpoint_seconds: float,
+    trainer: Trainer, members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
-    trainer, config = engine.trainer, live_runs[0].config
+    """Do all steps that are left, with records and checkpoints on the way."""
+    config = members[0].config
     due = -math.inf  # the first record saves
     with _interruptible() as interrupted:
-        while trainer.steps_done < config.steps and any(live.surviving for live in live_runs):
-            engine.advance_block()
-            step, last, stop = trainer.steps_done, trainer.steps_done == config.steps, interrupted()
-            is_record = last or step % config.report_every == 0
-            records = _record(trainer, live_runs, data) if is_record else []
-            if stop or last or (is_record and perf_counter() >= due):
+        blocks = advance_to(trainer, config.steps, config.report_every, options.execution)
+        for step, is_record in blocks:
+            stop = interrupted()
+            records = _record(trainer, members, data) if is_record else []
+            if stop or step == config.steps or (is_record and perf_counter() >= due):
                 start = perf_counter()
-                _save(trainer, live_runs)
-                took = perf_counter() - start
-                due = (
-                    start
-                    + took
-                    + max(checkpoint_seconds, MOST_SAVING * took if checkpoint_seconds else 0)
-                )
-            for (
-                live,
-                record,
-            ) in records:  # after the save: whatever a user's function raises, the step is kept
-                live.show(record)
+                _save(trainer, members)
+                end = perf_counter()
+                least = MOST_SAVING * (end - start) if options.checkpoint_seconds else 0
+                due = end + max(options.checkpoint_seconds, least)
+            # After the save: whatever a user's function raises, the step is kept.
+            for member, record in records:
+                member.show(record)
             if stop:
-                raise (TerminatedError if stop == signal.SIGTERM else KeyboardInterrupt)(
-                    f"saved at step {step}"
-                )
+                kind = TerminatedError if stop == signal.SIGTERM else KeyboardInterrupt
+                raise kind(f"saved at step {step}")
+            if not any(member.surviving for member in members):
+                return
 
 
-def _save(trainer: Trainer, live_runs: Sequence[LiveRun]) -> None:
-    """Save every run, also one of which no replica survives: the noise of the others depends on its being there."""
+def _save(trainer: Trainer, members: Sequence[Member]) -> None:
+    """Save every run, also one without replicas: the noise of the others depends on it."""
     state = trainer.state()
-    for index, live in enumerate(live_runs):
-        live.run.save(of_run(state, index, len(live_runs)))
+    for index, member in enumerate(members):
+        member.run.save(of_run(state, index, len(members)))
 
 
 def _record(
-    trainer: Trainer, live_runs: Sequence[LiveRun], data: Mapping[str, Dataset]
-) -> list[tuple[LiveRun, Record]]:
+    trainer: Trainer, members: Sequence[Member], data: Mapping[str, Dataset]
+) -> list[tuple[Member, Record]]:
     """Write a record of every run that has surviving replicas."""
     whole = trainer.record()
     finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
     written = []
-    for index, live in enumerate(live_runs):
-        if not live.surviving:
+    for index, member in enumerate(members):
+        if not member.surviving:
             continue
-        config = live.config
+        config, dataset = member.config, data[member.config.dataset]
         record = share_of_record(whole, index, config.replicas)
         if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
-            own = share_of_model(trainer, config, index, len(live_runs))
-            dataset = data[config.dataset]
-            found = evaluate(
-                own, dataset, "test", [TEST_BOUND_SAMPLES], config.seed, config.evaluate_images
-            )
+            model = share_of_model(trainer, config, index, len(members))
+            counts, images = [TEST_BOUND_SAMPLES], config.evaluate_images
+            found = evaluate(model, dataset, "test", counts, config.seed, images)
             record[TEST_BOUND.key] = found[TEST_BOUND_SAMPLES]
-        first = (
-            index * config.replicas
-        )  # the ensemble's replica axis holds run after run, each with its replicas
-        written.append((live, live.append(record, finite[first : first + config.replicas])))
+        # The ensemble's replica axis holds run after run, each with its replicas.
+        own = finite[index * config.replicas : (index + 1) * config.replicas]
+        written.append((member, member.append(record, own)))
     return written
 
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], int]]:
-    """Turn Ctrl-C and SIGTERM into a question that is asked between steps: nobody could resume from half a step.
+    """Turn Ctrl-C and SIGTERM into a question that is asked between steps, where a run can resume.
 
-    The answer is the number of the signal, 0 without one. A second Ctrl-C does not wait, and interrupts at once; a
-    second SIGTERM changes nothing, as whole groups of processes get it, and their parents pass it on. A process that
-    ignores Ctrl-C goes on to: it is in the background, or a sweep's, which is told by its driver.
+    The answer is the number of the signal, 0 without one. A second Ctrl-C does not wait, and
+    interrupts at once. A second SIGTERM changes nothing: whole groups of processes get it, and their
+    parents pass it on. A process that ignores Ctrl-C goes on to ignore it: it is in the background,
+    or a sweep's, which its driver tells.
     """
     asked: list[int] = []
 
@@ -186,11 +336,8 @@ def _interruptible() -> Iterator[Callable[[], int]]:
             raise KeyboardInterrupt
         asked.append(number)
 
-    heard = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) != signal.SIG_IGN
-    ]
+    both = (signal.SIGINT, signal.SIGTERM)
+    heard = [number for number in both if signal.getsignal(number) != signal.SIG_IGN]
     try:
         before = {number: signal.signal(number, ask) for number in heard}
     except ValueError:  # only the main thread may

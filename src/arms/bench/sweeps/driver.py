@@ -8,7 +8,7 @@ from time import perf_counter, sleep
 from typing import Protocol
 
 from arms.bench.ensemble import group_for_ensembles
-from arms.bench.runs.live_run import Notify
+from arms.bench.runs.loop import Notify
 from arms.bench.sweeps.jobs import Job
 from arms.bench.sweeps.worker import Kind, Outcome, Work
 

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias, get_args
 from arms.bench.config import Precision, TrainConfig, digest_of, identity, run_name
 from arms.bench.ensemble import group_for_ensembles
 from arms.bench.runs.archives import find_runs
-from arms.bench.runs.directory import Run
 from arms.bench.runs.files import check_local
+from arms.bench.runs.run import Run
 
 State: TypeAlias = Literal["done", "unfinished", "diverged", "missing"]
 STATES: tuple[State, ...] = get_args(State)

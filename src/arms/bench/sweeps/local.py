@@ -7,10 +7,9 @@ from time import perf_counter
 from arms.bench.config import Precision
 from arms.bench.ensemble import group_for_ensembles
 from arms.bench.experiments import Scale, configs, draw
-from arms.bench.runs.devices import choose_device, planned_device
-from arms.bench.runs.live_run import DivergedError, Notify
-from arms.bench.runs.loop import CHECKPOINT_SECONDS
-from arms.bench.runs.pipeline import train_together
+from arms.bench.runs.loop import CHECKPOINT_SECONDS, DivergedError, Notify
+from arms.bench.runs.machine import choose_device, planned_device
+from arms.bench.runs.train import train_together
 from arms.bench.sweeps.jobs import Job, plan, totals
 
 

@@ -7,7 +7,7 @@ import socket
 from types import TracebackType
 from typing import Any, Self
 
-from arms.bench.runs.memory import keep_freed_memory
+from arms.bench.runs.machine import keep_freed_memory
 from arms.bench.sweeps.worker import Outcome, Settings, Work, carry_out
 
 SAVING_SECONDS = 60.0

@@ -14,7 +14,7 @@ from typing import Self
 
 import torch
 
-from arms.bench.runs.memory import keep_freed_memory
+from arms.bench.runs.machine import keep_freed_memory
 from arms.bench.sweeps.worker import Outcome, Settings, Work, carry_out
 
 

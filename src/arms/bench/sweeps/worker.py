@@ -11,9 +11,8 @@ import torch
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
 from arms.bench.runs.files import BusyError
-from arms.bench.runs.live_run import DivergedError, Notify
-from arms.bench.runs.loop import CHECKPOINT_SECONDS, TerminatedError
-from arms.bench.runs.pipeline import train_together
+from arms.bench.runs.loop import CHECKPOINT_SECONDS, DivergedError, Notify, TerminatedError
+from arms.bench.runs.train import train_together
 
 Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost"]
 

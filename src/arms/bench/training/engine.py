@@ -1,6 +1,7 @@
-"""How steps are driven: one after the other on a CPU; on a GPU compiled, and replayed as CUDA graphs.
+"""How steps are driven: one after the other on a CPU; on a GPU compiled, as CUDA graphs.
 
-All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a compiler may draw it in another order.
+All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a compiler may draw it
+in another order.
 """
 
 import math
@@ -8,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
 from arms.bench.training.torch_private import inductor_options, trace
-from arms.bench.training.trainer import Trainer
+
+if TYPE_CHECKING:  # a trainer can drive itself
+    from arms.bench.training.trainer import Trainer
 
 Execution: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
 Compiler: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -21,7 +24,19 @@ BLOCK = 10
 """Steps in one CUDA graph at the most: enough to hide the launch of the next."""
 
 ONE_THREAD_BELOW = 20_000_000
-"""Multiplications in a step for which a second thread is not worth waiting for: on a busy machine it may be long."""
+"""Multiplications in a step for which a second thread is not worth waiting for: on a busy machine
+it may be long."""
+
+
+def advance_to(
+    trainer: "Trainer", end: int, report_every: int, execution: Execution = "auto"
+) -> Iterator[tuple[int, bool]]:
+    """Train to a step: yield the step after every block, and whether a record is due there."""
+    engine = Engine(trainer, execution, block_of(report_every, end, trainer.steps_done))
+    while trainer.steps_done < end:
+        engine.advance_block()
+        step = trainer.steps_done
+        yield step, step == end or step % report_every == 0
 
 
 def block_of(report_every: int, end: int, step: int = 0) -> int:
@@ -35,11 +50,13 @@ def block_of(report_every: int, end: int, step: int = 0) -> int:
 class Engine:
     """Advances a trainer, block by block.
 
-    `eager` calls one kernel after the other; `graph` replays the same kernels from a CUDA graph; `compiled` fuses them
-    first. `auto` is `compiled` on a GPU and `eager` elsewhere.
+    `eager` calls one kernel after the other; `graph` replays the same kernels from a CUDA graph;
+    `compiled` fuses them first. `auto` is `compiled` on a GPU and `eager` elsewhere.
     """
 
-    def __init__(self, trainer: Trainer, execution: Execution = "auto", block: int = BLOCK) -> None:
+    def __init__(
+        self, trainer: "Trainer", execution: Execution = "auto", block: int = BLOCK
+    ) -> None:
         on_gpu = trainer.device.type == "cuda"
         check_execution(execution, str(trainer.device))
         self.trainer = trainer
@@ -47,9 +64,8 @@ class Engine:
         self.block = block if self.execution != "eager" else 1
         self._graph: torch.cuda.CUDAGraph | None = None
         config, weights = trainer.config, sum(p.numel() for p in trainer.model.parameters())
-        self._is_small = (
-            not on_gpu and weights * config.batch_size * config.num_samples < ONE_THREAD_BELOW
-        )
+        products = weights * config.batch_size * config.num_samples
+        self._is_small = not on_gpu and products < ONE_THREAD_BELOW
 
     def advance(self, steps: int) -> None:
         """Do this many steps, a multiple of `block`."""
@@ -60,7 +76,8 @@ class Engine:
 
     def advance_block(self) -> None:
         """Do one block of steps."""
-        # A replay reads seed and offset of the default generator as it starts: the run's own must be there by then.
+        # A replay reads seed and offset of the default generator as it starts: the run's own must
+        # be there by then.
         with self._fitting(), self.trainer.noise.active():
             if self.execution == "eager":
                 self.trainer.update()
@@ -70,11 +87,11 @@ class Engine:
         self.trainer.note_steps(self.block)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        with (
-            self._rewound()
-        ):  # warming up compiles, fills the optimiser's state and must leave no trace
+        # Warming up compiles, fills the optimiser's state and must leave no trace.
+        with self._rewound():
             update = self._update()
-            # On a stream of its own, as capture is: on the default one the caches would fill with what it cannot use.
+            # On a separate stream, as capture is: on the default one the caches would fill with
+            # what it cannot use.
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -96,10 +113,8 @@ class Engine:
     @contextmanager
     def _rewound(self) -> Iterator[None]:
         """Run the body, then put every tensor of the trainer back in place, where the graph will find it."""
-        state = self.trainer.state()
-        before = {
-            name: tensor.clone() for name, tensor in state.items()
-        }  # `state` shows the tensors that will move
+        # `state` shows the tensors that will move.
+        before = {name: tensor.clone() for name, tensor in self.trainer.state().items()}
         try:
             yield
         finally:
@@ -107,7 +122,7 @@ class Engine:
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Run the body on the run's own GPU with products as precise as asked, or on no more threads than pay."""
+        """Run the body on the run's GPU with the precision asked for, or on no more threads than pay."""
         precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
         images = self.trainer.data.images
         if images.is_cuda:
@@ -123,14 +138,15 @@ class Engine:
                 torch.set_num_threads(threads)
 
 
-def compiled_update(trainer: Trainer, compiler: Compiler) -> Callable[[], None]:
-    """Return `trainer.update` with its parts compiled; making it may do a step, but for the parameters' move."""
+def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None]:
+    """Return `trainer.update` with its parts compiled; making it may do a step without the update."""
     apply = compiler(_with_own_code(trainer.apply))
     if not trainer.needs.derivatives and not trainer.estimator_parameters:
         estimate = compiler(_with_own_code(trainer.estimate))
         return lambda: trainer.update(estimate, apply)
-    # Derivatives at points, and those that parameters of an estimator learn from, are taken inside the step, which
-    # compilers do not allow. Written out as plain operations first, the step is a function like any other.
+    # Derivatives at points, and those that parameters of an estimator learn from, are taken inside
+    # the step, which compilers do not allow. Written out as plain operations first, the step is a
+    # function like any other.
     traced = trace(lambda: list(trainer.gradients()))
     if traced is None:
         return lambda: trainer.update(apply=apply)
@@ -147,9 +163,10 @@ def compiled_update(trainer: Trainer, compiler: Compiler) -> Callable[[], None]:
 def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return the same method around a copy of its code.
 
-    PyTorch keeps what it compiles with the code object, and no more than a few compilations of each. With code of its
-    own, a step's compilation goes when the trainer goes, no other trainer counts against it, and nobody has to reset
-    the compiler, which would drop the user's functions too.
+    PyTorch keeps what it compiles with the code object, and no more than a few compilations of each.
+    With a code object for each trainer, a step's compilation goes when the trainer goes, no other
+    trainer counts against it, and nobody has to reset the compiler, which would drop the user's
+    functions too.
     """
     assert isinstance(method, MethodType)
     function = method.__func__

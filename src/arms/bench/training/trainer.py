@@ -10,12 +10,13 @@ from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import GRADIENT_VARIANCE, METRICS, TRAIN_ELBO, Record
-from arms.bench.models import DiscreteVAE, ReplicaLinear, seeded_generator
-from arms.bench.progress import Bars
+from arms.bench.models import DiscreteVAE, ReplicaLinear
+from arms.bench.training.engine import advance_to
 from arms.bench.training.layers import UNCHECKED, estimate_chains
 from arms.bench.training.noise import Noise
 from arms.bench.training.optimizer import SECOND_DECAY, Optimizer, build_optimizer, descend
 from arms.bench.training.schedules import LearningRates
+from arms.bench.training.setup import check_kind, check_replicas, prepared_estimator
 from arms.bench.training.state import (
     COUNTS,
     ESTIMATOR,
@@ -29,7 +30,7 @@ from arms.bench.training.state import (
 )
 from arms.bench.training.torch_private import lerp_all_
 from arms.estimate import estimate
-from arms.estimators import Estimate, Estimator, ExtraSample, Learnable, variance_loss
+from arms.estimators import Estimate, Estimator, ExtraSample, variance_loss
 
 Estimated: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """What autograd starts from, and the gradients to start with: logits, the value, and the loss of the estimator's own
@@ -69,7 +70,7 @@ class Trainer:
         if model is None:
             model = config.build_model(datasets[0].pixel_mean(), self.data.levels, device)
         check_replicas(model, config.replicas)
-        _check_kind(model, config)
+        check_kind(model, config)
         self.model = model.to(device)
         self.noise = Noise.of(config.seed, self.device)
         self._noise = (
@@ -227,39 +228,24 @@ class Trainer:
                 lerp_all_(self.mean_grads, grads[:inner], 1 - SECOND_DECAY)
 
     def fit(
-        self,
-        steps: int | None = None,
-        *,
-        progress: bool = True,
-        on_record: Callable[[Record], None] | None = None,
+        self, steps: int | None = None, *, on_record: Callable[[Record], None] | None = None
     ) -> list[Record]:
         """Train, and return a record of the metrics every `config.report_every` steps.
 
-        Nothing is written to disk; `arms.bench.train` does the same in a run directory, and evaluates at the end.
+        Nothing is written to disk and no bar is shown; `arms.bench.train` does the same in a run
+        directory, and evaluates at the end.
 
         Args:
             steps: How many steps more; unless given, those that `config.steps` leaves.
-            progress: Whether to show a bar, on a terminal or in a notebook.
             on_record: Called with every record.
         """
-        from arms.bench.training.engine import Engine, block_of  # which drives a trainer
-
-        every = self.config.report_every
-        left = (
-            max(0, self.config.steps - self.steps_done)
-            if steps is None
-            else as_count(steps, 0, "steps")
-        )
-        end, records = self.steps_done + left, []
-        engine = Engine(self, block=block_of(every, end, self.steps_done))
-        with Bars(on_stderr=True) as bars:
-            watch = bars.watcher(self.config.label, end) if progress else None
-            while self.steps_done < end:
-                engine.advance_block()
-                if self.steps_done == end or self.steps_done % every == 0:
-                    records.append(self.record())
-                    for listener in filter(None, (watch, on_record)):
-                        listener(records[-1])
+        left = self.config.steps - self.steps_done if steps is None else as_count(steps, 0, "steps")
+        records = []
+        for _, is_record in advance_to(self, self.steps_done + left, self.config.report_every):
+            if is_record:
+                records.append(self.record())
+                if on_record is not None:
+                    on_record(records[-1])
         return records
 
     def record(self) -> Record:
@@ -342,61 +328,6 @@ class Trainer:
             self._noise,
             bits=self.model.likelihood.binarizes_input,
         )
-
-
-def _check_kind(model: DiscreteVAE, config: TrainConfig) -> None:
-    """Raise if a model that was given is not what the configuration says of it."""
-    if config.categories not in (2, model.categories):
-        raise ValueError(
-            f"the configuration says {config.categories} categories, and the model has {model.categories}: give one of "
-            "them only"
-        )
-    if len(model.layers) > 1 and not config.layers:
-        raise ValueError(
-            "a model of several layers needs a configuration that names them: TrainConfig(layers=...)"
-        )
-
-
-def prepared_estimator(
-    config: TrainConfig,
-    event: torch.Size,
-    pixels: int,
-    device: str,
-    estimator: Estimator | None = None,
-) -> Estimator:
-    """Return the estimator of a run, by default the one its configuration names, with fresh parameters of its own."""
-    generator = seeded_generator(config.seed, "estimator", device=device)
-    batch = (config.replicas, config.batch_size)
-    prepared = chosen = estimator or config.make_estimator()
-    if isinstance(chosen, Learnable):
-        prepared = chosen.prepare(
-            torch.Size([*batch, *event]), torch.Size([*batch, pixels]), generator
-        )
-    for parameter in prepared.parameters():
-        if parameter.ndim == 0 or len(parameter) != config.replicas:
-            raise ValueError(
-                f"every parameter of an estimator must have a leading axis of {config.replicas}, one per replica, "
-                f"got shape {list(parameter.shape)} from {type(chosen).__name__}: make them in its method prepare"
-            )
-    # The bound always trains its decoder on its own samples.
-    extra = config.decoder_samples == "extra" and not prepared.target.subtracts_log_q
-    return ExtraSample(prepared) if extra else prepared
-
-
-def check_replicas(model: DiscreteVAE, replicas: int) -> None:
-    """Raise if a model does not have that many replicas."""
-    if model.replicas != replicas:
-        raise ValueError(
-            f"the model must have {replicas} replicas, as the configuration, got {model.replicas}"
-        )
-    if replicas > 1:
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 0 or len(parameter) != replicas:
-                raise ValueError(
-                    f"with {replicas} replicas every parameter must have a leading axis of {replicas}, "
-                    f"got {name} of shape {list(parameter.shape)}: give a function that makes a model of one replica, "
-                    "as model=, or layers such as arms.bench.models.ReplicaLinear"
-                )
 
 
 def _gradients(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arms.bench.runs.files import check_regular
+from arms.bench.runs.files import check_regular, check_replaceable, written_through
 from arms.bench.training.state import COUNTS, step_of
 
 CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
@@ -20,6 +20,24 @@ CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
 
 class DamagedError(Exception):
     """A checkpoint cannot be read, or is not what was written."""
+
+
+def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> None:
+    """Write the newest checkpoint, and keep the one before; `run` is the digest of its run."""
+    from safetensors.torch import save
+
+    # Copies, since one tensor may stand under two names: tied weights are written twice.
+    flat = {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    data = save(flat, metadata={"sha256": digest_of_tensors(flat), "run": run})
+    newest, previous = (folder / name for name in CHECKPOINTS)
+    check_replaceable(newest)
+    with written_through(newest.with_suffix(".new"), data) as written:
+        if newest.exists():
+            newest.replace(previous)
+        written.replace(newest)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None]:
@@ -38,6 +56,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None]:
 
 
 def step_in(path: Path) -> int | None:
+    """Return the step of a checkpoint, whose other tensors are not read; None if it cannot be read."""
     from safetensors import SafetensorError
 
     try:

@@ -1,0 +1,450 @@
+"""A run directory: what was asked, what came of it, and enough to resume after a crash at any moment.
+
+config.json      the configuration; a field that is missing has its default. "data_path" is where a
+                 user's own data set was read from
+metrics.jsonl    a record per line: step, then each metric as a list with one number per replica,
+                 null once it stopped
+checkpoint.safetensors, checkpoint.previous.safetensors
+result.json      the final bounds, once training has ended; "stopped": {replica: step} where numbers
+                 were not finite
+provenance.json  versions, device, command, wall time
+events.*         the metrics again, for TensorBoard, where it is installed
+.lock            locked while a process trains the run
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from torch import Tensor
+
+from arms.bench.config import (
+    RETIRED_FIELDS,
+    SCHEMA,
+    TrainConfig,
+    difference,
+    digest_of,
+    identity,
+    is_longer,
+)
+from arms.bench.metrics import Record, is_values, stopped_replicas
+from arms.bench.runs.checkpoint import (
+    CHECKPOINTS,
+    DamagedError,
+    read_checkpoint,
+    step_in,
+    write_checkpoint,
+)
+from arms.bench.runs.files import (
+    append_line,
+    check_path,
+    check_replaceable,
+    make_folder,
+    parse_json,
+    read_bytes,
+    replace_file,
+    to_json,
+    to_line,
+)
+from arms.bench.runs.machine import provenance_of
+from arms.bench.training.state import COUNTS, model_of, step_of
+
+FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
+WRITTEN = ("config.json", "provenance.json", *FILES_OF_A_RUN)
+"""Everything that a training writes, except TensorBoard's events and the lock."""
+NO_FIELDS = ("schema", "data_path")
+"""What config.json holds beside the configuration."""
+
+
+class Run:
+    """One run directory, which need not be there yet.
+
+    Each file is read when it is first needed, and remembered: open the run again, or call
+    `refresh`, to see what another process has written since. Every file is replaced whole or
+    appended by a line, so that a crash leaves nothing half-written.
+
+    Args:
+        path: The directory.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        check_path(self.path)
+        self.has_changed = False
+        """Whether this object has written records or a result: otherwise the run was as it is."""
+        self.refresh()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    def refresh(self) -> None:
+        """Forget what was read."""
+        self._contents: dict[str, Record] = {}
+        self._config: TrainConfig | None = None
+        self._lines: list[str] | None = None
+        self._checkpoint_steps: dict[str, int | None] = {}
+
+    @classmethod
+    def create(cls, path: Path | str, config: TrainConfig, data_path: str = "") -> "Run":
+        """Return the run of this configuration in that directory, new or to be resumed.
+
+        A run that was asked for fewer steps is given more, and goes on from its end; its bounds
+        there are replaced once there are new ones.
+
+        How often one looks (`report_every`, `evaluate_every`, `evaluate_images`) is no part of a
+        run's identity: a run may be resumed with other intervals, which then hold from there on,
+        and config.json keeps the first ones.
+
+        Args:
+            path: The directory; it is made where it does not exist.
+            config: What the run is asked for.
+            data_path: Where its data set was read from, if it is the user's own.
+
+        Raises:
+            ValueError: The directory holds another run, files of a run without its config.json, or
+                links in their place.
+        """
+        run = cls(path)
+        run.begin(config, data_path)
+        return run
+
+    def begin(self, config: TrainConfig, data_path: str = "") -> None:
+        """Write config.json, unless it is there and says the same; see `create`."""
+        self.check_same_run(config)
+        for name in WRITTEN:  # before the first step, not at the first save
+            check_replaceable(self.path / name)
+        if not self.exists():
+            make_folder(self.path)
+            where = {"data_path": data_path} if data_path else {}
+            self._write("config.json", {"schema": SCHEMA, **_fields(config), **where})
+        elif is_longer(config, self.config()):
+            self._write("config.json", {**self.read("config.json"), "steps": config.steps})
+            self._config = None
+
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return self.has("config.json")
+
+    def check_same_run(self, config: TrainConfig) -> None:
+        """Raise if the directory cannot be that of this run, as it was begun or with fewer steps."""
+        if not self.exists():
+            if found := [name for name in FILES_OF_A_RUN if (self.path / name).exists()]:
+                raise ValueError(
+                    f"{self.path} holds {', '.join(found)} but no config.json, which says what run "
+                    "they belong to: put it back, remove them, or choose another directory"
+                )
+            return
+        if self.schema() != SCHEMA:
+            raise ValueError(
+                f"{self.path} holds a run of another version of this library (schema "
+                f"{self.schema() or 'unknown'}, expected {SCHEMA}): choose another directory"
+            )
+        there = self.config()
+        if (other := difference(there, config)) and not is_longer(config, there):
+            what = ", ".join(
+                f"{name} is {theirs!r} there, {ours!r} was asked for"
+                for name, (theirs, ours) in other.items()
+            )
+            if set(other) == {"steps"} and config.steps > there.steps:
+                what += "; a cosine schedule ends at the last step, so more steps make another run"
+            remedy = "choose another directory, or ask for that run"
+            raise ValueError(f"{self.path} holds another run ({what}): {remedy}")
+
+    def config(self) -> TrainConfig:
+        """Return the configuration."""
+        if self._config is None:
+            file = self.path / "config.json"
+            content = self.read("config.json")
+            found = {
+                name: value
+                for name, value in content.items()
+                if name not in NO_FIELDS and (name, value) not in RETIRED_FIELDS
+            }
+            if unknown := set(found) - {field.name for field in fields(TrainConfig)}:
+                names = ", ".join(sorted(unknown))
+                raise ValueError(f"{file} has unknown fields {names}: another version wrote it")
+            try:
+                self._config = TrainConfig(**found)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{file} is not a configuration: {error}") from None
+        return self._config
+
+    def data_path(self) -> str | None:
+        """Return where a data set of the user's own was read from, None where that is not known."""
+        found = self.read("config.json").get("data_path")
+        return found if isinstance(found, str) and found else None
+
+    def schema(self) -> object:
+        """Return the version of the identity that the configuration was written under."""
+        return self.read("config.json").get("schema")
+
+    def identity(self) -> dict[str, object]:
+        """Return what tells the run from others, under the schema that it was written with."""
+        return identity(self.config()) | {"schema": self.schema()}
+
+    def result(self) -> Record | None:
+        """Return the final bounds, or None while the run is not finished."""
+        if not self.has("result.json"):
+            return None
+        config, result = self.config(), {"note": "", **self.read("result.json")}
+        if why := _why_no_result(result, config.replicas):
+            file = self.path / "result.json"
+            raise ValueError(f"{file} must hold {why}: remove it, and train the run again")
+        # A run that was given more steps has the bounds of its earlier end until the new one.
+        return result if result.get("steps", config.steps) == config.steps else None
+
+    def is_finished(self, config: TrainConfig | None = None, images: int | None = None) -> bool:
+        """Return whether nothing remains to be done: the final bounds are there, over enough images.
+
+        This is the one definition of a finished run. Every place that skips a run, or says that it
+        was finished before, calls it. `has_ended` is weaker.
+
+        Args:
+            config: What is asked for, perhaps with more steps than the run was begun with. Unless
+                given, what config.json says.
+            images: How many images of each split; all unless given.
+
+        Raises:
+            ValueError: The directory holds another run than `config`, or is damaged.
+        """
+        if config is not None:
+            self.check_same_run(config)
+        if not self.exists() or (config is not None and is_longer(config, self.config())):
+            return False
+        result = self.result()
+        seen = None if result is None else result.get("images")  # of each split, if not all of them
+        return result is not None and (seen is None or (images is not None and images <= seen))
+
+    def has(self, name: str) -> bool:
+        """Whether one of its files is there."""
+        return name in self._contents or (self.path / name).exists()
+
+    def read(self, name: str) -> Record:
+        """Return what one of its JSON files holds."""
+        if name not in self._contents:
+            self._contents[name] = self._parse(name)
+        return self._contents[name]
+
+    def _parse(self, name: str) -> Record:
+        try:
+            content = parse_json(read_bytes(self.path / name))
+        except FileNotFoundError:
+            is_folder = self.path.is_dir()
+            what = "is no run directory, or an unfinished one" if is_folder else "is not there"
+            raise ValueError(f"{self.path} {what}: it has no {name}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ValueError(f"{self.path / name} cannot be read: {why}") from None
+        if not isinstance(content, dict):
+            got = type(content).__name__
+            raise ValueError(f"{self.path / name} must hold a JSON object, got {got}")
+        return content
+
+    def _write(self, name: str, content: Mapping[str, object]) -> None:
+        text = to_json(content)
+        replace_file(self.path / name, text)
+        self._contents[name] = json.loads(text)
+
+    def provenance(self) -> Record:
+        """Return where the numbers come from."""
+        return self.read("provenance.json")
+
+    def metrics(self) -> list[Record]:
+        """Return all records that were written whole."""
+        return list(self._records())
+
+    def append(self, record: Mapping[str, object]) -> None:
+        """Append a record to the metrics.
+
+        Args:
+            record: `step`, and each metric as a list with one number per replica, None for one that
+                has stopped.
+        """
+        append_line(self.path / "metrics.jsonl", to_line(record))
+        self._lines, self.has_changed = None, True
+
+    def finish(self, result: Mapping[str, object]) -> None:
+        """Write the final bounds: the run is done.
+
+        Args:
+            result: What `result()` is to return.
+        """
+        self._write("result.json", result)
+        self.has_changed = True
+
+    def write_provenance(self, device: str, seconds: float, together: Sequence[str] = ()) -> None:
+        """Write down where the numbers come from.
+
+        Args:
+            device: Device that was trained on.
+            seconds: Wall time of this session, added to that of earlier ones.
+            together: Names of the runs of an ensemble, which share their noise and their time.
+        """
+        earlier: Record = {}
+        with suppress(ValueError):
+            earlier = self.provenance()
+        self._write("provenance.json", provenance_of(device, seconds, together, earlier))
+
+    def save(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint, and keep the one before.
+
+        Args:
+            tensors: What `checkpoint()` is to return; `counts` begins with the step.
+        """
+        write_checkpoint(self.path, tensors, self._digest())
+
+    def load(self) -> dict[str, Tensor]:
+        """Return the weights of the newest checkpoint, for `load_state_dict` of the run's model.
+
+        Raises:
+            ValueError: There is no intact checkpoint.
+        """
+        state = self.checkpoint()
+        if state is None:
+            done = "its checkpoints were not kept" if self.result() else "train it first"
+            raise ValueError(f"{self.path} holds no intact checkpoint: {done}")
+        return model_of(state)
+
+    def checkpoint(self) -> dict[str, Tensor] | None:
+        """Return all that the newest intact checkpoint holds, for `Trainer.load_state`, or None.
+
+        A checkpoint of another configuration is an error.
+        """
+        found = map(self._read_checkpoint, CHECKPOINTS)
+        return next((state for state in found if state is not None), None)
+
+    def checkpoints(self) -> dict[int, dict[str, Tensor]]:
+        """Return every intact checkpoint by its step; of two of one step, the newer."""
+        found = map(self._read_checkpoint, reversed(CHECKPOINTS))
+        return {step_of(state): state for state in found if state is not None}
+
+    def resumable(self) -> dict[int, dict[str, Tensor]]:
+        """Return intact checkpoints by step, and an empty one of step 0 unless it was saved twice.
+
+        A crash between the first saves of an ensemble leaves some of its runs without any: all can
+        start again.
+        """
+        found = self.checkpoints()
+        return found if found and (self.path / CHECKPOINTS[1]).exists() else {**found, 0: {}}
+
+    def step(self) -> int:
+        """Return the step of the newest checkpoint that can be opened, 0 without one."""
+        steps = (step_in(self.path / name) for name in CHECKPOINTS)
+        return next((step for step in steps if step is not None), 0)
+
+    def stopped(self) -> dict[int, int]:
+        """Return the replicas that have stopped, each with the step of the record that showed it."""
+        return stopped_replicas(self._records())
+
+    def has_diverged(self) -> bool:
+        """Whether no replica survives."""
+        return len(self.stopped()) == self.config().replicas
+
+    def has_ended(self) -> bool:
+        """Whether training has ended: in final bounds, over any number of images, or diverged."""
+        return self.result() is not None or self.has_diverged()
+
+    def truncate_after(self, step: int) -> None:
+        """Drop the records and checkpoints of later steps, which will be done again.
+
+        A checkpoint that stayed would push the one in use out at the next save. Those that were
+        not read are older than the one in use.
+        """
+        kept = [record for record in self._records() if record["step"] <= step]
+        replace_file(self.path / "metrics.jsonl", "".join(map(to_line, kept)))
+        self._lines = None
+        for name, found in self._checkpoint_steps.items():
+            if found is None or found > step:
+                (self.path / name).unlink(missing_ok=True)
+
+    def _read_checkpoint(self, name: str) -> dict[str, Tensor] | None:
+        """Return a checkpoint, None if it is missing or damaged."""
+        file = self.path / name
+        self._checkpoint_steps[name] = None
+        try:
+            tensors, run = read_checkpoint(file)
+        except (DamagedError, FileNotFoundError):
+            return None
+        except OSError as error:
+            raise ValueError(f"{file} cannot be read: {error.strerror or error}") from None
+        if COUNTS not in tensors or not tensors[COUNTS].numel():
+            raise ValueError(f"{file} does not name its step and is no checkpoint: remove it")
+        if run != self._digest():
+            raise ValueError(
+                f"{file} is a checkpoint of another configuration than the config.json beside it: "
+                "remove it to start from the beginning, or put back the config.json it belongs to"
+            )
+        self._checkpoint_steps[name] = step_of(tensors)
+        return tensors
+
+    def _digest(self) -> str:
+        """Name the run in its checkpoints; more steps make another run only if the schedule asks."""
+        found = self.identity()
+        if self.config().schedule != "cosine":
+            found.pop("steps", None)
+        return digest_of(found)
+
+    def metric_lines(self) -> list[str]:
+        """Return the lines of metrics.jsonl, also those that are no records."""
+        if self._lines is None:
+            file = self.path / "metrics.jsonl"
+            try:
+                self._lines = read_bytes(file).decode("utf-8", "replace").splitlines()
+            except (FileNotFoundError, NotADirectoryError):
+                self._lines = []
+            except OSError as error:
+                denied = isinstance(error, PermissionError)
+                remedy = "give yourself permission to read it" if denied else "remove it"
+                raise ValueError(f"{file} cannot be read: {error.strerror}: {remedy}") from None
+        return self._lines
+
+    def _records(self) -> Iterator[Record]:
+        for line in self.metric_lines():
+            with suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if is_record(record):
+                    yield record
+
+
+def is_record(content: object) -> bool:
+    """Whether a line of metrics is a record: a step, and lists with a number or null per replica."""
+    if not isinstance(content, dict) or not _is_count(content.get("step")):
+        return False
+    return all(is_values(values) for name, values in content.items() if name != "step")
+
+
+def is_complete(record: Record, replicas: int) -> bool:
+    """Whether every metric of a record has a number for each replica."""
+    return all(len(values) == replicas for name, values in record.items() if name != "step")
+
+
+def _is_count(content: object) -> bool:
+    """Whether JSON is a number of steps or images that fits into an array of integers."""
+    return type(content) is int and 1 <= content < 2**63
+
+
+def _why_no_result(result: Record, replicas: int) -> str:
+    """Return what is wrong with the content of a result.json, nothing if it is one."""
+    bounds = result.get("bounds")
+    if not isinstance(bounds, dict) or not bounds:
+        return "{'bounds': {split: {K: [...]}}}, got something else"
+    for split, of_split in bounds.items():
+        if not isinstance(of_split, dict):
+            return f"{{K: [...]}} for {split!r}, got something else"
+        for count, values in of_split.items():
+            if not count.isdecimal() or not is_values(values) or len(values) != replicas:
+                what = f"{replicas} numbers, one per replica, for each whole K"
+                return f"{what}, got something else for K = {count!r} of {split!r}"
+    if not isinstance(result["note"], str):
+        return f"text in 'note', got {repr(result['note'])[:60]}"
+    for name in ("images", "steps"):
+        if name in result and not _is_count(result[name]):
+            return f"a whole number of at least 1 in {name!r}, got {repr(result[name])[:60]}"
+    return ""
+
+
+def _fields(config: TrainConfig) -> dict[str, object]:
+    """Return what config.json holds of a configuration; built-in networks have no structure."""
+    return {name: value for name, value in asdict(config).items() if name != "structure" or value}

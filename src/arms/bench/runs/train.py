@@ -1,0 +1,351 @@
+"""From configurations to finished runs: check the arguments, lock the runs, train or resume them.
+
+One loop serves a list of runs that share the replica axis; a run alone is the list of one.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+
+from arms.bench.config import TrainConfig, is_longer, latents_in_words
+from arms.bench.data import Dataset, check_same_shape_and_levels, load
+from arms.bench.ensemble import group_by_step, names_of, stack
+from arms.bench.metrics import Record
+from arms.bench.models import DiscreteVAE
+from arms.bench.progress import Bars
+from arms.bench.runs.files import locked, make_folder
+from arms.bench.runs.loading import MakeModel, check_start, own_data, own_model
+from arms.bench.runs.loop import (
+    CHECKPOINT_SECONDS,
+    DivergedError,
+    Member,
+    Notify,
+    OnRecord,
+    TrainOptions,
+    train_ensemble,
+)
+from arms.bench.runs.machine import free_memory, is_out_of_memory
+from arms.bench.runs.run import Run
+from arms.bench.training.engine import Execution
+
+OnRunRecord: TypeAlias = Callable[[TrainConfig, Record], None]
+"""Called with every record of every run: its configuration, and what an `OnRecord` is given."""
+
+
+def train(
+    config: TrainConfig,
+    directory: Path | str,
+    *,
+    device: str | torch.device = "auto",
+    data_dir: Path | str | None = None,
+    dataset: Dataset | Path | str | None = None,
+    model: DiscreteVAE | MakeModel | None = None,
+    evaluate: int | None = None,
+    execution: Execution = "auto",
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    progress: bool | Bars = True,
+    on_record: OnRecord | None = None,
+    notify: Notify = warnings.warn,
+) -> Run:
+    """Train to the end of `config.steps`, evaluate, and return the run; called again it resumes.
+
+    Called again for a finished run it does nothing. Called with more steps it goes on from where the
+    run ended, unless its schedule is a cosine, which has its end at the last step. A replica whose
+    numbers are not finite stops, and the others continue. Nothing is written before all arguments
+    are checked, and the model was tried on two images.
+
+    Process-wide while it trains, and put back afterwards: the handlers of SIGINT and SIGTERM, so
+    that Ctrl-C and the end of a job save first, PyTorch's precision of matrix products on a GPU or
+    its number of threads on a CPU, and the state of a GPU's default generator, which a step borrows.
+    PyTorch's cache of freed GPU memory is emptied at the end. Nothing else is touched: functions
+    that you have compiled stay compiled.
+
+    Args:
+        config: What to train; its identity decides every number.
+        directory: The run's directory, made unless it exists.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU where there is one.
+        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        dataset: Your own images in place of the data set that `config` names, see `as_dataset`; the
+            run then has your data set's name.
+        model: Your own networks in place of those that `config` names, or a function that makes a
+            model of one replica for a data set. The run then has your model's name, number of
+            latents, and a fingerprint of its structure. A model comes back trained, also where the
+            run was finished before: from its checkpoint.
+        evaluate: How many images of each split the final bounds are over; all unless given.
+        execution: How steps are executed, see `Engine`.
+        checkpoint_seconds: Time between two checkpoints, which are written at records only; 0 saves
+            at every record.
+        progress: Whether to show a bar, on a terminal or in a notebook; or the bars to add it to.
+        on_record: Called with every record.
+        notify: Called with lines that a user should read.
+
+    Raises:
+        DivergedError: No replica survives.
+        ValueError: An argument cannot be used, or the directory holds another run.
+    """
+    options = TrainOptions(str(device), execution, checkpoint_seconds, notify, evaluate)
+    run, data = Run(directory), own_data(config, dataset, data_dir)
+    if model is not None:
+        data = data or load(config.dataset, data_dir)
+        config, own = own_model(config, model, data)
+        if not run.step():  # otherwise the weights come from a checkpoint
+            check_start(own, data)
+        options = replace(options, model=own)
+    config = _on(data, config)
+    if options.model is not None and run.is_finished(config, evaluate):
+        options.model.load_state_dict(run.load())
+        return run
+    member = Member(run, config, notify, on_record)
+    _train([member], options, data_dir, {data.name: data} if data else {}, progress)
+    return run
+
+
+def train_together(
+    configs: Sequence[TrainConfig],
+    directories: Sequence[Path | str],
+    *,
+    device: str | torch.device = "auto",
+    data_dir: Path | str | None = None,
+    datasets: Sequence[Dataset] | None = None,
+    evaluate: int | None = None,
+    execution: Execution = "auto",
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    progress: bool | Bars = True,
+    on_record: OnRunRecord | None = None,
+    notify: Notify = warnings.warn,
+) -> list[Run]:
+    """Train runs that differ in estimator and data set only as one ensemble, or resume them.
+
+    Each is a run as `train` makes it, in its own directory, but for its noise, which depends on the
+    other runs too. Finished runs are left alone, and runs at different steps are resumed one after
+    the other. An ensemble that does not fit into memory is halved. `train` says what is
+    process-wide.
+
+    Args:
+        configs: What to train. Several estimators must share their objective, and have no parameters
+            or noise of their own to remember (`arms.bench.ensemble.group_for_ensembles` sorts runs
+            accordingly).
+        directories: A directory for each run.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        datasets: A data set for each run, in place of those that the configurations name; all with
+            images of the same size and number of levels.
+        evaluate: How many images of each split the final bounds are over; all unless given.
+        execution: How steps are executed, see `Engine`.
+        checkpoint_seconds: Time between two checkpoints, which are written at records only; 0 saves
+            at every record.
+        progress: Whether to show a bar for each, on a terminal or in a notebook; or the bars to add
+            them to.
+        on_record: Called with every record of every run, and its configuration.
+        notify: Called with lines that a user should read.
+
+    Raises:
+        DivergedError: A run has no replica that survives; the others are trained to their end first.
+        ValueError: An argument cannot be used, or a directory holds another run.
+    """
+    options = TrainOptions(str(device), execution, checkpoint_seconds, notify, evaluate)
+    if isinstance(configs, TrainConfig) or not configs:
+        got = "one" if isinstance(configs, TrainConfig) else "none"
+        what = "configs must be a list with at least one configuration"
+        raise ValueError(f"{what}, got {got}: write [config]")
+    own = [
+        own_data(config, dataset, data_dir)
+        for config, dataset in zip(configs, _one_dataset_each(configs, datasets), strict=True)
+    ]
+    wanted = [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)]
+    if alone := [config.network for config in wanted if config.structure]:
+        remedy = "call train for each of its runs"
+        raise ValueError(f"a model of your own is trained alone, got {alone[0]!r}: {remedy}")
+    if len(wanted) > 1:
+        stack(wanted)  # raises if they cannot share an ensemble, before anything is written
+    members = [
+        Member(Run(path), config, notify, _listener(config, on_record), name)
+        for config, path, name in zip(
+            wanted, _one_directory_each(wanted, directories), names_of(wanted), strict=True
+        )
+    ]
+    given = {dataset.name: dataset for dataset in own if dataset}
+    _train(members, options, data_dir, given, progress)
+    return [member.run for member in members]
+
+
+def _one_directory_each(
+    configs: Sequence[TrainConfig], directories: Sequence[Path | str]
+) -> list[Path]:
+    if isinstance(directories, str | Path):
+        path = str(directories)
+        raise ValueError(f"directories must be a list, got {path!r}: write [{path!r}]")
+    if len(directories) != len(configs):
+        got = f"{len(directories)} for {len(configs)} runs"
+        raise ValueError(f"each run needs a directory, got {got}")
+    paths = [Path(directory) for directory in directories]
+    try:
+        different = {path.resolve() for path in paths}
+    except (OSError, RuntimeError) as error:  # a loop of links
+        raise ValueError(f"the directories cannot be used: {error}") from None
+    if len(different) < len(paths):
+        got = ", ".join(map(str, paths))
+        raise ValueError(f"directories must be different, one for each run, got {got}")
+    return paths
+
+
+def _one_dataset_each(
+    configs: Sequence[TrainConfig], datasets: Sequence[Dataset] | None
+) -> Sequence[Dataset | None]:
+    """Return a data set for every configuration, None for the one that it names."""
+    if datasets is None:
+        return [None] * len(configs)
+    is_one = isinstance(datasets, Dataset)
+    if is_one or len(datasets) != len(configs) or None in datasets:
+        got = "one" if is_one else sum(dataset is not None for dataset in datasets)
+        what = "datasets must be a list with one for each run"
+        raise ValueError(f"{what}, got {got} for {len(configs)} runs")
+    different = [dataset.name for dataset in dict.fromkeys(datasets)]
+    if len(set(different)) < len(different):
+        raise ValueError(f"different data sets need different names, got {', '.join(different)}")
+    return datasets
+
+
+def _on(dataset: Dataset | None, config: TrainConfig) -> TrainConfig:
+    return replace(config, dataset=dataset.name) if dataset else config
+
+
+def _listener(config: TrainConfig, on_record: OnRunRecord | None) -> OnRecord | None:
+    return (lambda record: on_record(config, record)) if on_record else None
+
+
+def _train(
+    members: Sequence[Member],
+    options: TrainOptions,
+    data_dir: Path | str | None,
+    given: Mapping[str, Dataset],
+    progress: bool | Bars,
+) -> None:
+    """Train what is not finished, each run locked."""
+    rest = _unfinished(members, options)
+    if not rest:
+        return
+    if rest[0].config.structure and options.model is None:
+        name = rest[0].config.network
+        raise ValueError(f"{name!r} is a model of your own: give it, as model=")
+    options = options.resolved()
+    if options.device == "cpu" and (precision := rest[0].config.precision) != "highest":
+        effect = "has an effect on a GPU only: a CPU computes in float32"
+        options.notify(f"precision {precision!r} {effect}")
+    names = dict.fromkeys(member.config.dataset for member in rest)
+    data = {name: given.get(name) or load(name, data_dir) for name in names}
+    check_same_shape_and_levels([*data.values()])
+    with ExitStack() as contexts:
+        bars = contexts.enter_context(_bars(progress))
+        for member in rest:  # only now: a wrong device, data set or model leaves nothing behind
+            if bars is not None:
+                member.watcher = bars.watcher(member.name, member.config.steps)
+            make_folder(member.run.path)
+            contexts.enter_context(locked(member.run.path, options.notify))
+            member.run.refresh()
+        # Another process may have trained some of them: what counts is what is there under the lock.
+        rest = _unfinished(rest, options)
+        for member in rest:
+            member.look(alone=len(rest) == 1)
+            _check_goes_on(member)
+        for member in rest:
+            member.run.begin(member.config, data[member.config.dataset].path)
+        _train_locked(members, rest, options, data)
+    lost = [member for member in rest if not member.surviving]
+    if lost:
+        paths = [f"{one.run.path} (step {max(one.stopped.values())})" for one in lost]
+        rate = max(member.config.learning_rate for member in lost)
+        raise DivergedError(
+            f"no replica survives of {' and of '.join(paths)}: their numbers are not finite; "
+            f"train in another directory with a learning_rate below {rate:g}"
+        )
+
+
+def _unfinished(members: Sequence[Member], options: TrainOptions) -> list[Member]:
+    """Return the runs that are not finished; a directory that holds another run is an error."""
+    return [one for one in members if not one.run.is_finished(one.config, options.evaluate)]
+
+
+def _bars(progress: bool | Bars) -> "nullcontext[Bars | None] | Bars":
+    """Return the bars to show, None for none; those that were given are closed by their owner."""
+    if isinstance(progress, Bars) or not progress:
+        return nullcontext(progress or None)
+    return Bars(on_stderr=True)
+
+
+def _check_goes_on(member: Member) -> None:
+    """Say that a finished run goes on, or raise if nothing was kept that it could go on from."""
+    run = member.run
+    if not run.exists() or run.result() is None:
+        return
+    if not any(member.states.values()):
+        raise ValueError(
+            f"{run.path} holds no intact checkpoint to go on from: its checkpoints were not kept; "
+            "train it again in another directory"
+        )
+    if is_longer(member.config, run.config()):
+        step, end = max(member.states), member.config.steps
+        member.notify(f"{run.path} goes on from step {step:,} to {end:,}")
+
+
+def _train_locked(
+    members: Sequence[Member],
+    rest: Sequence[Member],
+    options: TrainOptions,
+    data: Mapping[str, Dataset],
+) -> None:
+    groups = group_by_step([set(member.states) for member in rest])
+    if len(rest) < len(members) or len(groups) > 1:
+        parts = [
+            f"{', '.join(rest[index].name for index in indices)} from step {step}"
+            for step, indices in groups
+        ]
+        done = [member.name for member in members if member not in rest]
+        parts += [f"{', '.join(done)} finished before"] if done else []
+        options.notify(f"these runs are not all trained together: {'; '.join(parts)}")
+    for _, indices in groups:
+        together = [rest[index] for index in indices]
+        if any(member.surviving for member in together):
+            _train_what_fits(together, options, data)
+
+
+def _train_what_fits(
+    members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
+) -> None:
+    """Train runs together, or one half after the other where memory does not suffice."""
+    fits = _fits(members, options, data)
+    if not fits or options.device.startswith("cuda"):
+        free_memory()
+    if fits:
+        return
+    names, config = ", ".join(member.name for member in members), members[0].config
+    if len(members) == 1:
+        raise ValueError(
+            f"{names} does not fit into the memory of {options.device}: lower replicas "
+            f"({config.replicas}), batch_size ({config.batch_size}), num_samples "
+            f"({config.num_samples}) or latents ({latents_in_words(config)})"
+        )
+    half = (len(members) + 1) // 2
+    halves = f"trained as {half} + {len(members) - half}"
+    options.notify(f"{names} do not fit into the memory of {options.device} together: {halves}")
+    _train_what_fits(members[:half], options, data)
+    _train_what_fits(members[half:], options, data)
+
+
+def _fits(members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]) -> bool:
+    """Train runs together, and return whether memory sufficed.
+
+    This is a separate function so that no local variable or traceback keeps the trainer alive.
+    """
+    try:
+        train_ensemble(members, options, data)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    return True
