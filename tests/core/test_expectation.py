@@ -4,6 +4,7 @@ import copy
 import math
 import tempfile
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,10 @@ def evenly(
     return instance.kind(
         torch.linspace(-2, 2, count, dtype=dtype).view(*batch, *event).requires_grad_()
     )
+
+
+def squared_sum(latent: arms.Latent, samples: Tensor) -> Tensor:
+    return latent.sum_event(samples).square()
 
 
 def surrogate(
@@ -173,7 +178,7 @@ def test_any_batch_shape(instance: Instance) -> None:
         if stacked > 1 and stacked > (*batch, 0)[0]:
             continue  # fewer entries than stacked estimators
         latent = evenly(instance, batch)
-        value = surrogate(instance, lambda b, one=latent: one.sum_event(b).square(), latent)
+        value = surrogate(instance, partial(squared_sum, latent), latent)
         assert value.shape == batch
         value.sum().backward()
         assert latent.logits.grad is not None
