@@ -159,7 +159,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: call(estimator=arms.ARMS(4, WrongDebias())),
-        r"debias factor for every latent, shape \[3, 2\], got \[4\]",
+        r"debias of WrongDebias\(\) must return shape \[3, 2\], got \[4\]",
     ),
     (
         lambda: arms.ARMS(4, "dirichlet"),  # type: ignore[arg-type]

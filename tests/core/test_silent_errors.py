@@ -15,7 +15,7 @@ from torch import Tensor
 
 import arms
 from arms.checks import exact_gradient, score_limit
-from arms.designs.couplings.orders import order_pair_distribution
+from arms.designs.couplings.dirichlet import order_pair_distribution
 from arms.estimate import draw_points, takes
 from arms.estimators.regression import SHORT, sum_of_others
 
@@ -336,7 +336,7 @@ WITHOUT_LATENTS = [
 @pytest.mark.parametrize("name", WITHOUT_LATENTS)
 def test_no_latents_at_all(name: str) -> None:
     if name == "unordered-set":
-        with pytest.raises(ValueError, match="must be at most the joint states, 1, got"):
+        with pytest.raises(ValueError, match="must be at most the 1 joint states, got"):
             arms.expectation(lambda b: b.sum(-1), torch.zeros(4, 0, requires_grad=True), name, 4)
         return
     logits = torch.zeros(4, 0, requires_grad=True)

@@ -17,21 +17,6 @@ from arms.latents.convert import Logits, as_latent
 from arms.latents.joint import Joint
 from arms.latents.subset import Subset
 
-__all__ = [
-    "Binary",
-    "Bits",
-    "Choices",
-    "Couplable",
-    "Enumerable",
-    "ExchangeablePairs",
-    "HasMean",
-    "Indices",
-    "Joint",
-    "Latent",
-    "Logits",
-    "OneHot",
-    "Relaxable",
-    "Subset",
-    "as_latent",
-    "describe",
-]
+__all__ = ["Bits", "Indices", "Joint", "Latent", "Logits", "OneHot", "Subset", "as_latent"]
+__all__ += ["Binary", "Choices", "Couplable", "Enumerable", "ExchangeablePairs", "HasMean"]
+__all__ += ["Relaxable", "describe"]

@@ -40,7 +40,7 @@ from arms.checks import (
 from arms.checks.oracle import exact_target_gradient
 from arms.designs import CategoryCoupling, Coupled, Dirichlet, Draw, Stratified, Systematic
 from arms.designs.couplings.base import undo_pairs
-from arms.designs.couplings.orders import order_pair_distribution
+from arms.designs.couplings.dirichlet import order_pair_distribution
 from arms.designs.pairs import Tree
 from arms.latents import HasMean
 from arms.latents.categories import one_hot

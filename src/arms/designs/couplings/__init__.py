@@ -3,25 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from arms.arguments import unknown_name
-from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
+from arms.designs.couplings.base import Coupling
 from arms.designs.couplings.dirichlet import Dirichlet
 from arms.designs.couplings.gaussian import Gaussian
-from arms.designs.couplings.pair import CorrelatedPair
 from arms.designs.couplings.stratified import Stratified
 from arms.designs.couplings.systematic import Systematic
-
-__all__ = [
-    "COUPLINGS",
-    "BitCoupling",
-    "CategoryCoupling",
-    "CorrelatedPair",
-    "Coupling",
-    "Dirichlet",
-    "Gaussian",
-    "Stratified",
-    "Systematic",
-    "as_coupling",
-]
 
 COUPLINGS: Mapping[str, Callable[[], Coupling]] = {
     "dirichlet": Dirichlet,

@@ -1,7 +1,6 @@
 r"""The contract of a coupling: n exchangeable samples, as negatively correlated as possible.
 
-An estimator needs two things of a coupling: samples, and what undoes their dependence. For bits
-that is the factor
+An estimator needs two things: samples, and what undoes their dependence. For bits, it is the factor
 
 $$ \frac{1}{1-\rho} = \frac{q(1-q)}{P_{10}}, \quad P_{10} = P(b_i = 1, b_j = 0), \quad
    q = \min(p, 1-p). $$
@@ -32,8 +31,7 @@ from arms.random import indicator
 class Coupling:
     """n dependent, exchangeable samples of every variable; variables stay independent.
 
-    A coupling of bits subclasses `BitCoupling`, one of categories `CategoryCoupling`, one of both
-    subclasses both.
+    A coupling subclasses `BitCoupling`, `CategoryCoupling`, or both.
     """
 
     even_samples: ClassVar[bool] = False
@@ -54,7 +52,7 @@ class BitCoupling(Coupling, ABC):
     def count_distribution(self, logits: Tensor, n: int) -> Tensor | None:
         """Return P(b_1 + ... + b_n = s) as `[n + 1, *logits.shape]` in float64.
 
-        It gives exact tests and closed-form variances. None if no closed form is known.
+        Exact tests and closed-form variances need it. None if no closed form is known.
         """
         return None
 
@@ -65,11 +63,9 @@ class BitCoupling(Coupling, ABC):
     def undo_bits(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
         """Turn the leave-one-out estimate over coupled bits into an unbiased gradient."""
         debias = self.debias(at_least_float32(logits), n)
-        if debias.shape != logits.shape:
-            raise ValueError(
-                f"{self!r} must return a debias factor for every latent, shape "
-                f"{list(logits.shape)}, got {list(debias.shape)}"
-            )
+        wanted, got = list(logits.shape), list(debias.shape)
+        if got != wanted:
+            raise ValueError(f"debias of {self!r} must return shape {wanted}, got {got}")
         return grad * debias
 
 
@@ -89,7 +85,7 @@ class CategoryCoupling(Coupling, ABC):
     def category_probabilities(self, probs: list[float], n: int) -> list[float] | None:
         """Return the probability of every n-tuple of categories, the last one changing fastest.
 
-        It gives exact tests. None if no simple form is known.
+        Exact tests need it. None if no simple form is known.
         """
         return None
 

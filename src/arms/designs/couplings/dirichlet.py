@@ -1,16 +1,28 @@
-"""The Dirichlet copula of the ARMS paper."""
+r"""The Dirichlet copula of the ARMS paper, for bits and for categories.
 
+With u_i = (1 - d_i)^(n-1), d ~ Dir(1, ..., 1), two samples have the copula
+(x^(1/m) + y^(1/m) - 1)_+^m, m = n - 1. Categories are drawn by inverse distribution functions. In a
+fixed order of the categories, two small neighbors may never occur together. In K(K-1)/2 orders
+every pair of categories is first and last once, and does. The distribution of two samples is the
+mean over the orders of rectangles of the copula, K^4 of them.
+"""
+
+import itertools
 import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
 from arms.designs.couplings.base import BitCoupling, CategoryCoupling, flip, flip_counts, undo_pairs
-from arms.designs.couplings.orders import order_pair_distribution, order_samples, pair_probabilities
+from arms.latents.categories import one_hot
 from arms.random import indicator, uniform
+
+MOST_CATEGORIES = 32
+"""The distribution of a pair takes K^4 operations per latent."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +34,9 @@ class Dirichlet(BitCoupling, CategoryCoupling):
     A Dirichlet vector is a vector of exponentials divided by its sum, so the test is
     e_i > t (e_1 + ... + e_n) with t = 1 - q^(1/(n-1)): no division, no power per sample. Flipping
     the bits where p > 1/2 is the paper's choice between its two copula samples. With more than two
-    categories, their order is random: see `arms.designs.couplings.orders`.
-    Reference: Dimitriev & Zhou 2021.
+    categories, their order is random. Its cost, K^4, makes this a coupling for comparison.
+    Reference: Dimitriev & Zhou 2021; for categories, "CARMS: Categorical-Antithetic-REINFORCE
+    Multi-Sample Gradient Estimator", NeurIPS 2021.
 
     >>> Dirichlet().debias(torch.zeros(1), n=2)  # the antithetic pair: max(p, 1 - p)
     tensor([0.5000])
@@ -40,8 +53,7 @@ class Dirichlet(BitCoupling, CategoryCoupling):
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")
-        phi = at_least_float32(logits.detach())
-        log_q = _log_smaller(phi)
+        log_q = _log_smaller(at_least_float32(logits.detach()))
         # log(2 q^(1/(n-1)) - 1), which is -inf once two samples cannot both be one
         log_root = torch.log1p((2 * torch.expm1(log_q / (n - 1))).clamp(min=-1))
         log_both = (n - 1) * log_root - log_q  # log P(b_j = 1 | b_i = 1)
@@ -50,7 +62,7 @@ class Dirichlet(BitCoupling, CategoryCoupling):
     def count_distribution(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 1, "n")
         q = torch.sigmoid(-logits.double().abs())
-        columns = [_dirichlet_counts(value, n) for value in q.flatten().tolist()]
+        columns = [_count_chances(value, n) for value in q.flatten().tolist()]
         counts = torch.tensor(columns, dtype=torch.float64, device=logits.device)
         return flip_counts(counts.T.reshape(n + 1, *logits.shape), logits)
 
@@ -58,18 +70,37 @@ class Dirichlet(BitCoupling, CategoryCoupling):
         self, logits: Tensor, n: int, generator: Generator | None = None
     ) -> Tensor:
         n = as_count(n, 2, "n")
-        if logits.shape[-1] != 2:
-            return order_samples(logits, n, generator)
-        ones = self.sample_bits(_as_bits(logits), n, generator)
-        return torch.stack([1 - ones, ones], -1)
+        if logits.shape[-1] == 2:
+            ones = self.sample_bits(_as_bits(logits), n, generator)
+            return torch.stack([1 - ones, ones], -1)
+        probs = torch.softmax(at_least_float32(logits.detach()), -1)
+        orders = torch.tensor(_orders(logits.shape[-1]), device=probs.device)
+        which = (uniform(1, probs[..., 0], generator)[0] * len(orders)).long()
+        order = orders[which.clamp(max=len(orders) - 1)]  # [*batch, d, K]
+        ends = probs.gather(-1, order).cumsum(-1)
+        ends = torch.where(ends >= ends[..., -1:], torch.inf, ends)
+        exponential = -torch.log1p(-uniform(n, probs[..., 0], generator))
+        u = (1 - exponential / exponential.sum(0)) ** (n - 1)
+        place = torch.searchsorted(ends, u.movedim(0, -1).contiguous(), right=True)
+        place = place.clamp(max=order.shape[-1] - 1)
+        return one_hot(order.gather(-1, place).movedim(-1, 0), logits)
 
     def undo_categories(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
-        if logits.shape[-1] != 2:
-            return undo_pairs(logits, order_pair_distribution(logits, n), grad)
-        return grad * self.debias(at_least_float32(_as_bits(logits)), n).unsqueeze(-1)
+        if logits.shape[-1] == 2:
+            return grad * self.debias(at_least_float32(_as_bits(logits)), n).unsqueeze(-1)
+        return undo_pairs(logits, order_pair_distribution(logits, n), grad)
 
     def category_probabilities(self, probs: list[float], n: int) -> list[float] | None:
-        return pair_probabilities(probs) if n == 2 else None
+        if n != 2:
+            return None
+        orders = _orders(len(probs))  # of categories at u and 1 - u
+        chances = dict.fromkeys(itertools.product(range(len(probs)), repeat=2), 0.0)
+        for order in orders:
+            ends = [0.0, *itertools.accumulate(probs[k] for k in order[:-1]), 1.0]
+            for (i, a), (j, b) in itertools.product(enumerate(order), repeat=2):
+                overlap = min(ends[i + 1], 1 - ends[j]) - max(ends[i], 1 - ends[j + 1])
+                chances[a, b] += max(0.0, overlap) / len(orders)
+        return list(chances.values())
 
 
 def _as_bits(logits: Tensor) -> Tensor:
@@ -83,7 +114,7 @@ def _log_smaller(phi: Tensor) -> Tensor:
     return torch.sigmoid(-phi.abs()).log().clamp(min=torch.finfo(phi.dtype).min)
 
 
-def _dirichlet_counts(q: float, n: int) -> list[float]:
+def _count_chances(q: float, n: int) -> list[float]:
     """Return P(S = k) = C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1).
 
     The sum alternates, so it is computed with many digits.
@@ -98,3 +129,60 @@ def _dirichlet_counts(q: float, n: int) -> list[float]:
             return max(0.0, float(math.comb(n, k) * sum(terms)))
 
         return [exactly(k) for k in range(n + 1)]
+
+
+def _orders(count: int) -> list[list[int]]:
+    """Return K(K-1)/2 orders in which every pair of categories is first and last once."""
+    if count > MOST_CATEGORIES:
+        raise ValueError(
+            f"the Dirichlet coupling takes at most {MOST_CATEGORIES} categories, got {count}: use "
+            "the systematic coupling (`arms`), which costs K instead of K^4"
+        )
+    rotations = [[(first + step) % count for step in range(1, count)] for first in range(count)]
+    orders = [
+        [first, *others[shift:], *others[:shift]]
+        for first, others in enumerate(rotations)
+        for shift in range(count - 1)
+    ]
+    return [order for order in orders if order[0] < order[-1]] or [[0]]
+
+
+def order_pair_distribution(logits: Tensor, n: int) -> Tensor:
+    """Return P(z_i = a, z_j = b) for i != j `[*batch, d, K, K]`, in float64."""
+    probs = torch.softmax(logits.detach().double(), -1)
+    orders = _orders(probs.shape[-1])
+    total = probs.new_zeros(*probs.shape, probs.shape[-1])
+    for order in orders:
+        size = probs[..., order]
+        start = torch.nn.functional.pad(size, (1, -1)).cumsum(-1)
+        back = torch.tensor(order, device=probs.device).argsort()
+        total = total + _rectangles(start, size, n - 1)[..., back, :][..., back]
+    return total / len(orders)
+
+
+def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
+    """Return the copula's mass on the rectangles of all pairs of categories, `[..., K, K]`.
+
+    The mass is a difference of m-th powers at four corners. It equals the integral over the first
+    width of m ((x + b)^(m-1) - x^(m-1)), where x is the base of the power and b the second width.
+    All terms of that integral are positive, so small categories keep their digits. The integrand is
+    a polynomial of degree m - 1, for which Gauss-Legendre quadrature with m/2 nodes is exact.
+    """
+    if m == 1:  # the antithetic pair, y = 1 - x: the length of an overlap
+        end = start + size
+        high = torch.minimum(end.unsqueeze(-1), 1 - start.unsqueeze(-2))
+        return (high - torch.maximum(start.unsqueeze(-1), 1 - end.unsqueeze(-2))).clamp(min=0)
+    root = start ** (1 / m)
+    tiny = torch.finfo(start.dtype).tiny
+    growth = root * torch.expm1(torch.log1p(size / start.clamp(min=tiny)) / m)
+    width = torch.where(start > 0, growth, size ** (1 / m))
+    corner = root.unsqueeze(-1) + root.unsqueeze(-2) - 1
+    a, b = (one.expand_as(corner) for one in (width.unsqueeze(-1), width.unsqueeze(-2)))
+    inside = torch.zeros_like(corner)
+    for node, weight in zip(*np.polynomial.legendre.leggauss((m + 1) // 2), strict=True):
+        x = torch.addcmul(corner, a, torch.full_like(a, (node + 1) / 2)).clamp(min=tiny)
+        ratio = torch.expm1((1 - m) * torch.log1p(b / x))
+        inside = inside - weight / 2 * m * a * (x + b) ** (m - 1) * ratio
+    # The lower corner lies outside the support: what is left of the four terms.
+    top, first, second = (one.clamp(min=0) ** m for one in (corner + a + b, corner + a, corner + b))
+    return torch.where(corner >= 0, inside, top - first - second).clamp(min=0)

@@ -49,17 +49,15 @@ class Gaussian(BitCoupling):
         integral = torch.zeros_like(h)
         for square, weight in nodes:
             integral = integral + weight * torch.exp(exponent * square)
-        # erfcx(x) = e^(x^2) erfc(x). |h| is small enough here for the product, which is ten times
-        # as fast on a CPU.
-        ratio: Tensor = (
-            (math.pi / 2) * torch.erfc(h * -math.sqrt(0.5)) * torch.exp(-exponent) / integral
-        )
-        return (larger * ratio).to(logits.dtype)
+        # erfcx(x) = e^(x^2) erfc(x); |h| is small enough for the product, ten times as fast on CPUs.
+        tail: Tensor = (math.pi / 2) * torch.erfc(h * -math.sqrt(0.5)) * torch.exp(-exponent)
+        return (larger * (tail / integral)).to(logits.dtype)
 
 
 def _owen_quadrature(n: int, dtype: torch.dtype) -> tuple[list[tuple[float, float]], float]:
     """Return Gauss-Legendre (x^2, weight / (1 + x^2)) on [0, a], and the largest |h| that counts."""
-    reach, unit_nodes = _DOUBLE_NODES if dtype == torch.float64 else _SINGLE_NODES
+    # Errors of 3e-14 and 1e-7, at every n and h.
+    reach, unit_nodes = (8.3, _NODES[20]) if dtype == torch.float64 else (5.6, _NODES[10])
     a = math.sqrt(n / (n - 2))
     return [((a * x) ** 2, a * weight / (1 + (a * x) ** 2)) for x, weight in unit_nodes], reach / a
 
@@ -69,5 +67,4 @@ def _unit_nodes(count: int) -> list[tuple[float, float]]:
     return list(zip(((x + 1) / 2).tolist(), (weight / 2).tolist(), strict=True))
 
 
-_SINGLE_NODES = (5.6, _unit_nodes(10))  # errors of 1e-7 and 3e-14, at every n and h
-_DOUBLE_NODES = (8.3, _unit_nodes(20))
+_NODES = {count: _unit_nodes(count) for count in (10, 20)}

@@ -23,9 +23,7 @@ class CorrelatedPair(BitCoupling):
     def __post_init__(self) -> None:
         target: object = self.target
         if not (isinstance(target, int | float) and -1 <= target < 1):
-            raise ValueError(
-                f"correlation must lie in [-1, 1), got {self.target!r}: at 1 both samples are equal"
-            )
+            raise ValueError(f"correlation must lie in [-1, 1), got {target!r}")
 
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         _check(n)

@@ -2,23 +2,21 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
-from arms.designs.couplings.base import BitCoupling, CategoryCoupling
-from arms.designs.couplings.systematic import Systematic
+from arms.designs.couplings.base import CategoryCoupling
+from arms.designs.couplings.systematic import SystematicBits
 from arms.latents.categories import one_hot
 from arms.random import uniform
 
-BITS = Systematic()
-"""For bits, and for two categories, stratification is the systematic coupling."""
-
 
 @dataclass(frozen=True)
-class Stratified(BitCoupling, CategoryCoupling):
+class Stratified(SystematicBits, CategoryCoupling):
     r"""u_i = (pi(i) + U_i)/n for a random permutation pi of every latent, and the category at u_i.
 
     Let c_s be the distribution of the sample from stratum s, and w_s(k) = c_s(k) / (n p_k) the part
@@ -28,22 +26,14 @@ class Stratified(BitCoupling, CategoryCoupling):
        \big((n-1) I + n\,W \mathrm{diag}(p)\,W'\big)\,v = W r, $$
 
     n equations for any number of categories. Noise that is uncorrelated between samples does not
-    grow. With more than two categories the systematic coupling is better in most cases.
+    grow. For bits it is the systematic coupling. With more than two categories the systematic
+    coupling is better in most cases.
     Reference: this project (docs/math/debias.md).
 
     >>> samples = Stratified().sample_categories(torch.zeros(1, 4), 8)
     >>> samples.sum(0)  # two of each, always
     tensor([[2., 2., 2., 2.]])
     """
-
-    def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
-        return BITS.sample_bits(logits, n, generator)
-
-    def debias(self, logits: Tensor, n: int) -> Tensor:
-        return BITS.debias(logits, n)
-
-    def count_distribution(self, logits: Tensor, n: int) -> Tensor:
-        return BITS.count_distribution(logits, n)
 
     def sample_categories(
         self, logits: Tensor, n: int, generator: Generator | None = None
@@ -67,24 +57,17 @@ class Stratified(BitCoupling, CategoryCoupling):
         return (grad - n_probs * taken.squeeze(-1)).to(grad.dtype)
 
     def category_probabilities(self, probs: list[float], n: int) -> list[float]:
-        ends = [0.0, *itertools.accumulate(probs)]
-        ends[-1] = 1.0
-        of_stratum = [
-            [
-                max(0.0, n * (min(ends[k + 1], (s + 1) / n) - max(ends[k], s / n)))
-                for k in range(len(probs))
-            ]
-            for s in range(n)
-        ]
+        ends = [0.0, *itertools.accumulate(probs[:-1]), 1.0]
         orders = list(itertools.permutations(range(n)))
-        return [
-            sum(
-                math.prod(of_stratum[s][k] for s, k in zip(order, one, strict=True))
-                for order in orders
-            )
-            / len(orders)
-            for one in itertools.product(range(len(probs)), repeat=n)
-        ]
+
+        def in_stratum(s: int, k: int) -> float:
+            return max(0.0, n * (min(ends[k + 1], (s + 1) / n) - max(ends[k], s / n)))
+
+        def chance(categories: Sequence[int]) -> float:
+            return sum(math.prod(map(in_stratum, order, categories)) for order in orders)
+
+        tuples = itertools.product(range(len(probs)), repeat=n)
+        return [chance(one) / len(orders) for one in tuples]
 
 
 def _ends(logits: Tensor) -> Tensor:
@@ -93,9 +76,9 @@ def _ends(logits: Tensor) -> Tensor:
 
 
 def _shares(ends: Tensor, n: int) -> Tensor:
-    """Return which part of each category lies in which stratum `[*batch, d, n, K]`; the parts of each add up to 1.
+    """Return which part of each category lies in which stratum, `[*batch, d, n, K]`.
 
-    They are 0 for a category below the rounding error of the distribution function, which is never drawn.
+    They add up to 1, or to 0 for a category that is too small to be drawn.
     """
     right = ends.unsqueeze(-2)
     left = torch.nn.functional.pad(right, (1, -1))

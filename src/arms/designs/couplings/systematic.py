@@ -1,38 +1,47 @@
-"""The systematic coupling: the smallest correlation that n bits can have, and one of categories."""
+r"""The systematic coupling: the smallest correlation that n bits can have, and one of categories.
 
+A binary tree halves the categories from level to level. Node v has probability P_v and
+x_v = n P_v - floor(n P_v). Of the n samples, floor(n P_v) fall into v, or one more (s_v = 1) with
+probability x_v. Down from the root, the children l and r of v share what v has:
+
+    x_l + x_r < 1:   s_v = 0 -> (0, 0)
+                     s_v = 1 -> (1, 0) with probability x_l / (x_l + x_r), else (0, 1)
+    x_l + x_r >= 1:  s_v = 1 -> (1, 1)
+                     s_v = 0 -> (0, 1) with probability (1 - x_l) / (2 - x_l - x_r), else (1, 0)
+
+The samples take these counts S in random order. With C = diag p - p p', the leave-one-out sum r of
+coupled samples has expectation L F, L = n/(n-1) (C - Cov(S)/n^2), where the gradient is C F. So the
+gradient is C L^+ r, which is
+
+    g = (n-1)/n h,   h = r + Cov(S) (h / p) / n^2.
+
+Between the two halves of a node Cov(S) is -kappa_v gamma gamma' with kappa_v = x_l x_r, or
+(1 - x_l)(1 - x_r): of rank one. The equation is therefore solved exactly by one pass up the tree
+and one down, in O(K), without a K x K matrix.
+"""
+
+import itertools
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
 from arms.designs.couplings.base import BitCoupling, CategoryCoupling, flip, flip_counts
-from arms.designs.couplings.tree import tree_probabilities, tree_samples, tree_undo
+from arms.latents.categories import one_hot
 from arms.random import indicator, uniform
 
 
-@dataclass(frozen=True)
-class Systematic(BitCoupling, CategoryCoupling):
-    r"""S = floor(nq) or floor(nq) + 1 ones, on a random subset of the n samples.
-
-    $$ P_{10} = \frac{E[S(n-S)]}{n(n-1)}, \qquad E[S] = nq $$
-
-    No integer-valued sum of mean nq has a smaller variance, so no n exchangeable Bernoulli(q) have
-    a smaller correlation.
-
-    With K categories, each one has floor(n p_k) samples or one more, and so has every node of a
-    tree over them: see `arms.designs.couplings.tree`. Time and memory are linear in K.
-    Reference: this project (docs/math/systematic.md).
-
-    >>> Systematic().correlation(torch.zeros(1), n=4)  # two ones and two zeros, always
-    tensor([-0.3333])
-    """
+class SystematicBits(BitCoupling):
+    """S = floor(nq) or floor(nq) + 1 ones, on a random subset of the n samples."""
 
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         n = as_count(n, 2, "n")
         phi = at_least_float32(logits.detach())
         noise = uniform(n, phi, generator)
-        whole, part = _systematic_counts(phi, n)
+        whole, part = _expected_ones(phi, n)
         left = whole + indicator(part - noise[0])
         ones = []
         # Selection sampling: the next is a one with probability (ones left) / (samples left).
@@ -45,33 +54,214 @@ class Systematic(BitCoupling, CategoryCoupling):
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")
         phi = at_least_float32(logits.detach())
-        whole, part = _systematic_counts(phi, n)
+        whole, part = _expected_ones(phi, n)
         pairs = whole * (n - whole) + part * (n - 1 - 2 * whole)  # E[S(n-S)]
         # q / P10 = nq (n-1) / pairs is 1 where q underflows to zero, as wherever nq < 1.
         ratio = ((whole + part) * (n - 1) / pairs).nan_to_num(nan=1.0)
         return (torch.sigmoid(phi.abs()) * ratio).to(logits.dtype)
 
     def count_distribution(self, logits: Tensor, n: int) -> Tensor:
-        n = as_count(n, 1, "n")
-        whole, part = _systematic_counts(logits.double(), n)
-        counts = torch.arange(n + 1, dtype=torch.float64, device=logits.device)
-        counts = counts.view(-1, *[1] * logits.ndim)
+        whole, part = _expected_ones(logits.double(), as_count(n, 1, "n"))
+        counts = torch.arange(n + 1, device=logits.device).view(-1, *[1] * logits.ndim)
         found = torch.where(counts == whole, 1 - part, torch.where(counts == whole + 1, part, 0.0))
         return flip_counts(found, logits)
+
+
+def _expected_ones(phi: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Return n min(p, 1-p) as its whole and its fractional part."""
+    expected = n * torch.sigmoid(-phi.detach().abs())
+    whole = expected.floor()
+    return whole, expected - whole
+
+
+@dataclass(frozen=True)
+class Systematic(SystematicBits, CategoryCoupling):
+    r"""S = floor(nq) or floor(nq) + 1 ones, on a random subset of the n samples.
+
+    $$ P_{10} = \frac{E[S(n-S)]}{n(n-1)}, \qquad E[S] = nq $$
+
+    No integer-valued sum of mean nq has a smaller variance, so no n exchangeable Bernoulli(q) have
+    a smaller correlation.
+
+    With K categories, each one has floor(n p_k) samples or one more, and so has every node of a
+    tree over them. Time and memory are linear in K.
+    Reference: this project (docs/math/systematic.md).
+
+    >>> Systematic().correlation(torch.zeros(1), n=4)  # two ones and two zeros, always
+    tensor([-0.3333])
+    """
 
     def sample_categories(
         self, logits: Tensor, n: int, generator: Generator | None = None
     ) -> Tensor:
-        return tree_samples(logits, as_count(n, 2, "n"), generator)
+        probs = _probabilities(logits)
+        ends = _counts(probs, as_count(n, 2, "n"), generator).cumsum(-1)
+        place = torch.arange(n, dtype=ends.dtype, device=ends.device)
+        in_order = torch.searchsorted(ends, place + torch.zeros_like(ends[..., :1]), right=True)
+        # An order for every latent: a common one would make the latents of a sample dependent.
+        order = uniform(n, probs[..., 0], generator).argsort(0)
+        return one_hot(in_order.movedim(-1, 0).gather(0, order), logits)
 
     def undo_categories(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
-        return tree_undo(logits, n, grad)
+        tree, r = _Tree.of(_probabilities(logits), n), _categories_first(grad)
+        x = tree.levels[0]
+        # The diagonal, p - x (1 - x)/n^2, relative to p; x/p is n wherever n p < 1, also where p
+        # has no digits left.
+        x_over_p = torch.where(tree.whole > 0, x / tree.probs, float(n))
+        diagonal = 1 - x_over_p * (1 - x) / n**2
+        scaled = x_over_p / diagonal
+        nodes, alpha, beta = [], x * scaled, r * scaled
+        for level in range(len(tree.many)):
+            nodes.append(_Nodes.of(tree, level, alpha, beta))
+            alpha, beta = nodes[-1].up()
+        tau = torch.zeros_like(beta)
+        for node in reversed(nodes):
+            tau = node.down(tau)
+        found = torch.addcmul(r, tau, x, value=-1) / diagonal * ((n - 1) / n)
+        return found[: logits.shape[-1]].movedim(0, -1)
 
     def category_probabilities(self, probs: list[float], n: int) -> list[float]:
-        return tree_probabilities(probs, n)
+        width = 1 << (len(probs) - 1).bit_length()
+        x, counts = _count_chances([n * p for p in probs] + [0.0] * (width - len(probs)))
+        chances = counts[round(x)]
+        found = []
+        for one in itertools.product(range(len(probs)), repeat=n):
+            count = tuple(one.count(k) for k in range(width))
+            orders = math.factorial(n) // math.prod(map(math.factorial, count))
+            found.append(chances.get(count, 0.0) / orders)
+        return found
 
 
-def _systematic_counts(phi: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    expected = n * torch.sigmoid(-phi.detach().abs())
-    whole = expected.floor()
-    return whole, expected - whole
+def _probabilities(logits: Tensor) -> Tensor:
+    return torch.softmax(at_least_float32(logits.detach()), -1)
+
+
+def _categories_first(tensor: Tensor) -> Tensor:
+    """Return `[*batch, d, K]` as `[K', *batch, d]`, padded by zeros to a power of two."""
+    count = tensor.shape[-1]
+    padded = torch.nn.functional.pad(tensor, (0, (1 << (count - 1).bit_length()) - count))
+    return padded.movedim(-1, 0).contiguous()
+
+
+class _Tree(NamedTuple):
+    """What draws and their correction share. Nodes lie on the first axis, where slices are fast."""
+
+    n: int
+    probs: Tensor
+    """`[K', *batch, d]`, padded by impossible categories to a power of two."""
+    whole: Tensor
+    """floor(n p)."""
+    levels: list[Tensor]
+    """x of every level, from the categories to the root."""
+    many: list[Tensor]
+    """For every level but the last, 1 where two children have more than one to share, else 0."""
+
+    @classmethod
+    def of(cls, probs: Tensor, n: int) -> "_Tree":
+        probs = _categories_first(probs)
+        expected = n * probs
+        whole = expected.floor()
+        levels, many = [expected - whole], []
+        while len(levels[-1]) > 1:
+            both = levels[-1][0::2] + levels[-1][1::2]
+            many.append(both.floor())
+            levels.append(both - many[-1])
+        return cls(n, probs, whole, levels, many)
+
+
+class _Nodes(NamedTuple):
+    """All nodes of one level, for the equation A y = r, A = diag p - Cov(S)/n^2.
+
+    For a node v, A_v is its block of A, w_v = x_v gamma_v, alpha_v = w_v' A_v^-1 w_v and
+    beta_v = w_v' A_v^-1 r_v. From the children, A_v = blockdiag(A_l, A_r) + c (w_l w_r' + w_r w_l')
+    and w_v = (f_l w_l, f_r w_r). Measured by x_v, no number grows without bound as p falls to zero.
+    """
+
+    alpha: Tensor
+    beta: Tensor
+    f: Tensor
+    c: Tensor
+    c_alpha: Tensor
+    determinant: Tensor
+
+    @classmethod
+    def of(cls, tree: _Tree, level: int, alpha: Tensor, beta: Tensor) -> "_Nodes":
+        x, many, parent = _by_pairs(tree.levels[level]), tree.many[level], tree.levels[level + 1]
+        # With more than one to share, the zeros are shared: measure by 1 - x, then by x again.
+        turned = (1 - x) / x.clamp(min=torch.finfo(x.dtype).tiny)
+        turn = torch.lerp(torch.ones_like(x), turned, many.unsqueeze(1))
+        back = torch.lerp(torch.ones_like(many), parent / (1 - parent), many)
+        c = turn[:, 0] * turn[:, 1] / tree.n**2
+        alpha, beta, f = _by_pairs(alpha), _by_pairs(beta), back.unsqueeze(1) * turn
+        c_alpha = c.unsqueeze(1) * alpha
+        return cls(alpha, beta, f, c, c_alpha, 1 - c_alpha[:, 0] * c_alpha[:, 1])
+
+    def up(self) -> tuple[Tensor, Tensor]:
+        """Return the parents' alpha and beta."""
+        own = self.f * self.alpha
+        both = (self.f * own).sum(1)
+        alpha = torch.addcmul(both, self.c * own[:, 0], own[:, 1], value=-2) / self.determinant
+        left, right = self._along(self.beta)
+        return alpha, self.f[:, 0] * left + self.f[:, 1] * right
+
+    def down(self, tau: Tensor) -> Tensor:
+        """Return, per child, the multiple of w that all others take off its right-hand side."""
+        own = tau.unsqueeze(1) * self.f
+        left, right = self._along(torch.addcmul(self.beta, own, self.alpha, value=-1))
+        other = torch.stack([self.c * right, self.c * left], 1)
+        return (own + other).flatten(0, 1)
+
+    def _along(self, beta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return w_l . y_l and w_r . y_r: two equations."""
+        (of_left, of_right), (left, right) = self.c_alpha.unbind(1), beta.unbind(1)
+        along_left = torch.addcmul(left, of_left, right, value=-1) / self.determinant
+        return along_left, torch.addcmul(right, of_right, left, value=-1) / self.determinant
+
+
+def _by_pairs(of_children: Tensor) -> Tensor:
+    """Return `[2 nodes, ...]` as `[nodes, 2, ...]`."""
+    return of_children.reshape(len(of_children) // 2, 2, *of_children.shape[1:])
+
+
+def _counts(probs: Tensor, n: int, generator: Generator | None) -> Tensor:
+    """Draw how many of the n samples are of each category `[*batch, d, K]`."""
+    tree = _Tree.of(probs, n)
+    noise = uniform(1, tree.levels[0], generator)[0]
+    tiny = torch.finfo(probs.dtype).tiny
+    s = indicator(tree.levels[-1] - 0.5)  # n P of the root is n up to rounding, and x there 0 or 1
+    for x, many in zip(reversed(tree.levels[:-1]), reversed(tree.many), strict=True):
+        left, right = x[0::2], x[1::2]
+        both = left + right
+        if_few = s * (left / both.clamp(min=tiny))
+        if_many = torch.lerp((1 - right) / (2 - both), torch.ones_like(s), s)
+        noise, now = noise[len(s) :], noise[: len(s)]
+        s_left = indicator(torch.lerp(if_few, if_many, many) - now)
+        s = torch.stack([s_left, s + many - s_left], 1).flatten(0, 1)
+    return (tree.whole + s)[: probs.shape[-1]].movedim(0, -1).contiguous()
+
+
+def _count_chances(expected: list[float]) -> tuple[float, list[dict[tuple[int, ...], float]]]:
+    """Return x of the node over some categories, and P(their counts | s) for s = 0 and s = 1.
+
+    A direct recursion over the tree, for exact tests.
+    """
+    if len(expected) == 1:
+        whole = int(expected[0])
+        return expected[0] - whole, [{(whole,): 1.0}, {(whole + 1,): 1.0}]
+    half = len(expected) // 2
+    (left, of_left), (right, of_right) = map(_count_chances, (expected[:half], expected[half:]))
+    both = left + right
+    if both < 1:
+        one = [(left / both, 1, 0), (right / both, 0, 1)] if both else []
+        splits = [[(1.0, 0, 0)], one]
+    else:
+        splits = [
+            [((1 - left) / (2 - both), 0, 1), ((1 - right) / (2 - both), 1, 0)],
+            [(1.0, 1, 1)],
+        ]
+    found: list[dict[tuple[int, ...], float]] = [{}, {}]
+    for chances, ways in zip(found, splits, strict=True):
+        for chance, s, t in ways:
+            for (a, p), (b, q) in itertools.product(of_left[s].items(), of_right[t].items()):
+                chances[a + b] = chances.get(a + b, 0.0) + chance * p * q
+    return both - (both >= 1), found
