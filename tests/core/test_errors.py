@@ -163,7 +163,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: arms.ARMS(4, "dirichlet"),  # type: ignore[arg-type]
-        r"coupling must have the methods sample_bits and debias, or sample_categories",
+        r"coupling must be a BitCoupling or a CategoryCoupling",
     ),
     (lambda: arms.DisARM(2, correlation=1.0), r"correlation must lie in \[-1, 1\), got 1.0"),
     (

@@ -1,5 +1,6 @@
 """Designs that draw samples and nothing else: independent, coupled, from noise, all states."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,9 +9,10 @@ from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
 from arms.designs.base import Draw, Needs, RowDesign, Rows, independent_rows, product
-from arms.designs.couplings.base import Coupling
+from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
 from arms.latents import Binary, Couplable, Enumerable, Latent
 from arms.latents.base import MOST_STATES
+from arms.latents.categories import one_hot
 from arms.lazy import lazy_property
 from arms.random import indicator, uniform
 
@@ -51,34 +53,65 @@ class Coupled(RowDesign):
     requires: ClassVar[tuple[type, ...]] = (Couplable,)
 
     def __post_init__(self) -> None:
-        if not any(hasattr(self.coupling, name) for name in ("sample_bits", "sample_categories")):
+        coupling = self.coupling
+        if not isinstance(coupling, BitCoupling | CategoryCoupling):
             raise ValueError(
-                "coupling must have the methods sample_bits and debias, or sample_categories and "
-                f"undo_categories, got {self.coupling!r}: for example arms.designs.Systematic()"
+                "coupling must be a BitCoupling or a CategoryCoupling, such as "
+                f"arms.designs.Systematic(), got {coupling!r}"
             )
-        name = f"num_samples of {type(self.coupling).__name__}()"
-        even = getattr(self.coupling, "even_samples", False)
-        object.__setattr__(self, "num_samples", as_count(self.num_samples, 2, name, even=even))
+        name = f"num_samples of {type(coupling).__name__}()"
+        count = as_count(self.num_samples, 2, name, even=coupling.even_samples)
+        object.__setattr__(self, "num_samples", count)
 
     def takes(self, latent: Latent) -> bool:
-        return isinstance(latent, Couplable) and latent.is_coupled_by(self.coupling)
+        kinds = [BitCoupling if one.has(Binary) else CategoryCoupling for one in latent.elements()]
+        return super().takes(latent) and all(isinstance(self.coupling, kind) for kind in kinds)
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
-        assert isinstance(latent, Couplable)
-        samples = latent.sample_coupled(self.coupling, self.num_samples, generator)
-        wanted, got = [self.num_samples, *latent.logits.shape], list(samples.shape)
+        coupling, n = self.coupling, self.num_samples
+
+        def of_part(part: Latent) -> Tensor:
+            if part.has(Binary) and isinstance(coupling, BitCoupling):
+                return coupling.sample_bits(part.logits, n, generator)
+            assert isinstance(coupling, CategoryCoupling)
+            return coupling.sample_categories(part.logits, n, generator)
+
+        samples = latent.map_parts(of_part)
+        wanted, got = [n, *latent.logits.shape], list(samples.shape)
         if got != wanted:  # the coupling may be a user's
-            raise ValueError(f"{self.coupling!r} must return samples of shape {wanted}, got {got}")
+            raise ValueError(f"{coupling!r} must return samples of shape {wanted}, got {got}")
         return samples
 
-    def variable_outcomes(self, variable: Latent) -> Rows | None:
-        assert isinstance(variable, Couplable)
-        found = variable.coupled_outcomes(self.coupling, self.num_samples)
-        return None if found is None else Rows(*found)
-
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
-        assert isinstance(latent, Couplable)
-        return latent.undo_coupling(self.coupling, self.num_samples, grad)
+        coupling, n = self.coupling, self.num_samples
+
+        def of_part(part: Latent, own: Tensor) -> Tensor:
+            if part.has(Binary) and isinstance(coupling, BitCoupling):
+                return coupling.undo_bits(part.logits, n, own)
+            assert isinstance(coupling, CategoryCoupling)
+            return coupling.undo_categories(part.logits, n, own)
+
+        return latent.map_parts(of_part, grad)
+
+    def variable_outcomes(self, variable: Latent) -> Rows | None:
+        coupling, n = self.coupling, self.num_samples
+        if variable.has(Binary) and isinstance(coupling, BitCoupling):
+            counts = coupling.count_distribution(variable.logits, n)
+            if counts is None:
+                return None
+            patterns = torch.cartesian_prod(*[torch.arange(2)] * n).view(-1, n)
+            # Samples are exchangeable: patterns with the same number of ones are equally likely.
+            ways = torch.tensor([math.comb(n, ones) for ones in range(n + 1)])
+            chances = (counts.squeeze(-1) / ways)[patterns.sum(-1)]
+            return Rows(patterns.T.unsqueeze(-1).double(), chances)
+        assert isinstance(coupling, CategoryCoupling)
+        probs = torch.softmax(variable.logits[0], -1).tolist()
+        found = coupling.category_probabilities(probs, n)
+        if found is None:
+            return None
+        tuples = torch.cartesian_prod(*[torch.arange(len(probs))] * n).view(-1, n)
+        samples = one_hot(tuples.T.unsqueeze(-1), variable.logits).double()
+        return Rows(samples, torch.tensor(found, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
@@ -131,13 +164,13 @@ class AllStates(RowDesign):
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         assert isinstance(latent, Enumerable)
-        shape = list(latent.logits.shape)
+        shape, count = list(latent.logits.shape), latent.count_states()
         if not latent.event_shape.numel():
             raise ValueError(f"enumeration needs at least one latent, got logits {shape}")
-        if latent.count_states() > MOST_STATES:
+        if count > MOST_STATES:
             raise ValueError(
-                f"at most {MOST_STATES} states are enumerated, got {latent.count_states()} for "
-                f"logits {shape}: use an estimator such as arms"
+                f"at most {MOST_STATES} states are enumerated, got {count} for logits {shape}: use "
+                "an estimator such as arms"
             )
         return latent.states_per_row()
 

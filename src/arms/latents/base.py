@@ -1,24 +1,21 @@
 """The contract of a latent: what is random, and what an estimator may ask of it.
 
-A latent holds its logits. Samples have the sample axis first and the event axes last,
-`[n, *batch, *event]`, in the shape of the logits. Every latent can be sampled and knows its
-log-probability and its score. Everything else is a capability: a small mixin that estimators name
-in `requires`, so that a new latent works with every estimator whose needs it meets.
+A latent holds its logits. Samples `[n, *batch, *event]` have the shape of the logits after the
+sample axis. Every latent can be sampled and knows its log-probability and its score. Everything
+else is a capability: a mixin that estimators name in `requires`, so that a new latent works with
+every estimator whose needs it meets.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
 from arms.random import indicator, uniform
-
-if TYPE_CHECKING:
-    from arms.designs.couplings.base import Coupling
 
 MOST_STATES = 2**16
 """Joint states that are listed at most."""
@@ -67,7 +64,7 @@ class Latent(ABC):
         return grad
 
     def join_gradient(self, grad: Any) -> Any:
-        """Return a gradient in the form in which users receive it as `[*batch, *event]`."""
+        """Undo `split_gradient`."""
         return grad
 
     def with_logits(self, logits: Tensor) -> Self:
@@ -87,17 +84,11 @@ class Latent(ABC):
         return [self]
 
     def map_parts(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Join the results of `function(part, *tensors)` over the parts of the latent.
-
-        Each part gets its share of the tensors `[..., *event]`. Most latents are their only part.
-        """
+        """Join the results of `function(part, *its share of the tensors)` over the elements."""
         return function(self, *tensors)
 
     def variables(self) -> Sequence["Latent"]:
-        """Return the mutually independent variables of a latent without batch axes.
-
-        Their flattened events, one after the other, are the flattened event of this latent.
-        """
+        """Return the independent variables of a latent without batch axes, in the event's order."""
         return [self]
 
     @property
@@ -154,24 +145,23 @@ class Enumerable(Latent):
     def count_states(self) -> int:
         """Return the number of joint states."""
 
-    def variable_log_probs(self) -> list[Tensor]:
-        """Return the log-probabilities `[*batch, K]` of each variable's states, in float64.
-
-        Latents made of independent variables list them one by one, so that joint states can be
-        searched without listing them all.
-        """
-        if self.count_states() > MOST_STATES:
-            raise ValueError(
-                f"a {type(self).__name__} latent must have at most {MOST_STATES} states, got "
-                f"{self.count_states()}: use an estimator that lists none, such as loorf"
-            )
-        wide = self.with_logits(self.logits.detach().double())
-        return [wide.log_prob(self.states_per_row().double()).movedim(0, -1)]
-
     def states_per_row(self) -> Tensor:
         """Return every joint state for every row of the batch, `[states, *batch, *event]`."""
         states = self.states().view(-1, *[1] * len(self.batch_shape), *self.event_shape)
         return states.expand(-1, *self.logits.shape)
+
+    def variable_log_probs(self) -> list[Tensor]:
+        """Return the log-probabilities `[*batch, K]` of each variable's states, in float64.
+
+        Joint states of several variables can then be searched without listing them all.
+        """
+        if (count := self.count_states()) > MOST_STATES:
+            raise ValueError(
+                f"a {type(self).__name__} latent must have at most {MOST_STATES} states, got "
+                f"{count}: use an estimator that lists none, such as loorf"
+            )
+        wide = self.with_logits(self.logits.detach().double())
+        return [wide.log_prob(self.states_per_row().double()).movedim(0, -1)]
 
     def from_states(self, chosen: Sequence[Tensor]) -> Tensor:
         """Return the samples `[n, *batch, *event]` for each variable's states `[*batch, n]`."""
@@ -196,10 +186,7 @@ class ExchangeablePairs(Latent):
         return torch.lerp(first, second, swap)  # exact at 0 and 1, and fast
 
     def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return all equally likely firsts of pairs with one sum, `[options, *event]`.
-
-        For exact tests, and a latent that is a single variable without batch axes.
-        """
+        """Return all equally likely results of `exchange`, `[options, *event]`, for one variable."""
         return torch.stack([first, second])
 
     def step_product(self, step: Tensor, vector: Tensor) -> Tensor:
@@ -217,34 +204,14 @@ class ExchangeablePairs(Latent):
 
 
 class Couplable(Latent):
-    """Capability: several samples can be drawn with a negative correlation."""
-
-    @abstractmethod
-    def is_coupled_by(self, coupling: "Coupling") -> bool:
-        """Whether a coupling can draw this kind of latent."""
-
-    @abstractmethod
-    def sample_coupled(self, coupling: "Coupling", n: int, generator: Generator | None) -> Tensor:
-        """Draw n coupled samples `[n, *batch, *event]`."""
-
-    @abstractmethod
-    def undo_coupling(self, coupling: "Coupling", n: int, grad: Tensor) -> Tensor:
-        """Turn the leave-one-out estimate over n coupled samples into an unbiased one."""
-
-    def coupled_outcomes(self, coupling: "Coupling", n: int) -> tuple[Tensor, Tensor] | None:
-        """Return all n-tuples of coupled samples `[n, outcomes, *event]` and their probabilities.
-
-        For exact tests, and a latent that is a single variable without batch axes. None if the
-        coupling knows no closed form.
-        """
-        return None
+    """Capability: made of bits or choices, several samples of which a coupling can draw."""
 
 
-class Binary(Latent):
+class Binary(Couplable):
     """Capability: every entry of the event is an independent bit with its own logit."""
 
 
-class Choices(Latent):
+class Choices(Couplable):
     """Capability: every last axis of the event is an independent one-hot choice."""
 
 

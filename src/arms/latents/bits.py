@@ -1,26 +1,22 @@
 """Independent bits, and what estimators may ask of them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self
 
 import torch
 from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
-from arms.latents.base import Binary, Couplable, Enumerable, ExchangeablePairs, HasMean, Relaxable
+from arms.latents.base import Binary, Enumerable, ExchangeablePairs, HasMean, Relaxable
 from arms.random import indicator, uniform
-
-if TYPE_CHECKING:
-    from arms.designs.couplings.base import BitCoupling, Coupling
 
 LARGEST_PERTURBED = 1000.0
 """Logits are clamped to this before noise is added. The largest noise in float64 is 708."""
 
 
 @dataclass(frozen=True, eq=False)
-class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable):
+class Bits(HasMean, Enumerable, ExchangeablePairs, Binary, Relaxable):
     """Bits b ~ Bernoulli(sigmoid(logits)), logits `[*batch, d]`, samples of 0 and 1.
 
     Args:
@@ -87,33 +83,12 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Couplable, Binary, Relaxable)
         return torch.stack(list(chosen), -1).movedim(-2, 0).to(self.logits.dtype)
 
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
-        # Bits are swapped independently of each other, so only the diagonal remains.
-        return vector * step * step
-
-    def is_coupled_by(self, coupling: "Coupling") -> bool:
-        return hasattr(coupling, "sample_bits")
-
-    def sample_coupled(self, coupling: "Coupling", n: int, generator: Generator | None) -> Tensor:
-        return cast("BitCoupling", coupling).sample_bits(self.logits, n, generator)
-
-    def undo_coupling(self, coupling: "Coupling", n: int, grad: Tensor) -> Tensor:
-        return cast("BitCoupling", coupling).undo_bits(self.logits, n, grad)
-
-    def coupled_outcomes(self, coupling: "Coupling", n: int) -> tuple[Tensor, Tensor] | None:
-        counts = cast("BitCoupling", coupling).count_distribution(self.logits, n)
-        if counts is None:
-            return None
-        patterns = torch.cartesian_prod(*[torch.arange(2)] * n).view(-1, n)
-        # Samples are exchangeable: patterns with the same number of ones are equally likely.
-        ways = torch.tensor([math.comb(n, ones) for ones in range(n + 1)])
-        return patterns.T.unsqueeze(-1).double(), (counts.squeeze(-1) / ways)[patterns.sum(-1)]
+        return vector * step * step  # bits are swapped independently: only the diagonal remains
 
     def perturb(self, n: int, generator: Generator | None) -> Tensor:
         phi = at_least_float32(self.logits.detach()).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)
-        # A uniform 0 has the logit -inf. Clamped, it is larger than -709, and a bit whose logit is
-        # infinite stays what it is.
-        noise = uniform(n, phi, generator).clamp(min=torch.finfo(phi.dtype).tiny).logit()
-        return phi + noise
+        # Clamped, the logit of a uniform 0 is finite, and a bit whose logit is infinite stays so.
+        return phi + uniform(n, phi, generator).clamp(min=torch.finfo(phi.dtype).tiny).logit()
 
     def harden(self, perturbed: Tensor) -> Tensor:
         return indicator(perturbed).to(self.logits.dtype)

@@ -2,21 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
-from arms.latents.base import Choices, Couplable, Enumerable, ExchangeablePairs, HasMean, Relaxable
+from arms.latents.base import Choices, Enumerable, ExchangeablePairs, HasMean, Relaxable
 from arms.random import uniform
-
-if TYPE_CHECKING:
-    from arms.designs.couplings.base import CategoryCoupling, Coupling
 
 
 @dataclass(frozen=True, eq=False)
-class OneHot(HasMean, Enumerable, ExchangeablePairs, Couplable, Choices, Relaxable):
+class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
     """Choices among K categories, logits `[*batch, d, K]` (softmax), one-hot samples.
 
     Args:
@@ -98,25 +95,6 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Couplable, Choices, Relaxab
 
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
         return (vector * step).sum(-1, keepdim=True) * step
-
-    def is_coupled_by(self, coupling: "Coupling") -> bool:
-        return hasattr(coupling, "sample_categories")
-
-    def sample_coupled(self, coupling: "Coupling", n: int, generator: Generator | None) -> Tensor:
-        return cast("CategoryCoupling", coupling).sample_categories(self.logits, n, generator)
-
-    def undo_coupling(self, coupling: "Coupling", n: int, grad: Tensor) -> Tensor:
-        return cast("CategoryCoupling", coupling).undo_categories(self.logits, n, grad)
-
-    def coupled_outcomes(self, coupling: "Coupling", n: int) -> tuple[Tensor, Tensor] | None:
-        k = self.logits.shape[-1]
-        probs = torch.softmax(self.logits[0], -1).tolist()
-        found = cast("CategoryCoupling", coupling).category_probabilities(probs, n)
-        if found is None:
-            return None
-        tuples = torch.cartesian_prod(*[torch.arange(k)] * n).view(-1, n).T
-        samples = one_hot(tuples.unsqueeze(-1), self.logits).double()
-        return samples, torch.tensor(found, dtype=torch.float64)
 
     def variables(self) -> list["OneHot"]:
         return [type(self)(logits) for logits in self.logits.split(1)]

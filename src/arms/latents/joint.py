@@ -3,16 +3,13 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from arms.latents.base import Couplable, Enumerable, ExchangeablePairs, HasMean, Latent, Relaxable
+from arms.latents.base import Enumerable, ExchangeablePairs, HasMean, Latent, Relaxable
 from arms.latents.convert import Logits, as_latent
-
-if TYPE_CHECKING:
-    from arms.designs.couplings.base import Coupling
 
 
 def _per_part(name: str) -> Callable[..., Tensor]:
@@ -31,7 +28,7 @@ def _per_part(name: str) -> Callable[..., Tensor]:
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class Joint(HasMean, Enumerable, ExchangeablePairs, Couplable, Relaxable):
+class Joint(HasMean, Enumerable, ExchangeablePairs, Relaxable):
     """Independent latents with names, drawn together.
 
     The objective is called with one argument per latent, as in `f(mask=..., action=...)`, and
@@ -59,8 +56,6 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Couplable, Relaxable):
     covariance_matvec = _per_part("covariance_matvec")
     exchange = _per_part("exchange")
     pair_covariance_matvec = _per_part("pair_covariance_matvec")
-    sample_coupled = _per_part("sample_coupled")
-    undo_coupling = _per_part("undo_coupling")
     perturb = _per_part("perturb")
     harden = _per_part("harden")
 
@@ -135,10 +130,6 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Couplable, Relaxable):
             found.append(part.from_states(rest[:count]))
             rest = rest[count:]
         return self._join(found)
-
-    def is_coupled_by(self, coupling: "Coupling") -> bool:
-        parts = self.parts.values()
-        return all(isinstance(one, Couplable) and one.is_coupled_by(coupling) for one in parts)
 
     def _parts_with_states(self) -> list[Enumerable]:
         return [part for part in self.parts.values() if isinstance(part, Enumerable)]

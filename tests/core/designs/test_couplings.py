@@ -11,15 +11,7 @@ from torch import Tensor
 
 from arms import ARMS, OnBound, OneHot
 from arms.checks import bias_finding, coupling_findings
-from arms.designs import (
-    COUPLINGS,
-    BitCoupling,
-    Coupling,
-    Dirichlet,
-    Gaussian,
-    Systematic,
-    as_coupling,
-)
+from arms.designs import COUPLINGS, BitCoupling, Dirichlet, Gaussian, Systematic, as_coupling
 
 LOGITS = [
     0.0,
@@ -207,7 +199,7 @@ class Swapped(BitCoupling):
         return torch.where(logits > 0, 1.0, Dirichlet().debias(logits, n))
 
 
-class Undone(Coupling):
+class Undone(BitCoupling):
     """The same with a method that undoes it, without a factor."""
 
     def sample_bits(

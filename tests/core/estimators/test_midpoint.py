@@ -239,7 +239,7 @@ def test_bad_settings_are_refused() -> None:
         Midpoint(4, pairs=0)
     with pytest.raises(ValueError, match="even"):
         Midpoint(3)
-    with pytest.raises(ValueError, match="coupling must have the methods"):
+    with pytest.raises(ValueError, match="coupling must be a BitCoupling"):
         Midpoint(4, "systematic")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="4"):
         cross_paired(2)

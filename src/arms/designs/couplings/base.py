@@ -45,9 +45,9 @@ class BitCoupling(Coupling, ABC):
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         """Draw n coupled samples `[n, *batch, d]` in the dtype of the logits, detached."""
 
-    @abstractmethod
     def debias(self, logits: Tensor, n: int) -> Tensor:
         """Return 1/(1 - rho) for every latent, finite at every logit."""
+        raise NotImplementedError(f"{type(self).__name__} must define debias or undo_bits")
 
     def count_distribution(self, logits: Tensor, n: int) -> Tensor | None:
         """Return P(b_1 + ... + b_n = s) as `[n + 1, *logits.shape]` in float64.
