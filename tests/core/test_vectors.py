@@ -20,7 +20,6 @@ from arms.designs import (
     Draw,
     Perturbed,
     RelaxedPairs,
-    RowDesign,
     WithMean,
 )
 from arms.designs.relaxed import latent_points
@@ -103,7 +102,6 @@ def draw_of(design: Design, latent: Latent, points: Tensor, noise: Any) -> Draw:
             extra = len(points) - design.num_samples
             return Draw(latent, points, extra, memory=tuple(map(tensor, noise)))
         case _:
-            assert isinstance(design, RowDesign)
             assert noise is None
             lists_all = design.needs.evaluations is None
             return design.assemble(latent, points if lists_all else points[: design.num_samples])

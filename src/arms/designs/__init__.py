@@ -1,6 +1,6 @@
 """Designs: where the objective is evaluated, and the joint distribution of these points."""
 
-from arms.designs.base import Design, Draw, Needs, RowDesign, Rows
+from arms.designs.base import Design, Draw, Needs, Rows
 from arms.designs.couplings import COUPLINGS, as_coupling
 from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
 from arms.designs.couplings.dirichlet import Dirichlet
@@ -15,7 +15,7 @@ from arms.designs.samples import AllStates, AntitheticNoise, Coupled, Independen
 from arms.designs.without_replacement import WithoutReplacement
 from arms.designs.wrappers import AfterSamples, OneMore, SideBySide, WithMean
 
-__all__ = ["Design", "Draw", "Needs", "RowDesign", "Rows"]
+__all__ = ["Design", "Draw", "Needs", "Rows"]
 __all__ += ["AllStates", "AntitheticNoise", "Coupled", "Independent", "WithoutReplacement"]
 __all__ += ["Midpoints", "Pairs", "Perturbed", "RelaxedPairs", "SharedPairs"]
 __all__ += ["AfterSamples", "OneMore", "SideBySide", "WithMean"]

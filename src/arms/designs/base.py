@@ -4,7 +4,6 @@ A design draws points, says how many evaluations and derivatives they cost, and 
 distribution of its samples, from which tests compute the exact expectation of any estimator.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -61,12 +60,12 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Design(ABC):
+class Design:
     """Where the objective is evaluated.
 
-    A design with a discrete distribution subclasses `RowDesign`, and its estimators are tested
-    exactly. A design with continuous noise implements `draw`; its estimators are tested
-    statistically.
+    The randomness of most designs is a number of rows `[rows, *batch, *event]`, mostly samples.
+    They define `draw_rows` and `variable_outcomes`, and their estimators are tested exactly. A
+    design with continuous noise defines `draw`; its estimators are tested statistically.
 
     Args:
         num_samples: The number of samples, n.
@@ -97,9 +96,21 @@ class Design(ABC):
         """Whether this design can draw a latent."""
         return all(latent.has(capability) for capability in self.requires)
 
-    @abstractmethod
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         """Draw the points for a latent, whose logits are constants."""
+        return self.assemble(latent, self.draw_rows(latent, generator))
+
+    def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
+        """Draw the random rows."""
+        raise NotImplementedError(f"{type(self).__name__} must define draw_rows or draw")
+
+    def assemble(self, latent: Latent, rows: Tensor) -> Draw:
+        """Return the draw that the rows stand for. By default, the rows are the samples."""
+        return Draw(latent, rows)
+
+    def correct(self, latent: Latent, grad: Tensor) -> Tensor:
+        """Turn the leave-one-out estimate over these samples into an unbiased gradient."""
+        return grad  # right for independent samples
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
         """Return everything that can be drawn, and the probability of each outcome.
@@ -110,32 +121,18 @@ class Design(ABC):
         Returns:
             A draw whose batch runs over all outcomes, `[m, outcomes, 1, *event]`, and their
             probabilities `[outcomes]`. Each outcome is the only row of its last batch axis,
-            because estimators may learn from other rows. None if no list is known.
+            because estimators may learn from other rows. None if the outcomes are unknown.
         """
-        return None
-
-    def correct(self, latent: Latent, grad: Tensor) -> Tensor:
-        """Turn the leave-one-out estimate over these samples into an unbiased gradient."""
-        return grad  # right for independent samples
-
-
-class RowDesign(Design):
-    """A design whose randomness is a number of rows `[rows, *batch, *event]`, mostly samples.
-
-    Args:
-        num_samples: The number of samples, n.
-    """
-
-    @abstractmethod
-    def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
-        """Draw the random rows."""
+        if (found := self.row_outcomes(latent)) is None:
+            return None
+        many = latent.expand(len(found.probabilities), 1)
+        return self.assemble(many, found.rows.unsqueeze(2)), found.probabilities
 
     def row_outcomes(self, latent: Latent) -> Rows | None:
         """Return all outcomes of the rows for a latent without batch axes, or None if unknown."""
         parts: list[Rows] = []
         for variable in latent.variables():
-            found = self.variable_outcomes(variable)
-            if found is None:
+            if (found := self.variable_outcomes(variable)) is None:
                 return None
             parts.append(Rows(found.rows.flatten(2), found.probabilities))
         rows, probabilities = product(*parts, axis=-1)
@@ -144,20 +141,6 @@ class RowDesign(Design):
     def variable_outcomes(self, variable: Latent) -> Rows | None:
         """Return all outcomes for a single variable; different variables are independent."""
         return None
-
-    def assemble(self, latent: Latent, rows: Tensor) -> Draw:
-        """Return the draw that the rows stand for. By default, the rows are the samples."""
-        return Draw(latent, rows)
-
-    def draw(self, latent: Latent, generator: Generator | None) -> Draw:
-        return self.assemble(latent, self.draw_rows(latent, generator))
-
-    def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
-        found = self.row_outcomes(latent)
-        if found is None:
-            return None
-        many = latent.expand(len(found.probabilities), 1)
-        return self.assemble(many, found.rows.unsqueeze(2)), found.probabilities
 
 
 def independent_rows(latent: Latent, n: int) -> Rows:

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count
-from arms.designs.base import Draw, Needs, RowDesign, Rows, independent_rows
+from arms.designs.base import Design, Draw, Needs, Rows, independent_rows
 from arms.designs.couplings.base import Coupling
 from arms.designs.samples import Coupled, Independent
 from arms.latents import ExchangeablePairs, Latent
@@ -21,7 +21,7 @@ from arms.lazy import lazy_property
 
 
 @dataclass(frozen=True)
-class Midpoints(RowDesign):
+class Midpoints(Design):
     """n/2 pairs of samples, several pairs to a midpoint, and the midpoints.
 
     The first m pairs are drawn from the latent. Each further pair is drawn at random among the
@@ -150,7 +150,7 @@ def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SharedPairs(RowDesign):
+class SharedPairs(Design):
     """n independent samples, of which the last are pairs, and the midpoints of these pairs.
 
     It serves the importance-weighted bound. If `pairs` is 0, all samples are in pairs, and the first

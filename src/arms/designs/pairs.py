@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
-from arms.designs.base import RowDesign, Rows, product
+from arms.designs.base import Design, Rows, product
 from arms.designs.couplings.pair import CorrelatedPair
 from arms.designs.samples import Coupled
 from arms.latents import Binary, Bits, Choices, Couplable, Latent
@@ -16,7 +16,7 @@ Tree: TypeAlias = Literal["balanced", "stick"]
 
 
 @dataclass(frozen=True)
-class Pairs(RowDesign):
+class Pairs(Design):
     """n/2 independent pairs whose bits have a given correlation; sample i belongs to i + n/2.
 
     A choice among K categories is made by bits on a binary tree: bit v decides whether to go on to

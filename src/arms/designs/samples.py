@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
-from arms.designs.base import Draw, Needs, RowDesign, Rows, independent_rows, product
+from arms.designs.base import Design, Draw, Needs, Rows, independent_rows, product
 from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
 from arms.latents import Binary, Couplable, Enumerable, Latent
 from arms.latents.base import MOST_STATES
@@ -18,7 +18,7 @@ from arms.random import indicator, uniform
 
 
 @dataclass(frozen=True)
-class Independent(RowDesign):
+class Independent(Design):
     """n independent samples of any latent.
 
     Args:
@@ -40,7 +40,7 @@ class Independent(RowDesign):
 
 
 @dataclass(frozen=True)
-class Coupled(RowDesign):
+class Coupled(Design):
     """n exchangeable samples, negatively correlated by a coupling of each variable.
 
     Args:
@@ -115,7 +115,7 @@ class Coupled(RowDesign):
 
 
 @dataclass(frozen=True)
-class AntitheticNoise(RowDesign):
+class AntitheticNoise(Design):
     """n/2 uniform numbers u per bit, and the bits 1[u < p] and 1[1 - u < p] of each.
 
     The rows are the uniform numbers. Estimates are linear in u, so for exact tests each interval
@@ -146,7 +146,7 @@ class AntitheticNoise(RowDesign):
 
 
 @dataclass(frozen=True)
-class AllStates(RowDesign):
+class AllStates(Design):
     """Every joint state, each weighted by its probability; nothing is random.
 
     Args:

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from arms.designs.base import Draw, RowDesign, Rows
+from arms.designs.base import Design, Draw, Rows
 from arms.latents import Enumerable, Latent
 from arms.random import uniform
 
@@ -31,7 +31,7 @@ LEAST_LEFT = 1e-13
 
 
 @dataclass(frozen=True)
-class WithoutReplacement(RowDesign):
+class WithoutReplacement(Design):
     """n different joint states, drawn one after the other by their probability among the rest.
 
     Args:

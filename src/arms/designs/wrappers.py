@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from arms.designs.base import Design, Draw, Needs, RowDesign, independent_rows, product
+from arms.designs.base import Design, Draw, Needs, independent_rows, product
 from arms.latents import HasMean, Latent
 
 
@@ -47,18 +47,16 @@ class WithMean(Design):
         return latent.has(HasMean) and self.inner.takes(latent)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
-        return _with_mean(self.inner.draw(latent, generator))
+        return self._append_mean(self.inner.draw(latent, generator))
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
         found = self.inner.outcomes(latent)
-        return None if found is None else (_with_mean(found[0]), found[1])
+        return None if found is None else (self._append_mean(found[0]), found[1])
 
-
-def _with_mean(inner: Draw) -> Draw:
-    latent = inner.latent
-    assert isinstance(latent, HasMean)
-    mean = latent.mean().to(inner.points.dtype).unsqueeze(0)
-    return replace(inner, points=torch.cat([inner.points, mean]), extra=1, memory=inner)
+    def _append_mean(self, inner: Draw) -> Draw:
+        assert isinstance(inner.latent, HasMean)
+        mean = inner.latent.mean().to(inner.points.dtype).unsqueeze(0)
+        return replace(inner, points=torch.cat([inner.points, mean]), extra=1, memory=inner)
 
 
 @dataclass(frozen=True, init=False)
@@ -84,16 +82,19 @@ class AfterSamples(Design):
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         own = latent.sample(self.first, generator)
-        return _after(own, self.inner.draw(latent, generator))
+        return self._prepend(own, self.inner.draw(latent, generator))
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
-        inner = self.inner
-        if not isinstance(inner, RowDesign) or (rows := inner.row_outcomes(latent)) is None:
+        if (rows := self.inner.row_outcomes(latent)) is None:
             return None
         both = product(independent_rows(latent, self.first), rows)
         many = latent.expand(len(both.probabilities), 1)
         own, rest = both.rows.unsqueeze(2).tensor_split([self.first])
-        return _after(own, inner.assemble(many, rest)), both.probabilities
+        return self._prepend(own, self.inner.assemble(many, rest)), both.probabilities
+
+    def _prepend(self, samples: Tensor, inner: Draw) -> Draw:
+        points = torch.cat([samples, inner.points])
+        return Draw(inner.latent, points, inner.extra, memory=inner)
 
 
 class OneMore(AfterSamples):
@@ -108,12 +109,7 @@ class OneMore(AfterSamples):
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         inner = self.inner.draw(latent, generator)
-        return _after(latent.sample(1, generator), inner)
-
-
-def _after(samples: Tensor, inner: Draw) -> Draw:
-    points = torch.cat([samples, inner.points])
-    return Draw(inner.latent, points, inner.extra, memory=inner)
+        return self._prepend(latent.sample(1, generator), inner)
 
 
 @dataclass(frozen=True, init=False)
