@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from instances import Wild
@@ -24,7 +23,6 @@ from arms import (
     MidpointOnBound,
     OnBound,
     Reinforce,
-    Target,
     WithTaylor,
 )
 from arms.arguments import as_count
@@ -46,7 +44,7 @@ from arms.estimators.derivative.double_cv import linear_control
 from arms.estimators.derivative.midpoint import combine_pairs
 from arms.estimators.score.leave_one_out import leave_one_out
 from arms.latents import Binary, Choices, ExchangeablePairs, HasMean
-from arms.targets import log_mean_exp
+from arms.targets import ImportanceBound, log_mean_exp
 
 
 class NoCorrection(LeaveOneOut):
@@ -103,14 +101,14 @@ class StraightThrough(Reinforce):
 class MarkedStraightThrough(StraightThrough):
     """The same under its true label."""
 
-    unbiased: ClassVar[bool] = False
+    unbiased = False
 
 
 @dataclass(frozen=True)
 class MarkedLOORF(Reinforce):
     """An unbiased estimator that is labelled as biased."""
 
-    unbiased: ClassVar[bool] = False
+    unbiased = False
 
 
 class MeanOverSlots(OnBound):
@@ -188,7 +186,8 @@ class CoupledSamplesFirst(AfterSamples):
 @dataclass(frozen=True)
 class CoupledBound(OnBound):
     def __post_init__(self) -> None:
-        set_design(self, CoupledSamplesFirst(self.bound_samples, self.inner.design))
+        design = CoupledSamplesFirst(self.bound_samples, self.inner.design)
+        self.wrap(design, target=ImportanceBound(self.bound_samples))
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ class CoupledDoubleCV(LeaveOneOut):
 class CoupledRODEO(LeaveOneOut):
     """The same with the control variates of RODEO."""
 
-    requires: ClassVar[tuple[type, ...]] = (Binary,)
+    requires = (Binary,)
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         n = self.design.num_samples
@@ -362,9 +361,7 @@ class Largest(Expectation):
 class WrongValue(LeaveOneOut):
     """The largest value instead of the mean."""
 
-    @property
-    def target(self) -> Target:
-        return Largest()
+    target = Largest()
 
 
 class SmallConstant(LeaveOneOut):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import check_generator, is_readable
+from arms.arguments import at_least_float32, check_generator, is_readable
 from arms.attachment import attach_to_parameters
 from arms.designs import Draw
 from arms.estimators.base import Estimate, Estimator, Objective
@@ -123,6 +123,8 @@ def gradient(
     if not twice:
         values = values.detach()
         derivatives = None if derivatives is None else derivatives.detach()
+    values = at_least_float32(values)
+    derivatives = None if derivatives is None else at_least_float32(derivatives)
     with torch.set_grad_enabled(learning), _full_precision(logits.device):
         grad: object = estimator.combine(draw, values, derivatives)
         if not isinstance(grad, Tensor):

@@ -1,16 +1,18 @@
 """The contract of an estimator: a design, and a rule that combines values into a gradient.
 
-Nothing here runs anything. The one path from an objective to a gradient is `arms.estimate`.
+The one path from an objective to a gradient is `arms.estimate`.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Generator, Tensor, nn
 
+from arms.arguments import as_count
 from arms.designs import Design, Draw
 from arms.latents import Logits
 from arms.targets import Expectation, Target
@@ -22,21 +24,19 @@ TensorObjective: TypeAlias = Callable[..., Tensor]
 
 
 class Estimate(NamedTuple):
-    """What calling an estimator returns."""
+    """What calling an estimator returns.
+
+    Args:
+        grad: The gradient with respect to the logits, ascent direction, `[*batch, *event]`; a
+            dictionary for a joint latent. It is attached to nothing but the estimator's parameters.
+        value: `[*batch]`, the target estimated from the samples, attached to what the objective
+            depends on.
+        values: `[n, *batch]`, the objective at the samples (log-weights for a bound), attached too.
+    """
 
     grad: Any
-    """The gradient with respect to the logits, ascent direction, `[*batch, *event]`; a dictionary
-    for a joint latent.
-
-    It is detached. Only an estimator with parameters leaves it attached to those, so that they can
-    learn.
-    """
     value: Tensor
-    """`[*batch]`: the target as estimated from the samples, attached to what the objective depends
-    on."""
     values: Tensor
-    """`[n, *batch]`: the objective at the samples (for a bound: the log-weights), attached
-    likewise."""
 
 
 class Estimator(ABC):
@@ -48,32 +48,28 @@ class Estimator(ABC):
 
     design: Design
     """Where the objective is evaluated, at what cost, and how these points are distributed."""
-    unbiased: ClassVar[bool] = True
-    """Whether the expectation of the estimate is the gradient, for every objective. The label is
-    tested both ways."""
-    requires: ClassVar[tuple[type, ...]] = ()
+    target: Target = Expectation()
+    """What is differentiated."""
+    unbiased: bool = True
+    """Whether the expectation of the estimate is the gradient, for every objective."""
+    requires: tuple[type, ...] = ()
     """Capabilities that `combine` asks of the latent, beside those that the design requires."""
-
-    @property
-    def target(self) -> Target:
-        """What is differentiated."""
-        return Expectation()
 
     @abstractmethod
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         """Combine the objective's values into a gradient estimate.
 
-        It must be a pure function of its arguments, because exact tests evaluate it on all
-        outcomes of the design at once.
+        It must be a pure function, because exact tests evaluate it on all outcomes at once.
 
         Args:
             draw: What the design has drawn.
-            values: `[m, *batch]`, the objective at all points; log-weights if the target is a bound.
-            derivatives: df/db `[k, *batch, *event]` at the last k points, if the design needs any.
+            values: `[m, *batch]`, the objective at all points; log-weights for a bound.
+            derivatives: df/db `[k, *batch, *event]` at the last k points, if the design needs any;
+                like the values in float32 or float64.
 
         Returns:
-            The gradient `[*batch, *event]` with respect to the logits, ascent direction. It may be
-            attached to `parameters()`, and to nothing else.
+            The gradient `[*batch, *event]` with respect to the logits, ascent direction. It may
+            be attached to `parameters()` only.
         """
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -92,28 +88,30 @@ class Estimator(ABC):
         """Draw, evaluate the objective once at all points, and combine.
 
         Args:
-            objective: Maps points `[m, *batch, *event]` to values `[m, *batch]`. For a bound it
-                returns log p(x, b).
-            logits: Logits of independent bits `[*batch, d]`, a latent, or a torch distribution.
-            generator: Source of all randomness; the global generator by default.
-            chunk: Evaluate this many points at a time, and again in the backward pass.
-            validate: Look for NaN and infinity in logits, values and derivatives. On a GPU this
-                waits for the device.
+            objective: Maps points `[m, *batch, *event]` to values `[m, *batch]`; for a bound, to
+                log p(x, b).
+            logits, generator, chunk, validate: As for `arms.expectation`.
         """
         from arms.estimate import estimate  # estimate builds on this contract
         from arms.latents import as_latent
         from arms.objective import Options
 
         latent = as_latent(logits, validate=validate)
-        found = estimate(
-            self, objective, latent, generator, Options(chunk, "all" if validate else "cheap")
-        )
+        options = Options(chunk, "all" if validate else "cheap")
+        found = estimate(self, objective, latent, generator, options)
         return found._replace(grad=latent.split_gradient(found.grad))
 
 
-def set_design(estimator: Estimator, design: Design) -> None:
-    """Set the design of an estimator that is a frozen dataclass of other fields."""
-    object.__setattr__(estimator, "design", design)
+def set_design(estimator: Estimator, design: Design, **facts: object) -> None:
+    """Set the design of an estimator that is a frozen dataclass, and other facts about it."""
+    for name, value in {"design": design, **facts}.items():
+        object.__setattr__(estimator, name, value)
+
+
+def count_samples(estimator: Any, least: int, even: bool = False) -> int:
+    """Return the `num_samples` of an estimator, checked."""
+    what = f"num_samples of {type(estimator).__name__}"
+    return as_count(estimator.num_samples, least, what, even=even)
 
 
 class Wrapper(Estimator):
@@ -121,13 +119,10 @@ class Wrapper(Estimator):
 
     inner: Estimator
 
-    @property
-    def unbiased(self) -> bool:  # type: ignore[override]
-        return self.inner.unbiased
-
-    @property
-    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
-        return self.inner.requires
+    def wrap(self, design: Design, **facts: object) -> None:
+        """Set the design and what differs from the inner estimator."""
+        own = {"unbiased": self.inner.unbiased, "requires": self.inner.requires}
+        set_design(self, design, **own | facts)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.inner.parameters()
@@ -140,21 +135,30 @@ class Learnable(Estimator):
     def prepare(
         self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator
     ) -> Self:
-        """Return the estimator with fresh parameters for R replicas.
+        """Return the estimator with fresh parameters for R replicas, on the generator's device.
+
+        Replicas must not share parameters: each parameter has a leading axis of length R, and
+        broadcasts from `[R, 1]` to values `[n, R, B]`, say.
 
         Args:
-            logits_shape: `[R, B, *event]`. Replicas must not share parameters: each parameter has
-                a leading axis of length R, and broadcasts from `[R, 1]` to values `[n, R, B]`, say.
+            logits_shape: `[R, B, *event]`.
             context_shape: `[R, B, c]`, of the latents' context.
-            generator: Source of the initial parameters, on the device where they are to live.
+            generator: Source of the initial parameters.
         """
+
+
+def uniform_weights(shape: Sequence[int], generator: Generator) -> nn.Parameter:
+    """Return initial weights `[..., inputs, outputs]` of a learnt network (Glorot)."""
+    limit = math.sqrt(6 / (shape[-2] + shape[-1]))
+    draw = torch.rand(*shape, generator=generator, device=generator.device)
+    return nn.Parameter(limit * (2 * draw - 1))
 
 
 def variance_loss(estimate: Estimate) -> Tensor:
     """Return the squared norm of an estimate, averaged over the batch.
 
-    The parameters of an estimator minimize it. The mean of an unbiased estimate does not depend on
-    them, so this differs from the variance by a constant.
+    The parameters of an estimator minimize it. They do not change the mean of an unbiased
+    estimate, so this differs from the variance by a constant.
 
     Args:
         estimate: What calling an estimator with parameters returned.

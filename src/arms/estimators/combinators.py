@@ -8,7 +8,7 @@ from torch import Tensor
 
 from arms.designs import Draw, OneMore, SideBySide
 from arms.estimators.base import Estimator, Wrapper, set_design
-from arms.targets import Expectation, Target
+from arms.targets import Expectation
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,8 @@ class ExtraSample(Wrapper):
 
     def __post_init__(self) -> None:
         if not self.inner.target.is_expectation:
-            raise ValueError(
-                f"one extra sample cannot stand for the {self.inner.target} of {self.inner}: use "
-                f"{self.inner} itself"
-            )
-        set_design(self, OneMore(self.inner.design))
-
-    @property
-    def target(self) -> Target:
-        return Expectation(samples=1)
+            raise ValueError(f"ExtraSample needs an estimator of the expectation, got {self.inner}")
+        self.wrap(OneMore(self.inner.design), target=Expectation(samples=1))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         return self.inner.combine(draw.memory, values[1:], derivatives)
@@ -66,27 +59,19 @@ class Stacked(Estimator):
     def __post_init__(self) -> None:
         inners, widths = tuple(self.inners), tuple(self.widths)
         if not inners or len(inners) != len(widths):
-            raise ValueError(
-                f"each estimator needs a width, got {len(widths)} for {len(inners)} estimators"
-            )
+            raise ValueError(f"{len(inners)} estimators need a width each, got {len(widths)}")
         for inner in inners:
             if reason := reason_not_stacked(inners[0], inner):
                 raise ValueError(reason)
-        object.__setattr__(self, "inners", inners)
-        object.__setattr__(self, "widths", widths)
-        set_design(self, SideBySide([inner.design for inner in inners], widths))
-
-    @property
-    def unbiased(self) -> bool:  # type: ignore[override]
-        return all(inner.unbiased for inner in self.inners)
-
-    @property
-    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
-        return tuple(dict.fromkeys(one for inner in self.inners for one in inner.requires))
-
-    @property
-    def target(self) -> Target:
-        return self.inners[0].target
+        set_design(
+            self,
+            SideBySide([inner.design for inner in inners], widths),
+            target=inners[0].target,
+            unbiased=all(inner.unbiased for inner in inners),
+            requires=tuple(dict.fromkeys(one for inner in inners for one in inner.requires)),
+            inners=inners,
+            widths=widths,
+        )
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         of_values = values.split(list(self.widths), 1)
@@ -115,17 +100,11 @@ def reason_not_stacked(first: Estimator, other: Estimator) -> str:
         if evaluation_signature(one) is None:
             enumerates = one.design.needs.evaluations is None
             kind = "enumerates all states" if enumerates else "has parameters"
-            return (
-                f"{type(one).__name__} {kind} and cannot be stacked with other estimators: use it "
-                "separately"
-            )
-    if evaluation_signature(first) != evaluation_signature(other):
-        return (
-            "stacked estimators must ask the same of the objective, got "
-            f"{type(first).__name__} ({describe_signature(first)}) and {type(other).__name__} "
-            f"({describe_signature(other)}): use them separately"
-        )
-    return ""
+            return f"{type(one).__name__} {kind} and cannot be stacked: use it separately"
+    if evaluation_signature(first) == evaluation_signature(other):
+        return ""
+    asked = [f"{type(one).__name__} ({describe_signature(one)})" for one in (first, other)]
+    return f"stacked estimators must ask the same of the objective, got {' and '.join(asked)}"
 
 
 def describe_signature(estimator: Estimator) -> str:

@@ -19,43 +19,29 @@ LONGEST_VALUE = 24
 def label(estimator: Estimator) -> str:
     """Return the class of an estimator, and what distinguishes it from others of its class.
 
-    The number of samples is left out. The label is the same in every process: it contains no
-    addresses and no learned numbers.
+    It contains no number of samples, no addresses and no learned numbers.
 
     >>> from arms import ARMS, LOORF, REBAR, DisARM
     >>> [label(one) for one in (LOORF(4), ARMS(4), DisARM(4, correlation=-0.5), REBAR(4))]
     ['LOORF', 'ARMS(Systematic())', 'DisARM(correlation=-0.5)', 'REBAR']
     """
-    parts = []
-    for field in _fields(estimator):
-        value = getattr(estimator, field.name)
-        if isinstance(value, Independent):
-            continue
-        if isinstance(value, Coupled):
-            value = value.coupling
-        if isinstance(value, Coupling | Estimator | Design):
-            parts.append(_text(value))
-        elif field.name != "num_samples" and field.repr and not _is_default(field, value):
-            parts.append(f"{field.name}={_text(value)}")
-    name = _class_name(estimator)
-    if name == "REBAR":
-        parts.remove("control=None")
-    return _shortened(name + (f"({', '.join(parts)})" if parts else ""), LONGEST)
-
-
-def _fields(estimator: object) -> "tuple[Field[object], ...]":
-    return fields(estimator) if is_dataclass(estimator) else ()
-
-
-def _class_name(estimator: Estimator) -> str:
-    """Return the class of an estimator, or the function that makes such objects of its class."""
+    name, design = type(estimator).__name__, type(estimator.design)
+    if type(estimator) is LeaveOneOut and design in (Independent, Coupled):
+        name = "LOORF" if design is Independent else "ARMS"
+    hidden = {"num_samples"}
     if type(estimator) is RELAX and estimator.control is None:
-        return "REBAR"
-    if type(estimator) is LeaveOneOut and isinstance(estimator.design, Independent):
-        return "LOORF"
-    if type(estimator) is LeaveOneOut and isinstance(estimator.design, Coupled):
-        return "ARMS"
-    return type(estimator).__name__
+        name, hidden = "REBAR", {"num_samples", "control"}
+    parts = []
+    known: tuple[Field[object], ...] = fields(estimator) if is_dataclass(estimator) else ()
+    for field in known:
+        value = getattr(estimator, field.name)
+        if field.name in hidden or isinstance(value, Independent):
+            continue
+        if isinstance(value, Coupling | Estimator | Design):
+            parts.append(_text(value.coupling if isinstance(value, Coupled) else value))
+        elif field.repr and not _is_default(field, value):
+            parts.append(f"{field.name}={_text(value)}")
+    return _shortened(name + (f"({', '.join(parts)})" if parts else ""), LONGEST)
 
 
 def deduplicate_labels(labels: Sequence[str]) -> list[str]:
@@ -64,12 +50,10 @@ def deduplicate_labels(labels: Sequence[str]) -> list[str]:
     >>> deduplicate_labels(["LOORF", "ARM", "LOORF"])
     ['LOORF #1', 'ARM', 'LOORF #2']
     """
-    total, seen = Counter(labels), Counter[str]()
-    numbered = []
-    for one in labels:
-        seen[one] += 1
-        numbered.append(f"{one} #{seen[one]}" if total[one] > 1 else one)
-    return numbered
+    total = Counter(labels)
+    places = [labels[: at + 1].count(one) for at, one in enumerate(labels)]
+    numbered = zip(labels, places, strict=True)
+    return [f"{one} #{place}" if total[one] > 1 else one for one, place in numbered]
 
 
 def _is_default(field: "Field[object]", value: object) -> bool:
@@ -77,7 +61,7 @@ def _is_default(field: "Field[object]", value: object) -> bool:
         return True  # too long for a label
     if field.default is not MISSING:
         return bool(value == field.default)
-    # A factory that is called could draw from the global generator; a class says what it makes without a call.
+    # A factory that is called could draw from the global generator. A class need not be called.
     return isinstance(value, nn.Module) and type(value) is field.default_factory
 
 

@@ -1,4 +1,4 @@
-"""Every estimator by name: one table that tests, documentation, command line and users share.
+"""Every estimator by name: one table for users, tests, documentation and the command line.
 
 To add an estimator, write its file, import it here, and add one entry to `TABLE`.
 """
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from arms.arguments import as_count, unknown_name
-from arms.designs import Coupling, Dirichlet, Gaussian, Stratified
+from arms.designs import Dirichlet, Gaussian, Stratified
 from arms.estimators.base import Estimator
 from arms.estimators.biased.gapped import GappedStraightThrough
 from arms.estimators.biased.gumbel_softmax import GumbelSoftmax
@@ -18,7 +18,7 @@ from arms.estimators.biased.reinmax import ReinMax
 from arms.estimators.biased.straight_through import StraightThrough
 from arms.estimators.bound.disarm import DisARMOnBound
 from arms.estimators.bound.midpoint import MidpointOnBound, shared_midpoints
-from arms.estimators.bound.on_bound import OnBound, half_and_half
+from arms.estimators.bound.on_bound import OnBound
 from arms.estimators.bound.vimco import VIMCO
 from arms.estimators.derivative.double_cv import DoubleCV
 from arms.estimators.derivative.midpoint import Midpoint, cross_paired
@@ -32,36 +32,36 @@ from arms.estimators.score.leave_one_out import ARMS, LOORF
 from arms.estimators.score.reinforce import Reinforce
 from arms.estimators.score.unordered_set import UnorderedSet
 
+DEFAULT_NUM_SAMPLES = 8
 Factory = Callable[..., Estimator]
 """Returns an estimator for a number of samples; some take options, such as `folded`."""
 Tier = Literal["recommended", "published", "experimental"]
-
-DEFAULT_NUM_SAMPLES = 8
+"""Recommended for use; published elsewhere; or new here and little used."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the table."""
+    """One line of the table: `make` returns an estimator for a number of samples."""
 
+    tier: Tier
     name: str
     make: Factory
-    tier: Tier
-    """Recommended for use; published elsewhere; or new here and little used."""
     reference: str
     aliases: tuple[str, ...] = ()
-    """Other names, as in papers and in earlier versions."""
 
 
-def loorf_ms(num_samples: int, folded: bool = True) -> OnBound:
-    """Return LOORF on the bound, with K = n/2."""
-    half = half_and_half(num_samples, 4, "loorf-ms")
-    return OnBound(LOORF(half), half, folded)
+recommended = partial(Entry, "recommended")
+published = partial(Entry, "published")
+experimental = partial(Entry, "experimental")
 
 
-def arms_ms(num_samples: int, coupling: Coupling | None = None, folded: bool = True) -> OnBound:
-    """Return multi-sample ARMS: ARMS on the bound, with K = n/2."""
-    half = half_and_half(num_samples, 4, "arms-ms")
-    return OnBound(ARMS(half, coupling), half, folded)
+def on_bound(
+    rule: Callable[..., Estimator], num_samples: int, folded: bool = True, **options: Any
+) -> OnBound:
+    """Return an estimator on the bound: half of the samples make the bound, it has the others."""
+    what = f"num_samples of {rule.__name__} on the bound"
+    half = as_count(num_samples, 4, what, even=True) // 2
+    return OnBound(rule(half, **options), half, folded)
 
 
 def arms_taylor(num_samples: int) -> WithTaylor:
@@ -73,70 +73,49 @@ KOOL = "Kool, van Hoof & Welling"
 ZHOU = "Dimitriev & Zhou 2021"
 DONG = "Dong, Mnih & Tucker"
 OURS = "this project"
+CONCRETE = "Jang et al. 2017; Maddison et al. 2017"
 
 TABLE: tuple[Entry, ...] = (
-    Entry("reinforce", Reinforce, "published", "Williams 1992"),
-    Entry("loorf", LOORF, "recommended", f"{KOOL} 2019", ("rloo",)),
-    Entry("arm", ARM, "published", "Yin & Zhou 2019"),
-    Entry("disarm", DisARM, "published", f"{DONG} 2020; Yin et al. 2020", ("arts", "disarm-tree")),
-    Entry(
-        "disarm-stick", partial(DisARM, tree="stick"), "published", f"{DONG} 2021", ("disarm-sb",)
+    published("reinforce", Reinforce, "Williams 1992"),
+    recommended("loorf", LOORF, f"{KOOL} 2019", ("rloo",)),
+    published("arm", ARM, "Yin & Zhou 2019"),
+    published("disarm", DisARM, f"{DONG} 2020; Yin et al. 2020", ("arts", "disarm-tree")),
+    published("disarm-stick", partial(DisARM, tree="stick"), f"{DONG} 2021", ("disarm-sb",)),
+    recommended("arms", ARMS, f"{ZHOU}; coupling: {OURS}", ("arms-s",)),
+    published("arms-dirichlet", partial(ARMS, coupling=Dirichlet()), ZHOU, ("arms-d",)),
+    published("arms-gaussian", partial(ARMS, coupling=Gaussian()), ZHOU, ("arms-n",)),
+    experimental("arms-stratified", partial(ARMS, coupling=Stratified()), OURS, ("arms-strat",)),
+    recommended("unordered-set", UnorderedSet, f"{KOOL} 2020", ("unord",)),
+    recommended("midpoint", Midpoint, OURS),
+    recommended("midpoint-single", partial(Midpoint, pairs=1), OURS),
+    recommended("cross-paired", cross_paired, OURS, ("repaired",)),
+    recommended("arms-taylor", arms_taylor, f"{OURS}, after Gu et al. 2016", ("arms-s-taylor",)),
+    published("rebar", REBAR, "Tucker et al. 2017"),
+    published("relax", RELAX, "Grathwohl et al. 2018"),
+    published("double-cv", DoubleCV, "Titsias & Shi 2022"),
+    published("rodeo", RODEO, "Shi et al. 2022"),
+    recommended("exact", Exact, "the definition"),
+    published("reinforce-ms", partial(VIMCO, baseline="none"), "Mnih & Rezende 2016"),
+    recommended("vimco", VIMCO, "Mnih & Rezende 2016"),
+    recommended("disarm-ms", DisARMOnBound, f"{DONG} 2020; folding: {OURS}"),
+    published("loorf-ms", partial(on_bound, LOORF), f"{ZHOU}; folding: {OURS}"),
+    published(
+        "arms-ms", partial(on_bound, ARMS), f"{ZHOU}; coupling, folding: {OURS}", ("arms-ms-s",)
     ),
-    Entry("arms", ARMS, "recommended", f"{ZHOU}; coupling: {OURS}", ("arms-s",)),
-    Entry("arms-dirichlet", partial(ARMS, coupling=Dirichlet()), "published", ZHOU, ("arms-d",)),
-    Entry("arms-gaussian", partial(ARMS, coupling=Gaussian()), "published", ZHOU, ("arms-n",)),
-    Entry(
-        "arms-stratified",
-        partial(ARMS, coupling=Stratified()),
-        "experimental",
-        OURS,
-        ("arms-strat",),
+    published(
+        "arms-ms-dirichlet", partial(on_bound, ARMS, coupling=Dirichlet()), ZHOU, ("arms-ms-d",)
     ),
-    Entry("unordered-set", UnorderedSet, "recommended", f"{KOOL} 2020", ("unord",)),
-    Entry("midpoint", Midpoint, "recommended", OURS),
-    Entry("midpoint-single", partial(Midpoint, pairs=1), "recommended", OURS),
-    Entry("cross-paired", cross_paired, "recommended", OURS, ("repaired",)),
-    Entry(
-        "arms-taylor",
-        arms_taylor,
-        "recommended",
-        f"{OURS}, after Gu et al. 2016",
-        ("arms-s-taylor",),
+    published(
+        "arms-ms-gaussian", partial(on_bound, ARMS, coupling=Gaussian()), ZHOU, ("arms-ms-n",)
     ),
-    Entry("rebar", REBAR, "published", "Tucker et al. 2017"),
-    Entry("relax", RELAX, "published", "Grathwohl et al. 2018"),
-    Entry("double-cv", DoubleCV, "published", "Titsias & Shi 2022"),
-    Entry("rodeo", RODEO, "published", "Shi et al. 2022"),
-    Entry("exact", Exact, "recommended", "the definition"),
-    Entry("reinforce-ms", partial(VIMCO, baseline="none"), "published", "Mnih & Rezende 2016"),
-    Entry("vimco", VIMCO, "recommended", "Mnih & Rezende 2016"),
-    Entry("disarm-ms", DisARMOnBound, "recommended", f"{DONG} 2020; folding: {OURS}"),
-    Entry("loorf-ms", loorf_ms, "published", f"{ZHOU}; folding: {OURS}"),
-    Entry("arms-ms", arms_ms, "published", f"{ZHOU}; coupling, folding: {OURS}", ("arms-ms-s",)),
-    Entry(
-        "arms-ms-dirichlet",
-        partial(arms_ms, coupling=Dirichlet()),
-        "published",
-        ZHOU,
-        ("arms-ms-d",),
-    ),
-    Entry(
-        "arms-ms-gaussian", partial(arms_ms, coupling=Gaussian()), "published", ZHOU, ("arms-ms-n",)
-    ),
-    Entry("midpoint-ms", MidpointOnBound, "experimental", OURS),
-    Entry("midpoint-ms-shared", shared_midpoints, "experimental", OURS, ("midpoint-ms-tried",)),
-    Entry("st", StraightThrough, "published", "Bengio et al. 2013"),
-    Entry("st-sigmoid", partial(StraightThrough, scaled=True), "published", "Bengio et al. 2013"),
-    Entry(
-        "gumbel-softmax",
-        GumbelSoftmax,
-        "published",
-        "Jang et al. 2017; Maddison et al. 2017",
-        ("concrete",),
-    ),
-    Entry("st-gumbel", partial(GumbelSoftmax, hard=True), "published", "Jang et al. 2017"),
-    Entry("gapped-st", GappedStraightThrough, "published", "Fan et al. 2022"),
-    Entry("reinmax", ReinMax, "published", "Liu et al. 2023"),
+    experimental("midpoint-ms", MidpointOnBound, OURS),
+    experimental("midpoint-ms-shared", shared_midpoints, OURS, ("midpoint-ms-tried",)),
+    published("st", StraightThrough, "Bengio et al. 2013"),
+    published("st-sigmoid", partial(StraightThrough, scaled=True), "Bengio et al. 2013"),
+    published("gumbel-softmax", GumbelSoftmax, CONCRETE, ("concrete",)),
+    published("st-gumbel", partial(GumbelSoftmax, hard=True), "Jang et al. 2017"),
+    published("gapped-st", GappedStraightThrough, "Fan et al. 2022"),
+    published("reinmax", ReinMax, "Liu et al. 2023"),
 )
 
 ENTRIES: Mapping[str, Entry] = {entry.name: entry for entry in TABLE}
@@ -149,12 +128,15 @@ PAPER_FORMS: Mapping[str, str] = {
 }
 """Earlier names of the estimators of a bound with `folded=False`."""
 
-_UNBIASED = {entry.name: entry.make(DEFAULT_NUM_SAMPLES).unbiased for entry in TABLE}
-ESTIMATORS: dict[str, Factory] = {one.name: one.make for one in TABLE if _UNBIASED[one.name]}
+
+def _makers(unbiased: bool) -> dict[str, Factory]:
+    made = ((one, one.make(DEFAULT_NUM_SAMPLES)) for one in TABLE)
+    return {one.name: one.make for one, estimator in made if estimator.unbiased is unbiased}
+
+
+ESTIMATORS: dict[str, Factory] = _makers(unbiased=True)
 """The unbiased estimators: name to a function of `num_samples`."""
-BIASED_ESTIMATORS: dict[str, Factory] = {
-    one.name: one.make for one in TABLE if not _UNBIASED[one.name]
-}
+BIASED_ESTIMATORS: dict[str, Factory] = _makers(unbiased=False)
 """The biased estimators, for comparison: name to a function of `num_samples`."""
 ALL_ESTIMATORS: Mapping[str, Factory] = ChainMap(BIASED_ESTIMATORS, ESTIMATORS)
 """Every name, the unbiased first: a view of both mappings."""
@@ -199,10 +181,7 @@ def as_estimator(
     if evaluations is None:
         return make(DEFAULT_NUM_SAMPLES if num_samples is None else num_samples)
     if num_samples is not None:
-        raise ValueError(
-            f"num_samples and evaluations exclude each other, got {num_samples} and {evaluations}: "
-            "pass num_samples for a number of samples, or evaluations for a budget"
-        )
+        raise ValueError(f"pass num_samples={num_samples} or evaluations={evaluations}, not both")
     return _largest_within(name, make, as_count(evaluations, 1, "evaluations"))
 
 
@@ -212,18 +191,15 @@ def _as_it_is(
     evaluations: int | None,
     options: Mapping[str, Any],
 ) -> Estimator:
-    own = num_samples_of(estimator)
-    if num_samples not in (None, own) or options:
-        given = f"num_samples={num_samples}" if num_samples not in (None, own) else f"{options}"
-        raise ValueError(
-            f"{given} contradicts {estimator}: pass it to the estimator or to the call, not to both"
-        )
+    if num_samples not in (None, num_samples_of(estimator)):
+        options = {"num_samples": num_samples, **options}
+    if options:
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise ValueError(f"{given} contradicts {estimator}: pass it to the estimator itself")
     needed = estimator.design.needs.evaluations
     if evaluations is not None and (needed is None or needed > evaluations):
-        raise ValueError(
-            f"{estimator} makes {'as many evaluations as there are states' if needed is None else needed} "
-            f"evaluations, more than evaluations={evaluations}: pass its name, or a smaller one"
-        )
+        cost = "one evaluation per state" if needed is None else f"{needed} evaluations"
+        raise ValueError(f"{estimator} makes {cost}, more than evaluations={evaluations}")
     return estimator
 
 
@@ -236,10 +212,7 @@ def _largest_within(name: str, make: Factory, evaluations: int) -> Estimator:
             continue
         if found.design.needs.evaluations is None or found.design.needs.evaluations <= evaluations:
             return found
-    raise ValueError(
-        f"{name} cannot be used with at most evaluations={evaluations} of the objective: allow more "
-        "evaluations, or choose another estimator"
-    )
+    raise ValueError(f"{name} needs more than evaluations={evaluations}: allow more")
 
 
 def num_samples_of(estimator: Estimator) -> int:

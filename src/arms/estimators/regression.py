@@ -26,19 +26,12 @@ def subtract_fitted_control(
 
     N and M are sums over the event axes, and M-bar is the mean of M over the other rows. For a
     control with mean zero, this estimates the coefficient with the least variance, and shrinks it
-    towards alpha_0 as L more rows would.
+    towards alpha_0, the `prior`, as L more rows would. It is the prior if all other rows are zero.
 
     The result is exactly unbiased if the control has mean zero: rows of a batch are independent
     draws and an objective acts row by row, so alpha_x, which is made of the other rows, is
     independent of what it multiplies. Rows are those of the last batch axis; entries of earlier
     axes, such as replicas, do not influence each other.
-
-    Args:
-        latent: The latent, for its axes.
-        estimate: `[*batch, *event]`.
-        control: `[*batch, *event]`, with mean zero.
-        prior: alpha_0; also alpha itself if there is no other row, or if the control is zero in
-            all other rows.
     """
     estimate, control = at_least_float32(estimate), at_least_float32(control)
     batch = latent.batch_shape
@@ -47,14 +40,12 @@ def subtract_fitted_control(
         return estimate - prior * control
     along, square = latent.sum_event(estimate * control), latent.sum_event(control.square())
     finite = along.isfinite() & square.isfinite()  # a row of NaN must not spoil the others
-    along, square = (
-        sum_of_others(torch.where(finite, of_row, 0.0), -1) for of_row in (along, square)
-    )
+    along = sum_of_others(torch.where(finite, along, 0.0), -1)
+    square = sum_of_others(torch.where(finite, square, 0.0), -1)
     pseudo = PSEUDO_ROWS * square / (rows - 1)
     total = square + pseudo
-    alpha = torch.where(
-        total > 0, (along + prior * pseudo) / torch.where(total > 0, total, 1.0), prior
-    )
+    fitted = (along + prior * pseudo) / torch.where(total > 0, total, 1.0)
+    alpha = torch.where(total > 0, fitted, prior)
     return estimate - latent.with_event_axes(alpha) * control
 
 
@@ -70,12 +61,10 @@ def sum_of_others(tensor: Tensor, dim: Literal[0, -1]) -> Tensor:
     length = tensor.shape[dim]
     if length <= SHORT:  # a product with a zero diagonal, which is faster than cumulative sums
         others = 1 - torch.eye(length, dtype=tensor.dtype, device=tensor.device)
-        return (
-            tensor @ others if dim == -1 else (others @ tensor.reshape(length, -1)).view_as(tensor)
-        )
+        if dim == -1:
+            return tensor @ others
+        return (others @ tensor.reshape(length, -1)).view_as(tensor)
     edge = torch.zeros_like(tensor.narrow(dim, 0, 1))
     before = torch.cat([edge, tensor.narrow(dim, 0, length - 1).cumsum(dim)], dim)
-    after = torch.cat([edge, tensor.narrow(dim, 1, length - 1).flip(dim).cumsum(dim)], dim).flip(
-        dim
-    )
-    return before + after
+    after = torch.cat([edge, tensor.narrow(dim, 1, length - 1).flip(dim).cumsum(dim)], dim)
+    return before + after.flip(dim)

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -88,7 +88,7 @@ class Halved(LeaveOneOut):
 class Through(arms.Estimator):
     """Biased, with little variance: df/db at the samples times p (1 - p)."""
 
-    unbiased: ClassVar[bool] = False
+    unbiased = False
 
     def __init__(self, num_samples: int) -> None:
         self.design = Independent(num_samples, differentiated=True)

@@ -5,11 +5,9 @@ $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{y_i (1 - y_
 
 For K categories the logit of the chosen one is raised to the largest logit, and every other one is
 lowered until it is a gap gamma below that. Both moves are constants, and the gradient goes through
-the softmax of the moved logits. Two categories with logits (0, phi) are a bit. Let s = (2b - 1) phi
-be the chosen logit minus the other one. If s >= 0 the chosen one is the largest and stays, and the
-other is lowered by max(0, gamma - s); if s < 0 the chosen one is raised by -s and the other lowered
-by gamma. The difference is max(s, gamma) either way, and the derivative in phi of the softmax's
-second entry is y (1 - y) / tau.
+the softmax of the moved logits. Two categories with logits (0, phi) are a bit. The chosen logit
+minus the other one, s = (2b - 1) phi, is then moved to max(s, gamma), and the derivative in phi of
+the softmax's second entry is y (1 - y) / tau.
 
 Biased because the derivative at b is not a difference, as for straight-through Gumbel-softmax, and
 the factor is not p (1 - p) even on average. What is saved is the variance of the noise.
@@ -18,13 +16,12 @@ straight-through estimator", ICML 2022.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from arms.arguments import as_count, as_positive, at_least_float32
+from arms.arguments import as_positive, at_least_float32
 from arms.designs import Draw, Independent
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 from arms.estimators.biased.path import mean_of_paths, sigmoid_derivative
 from arms.latents import Binary
 
@@ -47,18 +44,16 @@ class GappedStraightThrough(Estimator):
     temperature: float = 1.0
     gap: float = 1.0
 
-    unbiased: ClassVar[bool] = False
-    requires: ClassVar[tuple[type, ...]] = (Binary,)
+    unbiased = False
+    requires = (Binary,)
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "gap"):
-            object.__setattr__(self, name, as_positive(getattr(self, name), name))
-        count = as_count(self.num_samples, 1, "num_samples of GappedStraightThrough")
-        set_design(self, Independent(count, differentiated=True))
+        positive = {name: as_positive(getattr(self, name), name) for name in ("temperature", "gap")}
+        set_design(self, Independent(count_samples(self, 1), differentiated=True), **positive)
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
         phi = at_least_float32(draw.latent.logits)
         margin = ((2 * draw.points.to(phi.dtype) - 1) * phi).clamp(min=self.gap)
         path = sigmoid_derivative(margin / self.temperature) / self.temperature
-        return mean_of_paths(draw.latent, at_least_float32(derivatives) * path)
+        return mean_of_paths(draw.latent, derivatives * path)

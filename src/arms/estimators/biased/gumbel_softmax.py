@@ -9,24 +9,20 @@ y = softmax((log p + Gumbel noise) / tau).
 Biased because with x = y it is the exact gradient of another quantity, E[f(y)]: the bits are the
 limit of y as tau falls to 0, where the bias vanishes and the variance grows without bound. Straight
 through, the derivative is taken at the bit and the path at the relaxed point, and neither sees the
-difference of f between 0 and 1.
-
-With x = y, the relaxed points take the place of samples: `samples` of a draw are the y, and the
-value is f there.
+difference of f between 0 and 1. With x = y, `samples` of a draw are the y, and the value is f there.
 Reference: Maddison, Mnih & Teh, "The concrete distribution: A continuous relaxation of discrete
 random variables", ICLR 2017; Jang, Gu & Poole, "Categorical reparameterization with
 Gumbel-softmax", ICLR 2017.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from arms.arguments import as_count, as_positive, at_least_float32
+from arms.arguments import as_positive
 from arms.designs import Draw, Perturbed
 from arms.designs.relaxed import relaxed
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 from arms.estimators.biased.path import mean_of_paths
 
 
@@ -48,15 +44,15 @@ class GumbelSoftmax(Estimator):
     temperature: float = 0.5
     hard: bool = False
 
-    unbiased: ClassVar[bool] = False
+    unbiased = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
-        count = as_count(self.num_samples, 1, "num_samples of GumbelSoftmax")
-        set_design(self, Perturbed(count, self.temperature, self.hard))
+        temperature = as_positive(self.temperature, "temperature")
+        design = Perturbed(count_samples(self, 1), temperature, self.hard)
+        set_design(self, design, temperature=temperature)
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
         path = relaxed(draw.latent, draw.memory, self.temperature)
-        found = path.covariance_matvec(at_least_float32(derivatives)) / self.temperature
+        found = path.covariance_matvec(derivatives) / self.temperature
         return mean_of_paths(draw.latent, found)

@@ -9,21 +9,19 @@ For K categories it is 2 (diag q - q q') df/db - 1/2 (diag p - p p') df/db, with
 q = (softmax(phi / tau) + b)/2.
 
 Biased because the trapezoid rule is: its expectation is p (1 - p) (df/db at 1 + df/db at 0) / 2,
-where the gradient has f(1) - f(0). The two are equal if f is quadratic in every single bit, at
-tau = 1.
-Reference: Liu et al., "Bridging discrete and backpropagation: Straight-through and beyond", NeurIPS
-2023.
+where the gradient has f(1) - f(0). At tau = 1 the two are equal if f is quadratic in every bit.
+Reference: Liu et al., "Bridging discrete and backpropagation: Straight-through and beyond",
+NeurIPS 2023.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from arms.arguments import as_count, as_positive, at_least_float32
+from arms.arguments import as_positive, at_least_float32
 from arms.designs import Draw, Independent
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 from arms.estimators.biased.path import mean_of_paths, sigmoid_derivative
 from arms.latents import Binary, HasMean, Latent, Relaxable
 from arms.latents.categories import softmax_derivative
@@ -44,17 +42,16 @@ class ReinMax(Estimator):
     num_samples: int
     temperature: float = 1.0
 
-    unbiased: ClassVar[bool] = False
-    requires: ClassVar[tuple[type, ...]] = (HasMean, Relaxable)
+    unbiased = False
+    requires = (HasMean, Relaxable)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", as_positive(self.temperature, "temperature"))
-        count = as_count(self.num_samples, 1, "num_samples of ReinMax")
-        set_design(self, Independent(count, differentiated=True))
+        design = Independent(count_samples(self, 1), differentiated=True)
+        set_design(self, design, temperature=as_positive(self.temperature, "temperature"))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
-        found = draw.latent.map_parts(self._paths, draw.points, at_least_float32(derivatives))
+        found = draw.latent.map_parts(self._paths, draw.points, derivatives)
         return mean_of_paths(draw.latent, found)
 
     def _paths(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:

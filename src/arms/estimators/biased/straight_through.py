@@ -6,22 +6,19 @@ $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i), \qquad \text{or sc
 Biased because the plain form ignores the distribution of b: even for f(b) = b, whose gradient is
 p (1 - p), it returns 1. For a linear f each component has the right sign. The scaled form, with
 Cov(b) = p (1 - p) for bits, goes on through the sigmoid as if b were p. The gradient is
-p (1 - p) E[f(b with bit 1) - f(b with bit 0)], and the derivative at one end of that step is not the
-difference between both ends; only where f is linear in every single bit is the estimate exact in
-expectation. Derivatives with respect to K categories have a common part that no logit can feel, so
-for them both forms go through the softmax.
+p (1 - p) E[f(b with bit 1) - f(b with bit 0)], and a derivative at one end is not that difference,
+unless f is linear in every bit. Both forms of K categories go through the softmax, because no logit
+can change the part that is common to all derivatives.
 Reference: Bengio, Leonard & Courville, "Estimating or propagating gradients through stochastic
 neurons for conditional computation", 2013.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
 from arms.designs import Draw, Independent
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 from arms.estimators.biased.path import mean_of_paths
 from arms.latents import Binary, HasMean, Latent
 
@@ -42,12 +39,11 @@ class StraightThrough(Estimator):
     num_samples: int
     scaled: bool = False
 
-    unbiased: ClassVar[bool] = False
-    requires: ClassVar[tuple[type, ...]] = (HasMean,)
+    unbiased = False
+    requires = (HasMean,)
 
     def __post_init__(self) -> None:
-        count = as_count(self.num_samples, 1, "num_samples of StraightThrough")
-        set_design(self, Independent(count, differentiated=True))
+        set_design(self, Independent(count_samples(self, 1), differentiated=True))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -58,5 +54,5 @@ class StraightThrough(Estimator):
             assert isinstance(part, HasMean)
             return part.covariance_matvec(own)
 
-        found = draw.latent.map_parts(of_part, at_least_float32(derivatives))
+        found = draw.latent.map_parts(of_part, derivatives)
         return mean_of_paths(draw.latent, found)

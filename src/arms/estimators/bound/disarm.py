@@ -1,11 +1,11 @@
 r"""DisARM for the K-sample bound: every slot has an antithetic partner, K = n/2.
 
-$$ g = \sum_k \tfrac12 \big(h_{-k}(b_k) - h_{-k}(\tilde b_k)\big)\,(b_k - \tilde b_k)\,\max(p, 1-p) $$
+$$ g = \sum_k \tfrac12 \big(h_{-k}(b_k) - h_{-k}(b'_k)\big)\,(b_k - b'_k)\,\max(p, 1-p) $$
 
-where h_{-k}(b) is the bound with b in slot k, direct term included (see
-`arms.estimators.bound.slots`); unfolded it is f_{-k}, and the direct term is added separately, as in
-the paper. Unbiased because, given the other slots, each term is DisARM for a function of slot k,
-whose pair is independent of them.
+where h_{-k}(b) is the bound with b in slot k, direct term included (`arms.estimators.bound.slots`);
+unfolded it is f_{-k}, and the direct term is added separately, as in the paper. Unbiased because,
+given the other slots, each term is DisARM for a function of slot k, whose pair is independent of
+them.
 Reference: Dong, Mnih & Tucker, "DisARM: An antithetic gradient estimator for binary latent
 variables", NeurIPS 2020.
 """
@@ -15,13 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
 from arms.designs import Draw, Pairs
 from arms.designs.pairs import Tree
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 from arms.estimators.bound.slots import direct_term, others_of_each, replace_slots
 from arms.estimators.score.disarm import mean_over_pairs
-from arms.targets import ImportanceBound, Target
+from arms.targets import ImportanceBound
 
 
 @dataclass(frozen=True)
@@ -43,17 +42,12 @@ class DisARMOnBound(Estimator):
     tree: Tree = "balanced"
 
     def __post_init__(self) -> None:
-        count = as_count(self.num_samples, 2, "num_samples of DisARMOnBound", even=True)
-        set_design(self, Pairs(count, tree=self.tree))
-
-    @property
-    def target(self) -> Target:
-        return ImportanceBound(self.design.num_samples // 2)
+        count = count_samples(self, 2, even=True)
+        set_design(self, Pairs(count, tree=self.tree), target=ImportanceBound(count // 2))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert isinstance(self.design, Pairs)
-        values, slots = at_least_float32(values), self.design.num_samples // 2
-        pairs = torch.stack(values.chunk(2))
+        slots, pairs = self.design.num_samples // 2, torch.stack(values.chunk(2))
         top, others = others_of_each(pairs[0])
         bounds = replace_slots(others, pairs - top, self.folded)
         found = slots * mean_over_pairs(self.design, draw, bounds[0] - bounds[1])

@@ -1,10 +1,11 @@
 r"""MIDPOINT for the K-sample bound: a pair and its midpoint for every slot.
 
-Given the other slots, h_{-k}(b) = log(R_k + w(b)) - w(b) / (R_k + w(b)), R_k = sum_{l != k} w(b_l), is
-a function of one sample (see `arms.estimators.bound.slots`), and the midpoint estimator applies slot
-by slot. With s_k = b_k - b'_k,
+Given the other slots, h_{-k}(b) = log(R_k + w(b)) - w(b) / (R_k + w(b)), with R_k = sum_{l != k}
+w(b_l), is a function of one sample (see `arms.estimators.bound.slots`), and the midpoint estimator
+applies slot by slot. With s_k = b_k - b'_k,
 
-$$ g_i = \sum_k \tfrac12 \Big[ h_{-k}(b_k) - h_{-k}(b'_k) - \sum_{j \ne i} C_{k,j}\, s_{k,j} \Big]\, s_{k,i},
+$$ g_i = \sum_k \tfrac12 \Big[ h_{-k}(b_k) - h_{-k}(b'_k)
+     - \sum_{j \ne i} C_{k,j}\, s_{k,j} \Big]\, s_{k,i},
    \qquad C_k = \omega_k^2\, \nabla \log w(m_k), \quad m_k = \frac{b_k + b'_k}{2} $$
 
 Omega, the share of a sample in the bound, squared is the derivative of h_{-k} in log w. At the
@@ -27,13 +28,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
+from arms.arguments import as_count
 from arms.designs import Draw, SharedPairs
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 from arms.estimators.bound.slots import diagonal_mask, others_of_each, replace_slots, slot_shares
 from arms.estimators.derivative.midpoint import combine_pairs
 from arms.latents import ExchangeablePairs
-from arms.targets import ImportanceBound, Target
+from arms.targets import ImportanceBound
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,14 @@ class MidpointOnBound(Estimator):
 
     def __post_init__(self) -> None:
         shared = as_count(self.shared, 0, "shared of MidpointOnBound")
-        least = 2 * shared + 1 if shared else 2
-        what = "num_samples of MidpointOnBound"
-        count = as_count(self.num_samples, least, what, even=not shared)
-        set_design(self, SharedPairs(count, shared))
-
-    @property
-    def target(self) -> Target:
-        assert isinstance(self.design, SharedPairs)
-        return ImportanceBound(self.design.bound_samples)
+        count = count_samples(self, 2 * shared + 1 if shared else 2, even=not shared)
+        design = SharedPairs(count, shared)
+        set_design(self, design, target=ImportanceBound(design.bound_samples))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        design, latent, values = self.design, draw.latent, at_least_float32(values)
-        assert isinstance(design, SharedPairs)
+        design, latent = self.design, draw.latent
         assert derivatives is not None
+        assert isinstance(design, SharedPairs)
         assert isinstance(latent, ExchangeablePairs)
         pairs, first = design.midpoints, design.num_samples - 2 * design.midpoints
         points = draw.points[first:]
@@ -89,7 +84,7 @@ class MidpointOnBound(Estimator):
             ends = replace_slots(others, paired[:2] - top, folded=True).flatten(0, 1)
             every = _derivative_in_log_weight(others, paired[2].unsqueeze(1) - top, drops)
             rise = torch.where(diagonal_mask(values[:pairs]), every, 0.0).sum(1)
-        control = latent.with_event_axes(rise) * at_least_float32(derivatives)
+        control = latent.with_event_axes(rise) * derivatives
         found = combine_pairs(latent, step, ends, control)
         return found if design.pairs else pairs * found  # a sum over slots, not a mean
 
@@ -97,10 +92,8 @@ class MidpointOnBound(Estimator):
 def _derivative_in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
     """Return the derivative of h in log w around each midpoint in each slot, `[P, K, *batch]`.
 
-    Args:
-        others: As for `replace_slots`.
-        middle: `[P, K, *batch]`, log w at the midpoints, relative to the slot's top.
-        drops: `[2, P, *batch]`, log w at the ends of each pair minus log w at its midpoint.
+    `middle` `[P, K, *batch]` is log w at the midpoints, relative to the slot's top, and `drops`
+    `[2, P, *batch]` is log w at the ends of each pair minus log w at its midpoint.
     """
     count = len(middle)
     if count == 1:
@@ -122,10 +115,7 @@ def _derivative_from_others(others: Tensor) -> Tensor:
 
 
 def shared_midpoints(num_samples: int) -> MidpointOnBound:
-    """Return the form with shared pairs; about a third of the samples make the bound.
-
-    Args:
-        num_samples: n, at least 3.
+    """Return the form with shared pairs; about a third of the n >= 3 samples make the bound.
 
     >>> shared_midpoints(9).target
     ImportanceBound(samples=3)

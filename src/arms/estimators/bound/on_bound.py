@@ -11,9 +11,9 @@ term, which arises because log w contains log q. Without folding, the direct ter
 $$ g = \hat g\Big[\sum_k f_{-k}\Big] - \sum_k \frac{w_k}{\sum_l w_l} \nabla \log q(b_k) $$
 
 Unbiased because, given the samples of the bound, g-hat is unbiased for the function of each slot,
-and its fresh samples are independent of the samples of the bound. All slots share the fresh
-samples, so the functions of all slots are summed, and g-hat is applied once. The ARMS authors'
-released code takes the mean over slots instead of the sum, which scales this part by 1/K.
+and its fresh samples are independent of them. All slots share the fresh samples, so the functions
+of all slots are summed, and g-hat is applied once. The ARMS authors' released code takes the mean
+over slots instead of the sum, which scales this part by 1/K.
 
 With ARMS inside this is multi-sample ARMS. Only the fresh samples may be coupled: coupling the K
 samples would change the expectation of the bound.
@@ -25,11 +25,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
+from arms.arguments import as_count
 from arms.designs import AfterSamples, Draw
-from arms.estimators.base import Estimator, Wrapper, set_design
+from arms.estimators.base import Estimator, Wrapper
 from arms.estimators.bound.slots import direct_term, others_of_each, replace_slots
-from arms.targets import ImportanceBound, Target
+from arms.targets import ImportanceBound
 
 
 @dataclass(frozen=True)
@@ -54,28 +54,20 @@ class OnBound(Wrapper):
     folded: bool = True
 
     def __post_init__(self) -> None:
-        inner = self.inner
-        if (
-            inner.design.needs.derivatives
-            or not inner.target.is_expectation
-            or inner.design.needs.evaluations is None  # all states are enumerated
-        ):
+        inner, needs = self.inner, self.inner.design.needs
+        enumerates = needs.evaluations is None
+        if needs.derivatives or enumerates or not inner.target.is_expectation:
             raise ValueError(
-                "only estimators of the expectation from values alone can be applied to the bound, "
-                f"got {inner}: use arms.LOORF(m) or arms.ARMS(m)"
+                "OnBound needs an estimator of the expectation from values of samples, such as "
+                f"arms.ARMS(4), got {inner}"
             )
         count = as_count(self.bound_samples, 1, "bound_samples")
-        object.__setattr__(self, "bound_samples", count)
-        set_design(self, AfterSamples(count, inner.design))
-
-    @property
-    def target(self) -> Target:
-        return ImportanceBound(self.bound_samples)
+        design, target = AfterSamples(count, inner.design), ImportanceBound(count)
+        self.wrap(design, target=target, bound_samples=count)
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        values, count = at_least_float32(values), self.bound_samples
-        inner_draw = draw.memory
-        grad = self.inner.combine(inner_draw, slot_sums(values, count, self.folded))
+        count = self.bound_samples
+        grad = self.inner.combine(draw.memory, slot_sums(values, count, self.folded))
         if self.folded:
             return grad
         shares = values[:count].softmax(0)
@@ -85,19 +77,8 @@ class OnBound(Wrapper):
 def slot_sums(values: Tensor, bound_samples: int, folded: bool) -> Tensor:
     """Return the sum over slots of h_{-k}, or f_{-k} if not folded, at each fresh sample.
 
-    The result `[m, *batch]` lacks a constant that does not depend on the fresh sample.
+    The result `[m, *batch]` is determined up to a constant.
     """
     top, others = others_of_each(values[:bound_samples])
     candidates = values[bound_samples:].unsqueeze(1) - top
     return replace_slots(others, candidates, folded).sum(1)
-
-
-def half_and_half(num_samples: int, least: int, name: str) -> int:
-    """Return half of a number of samples: one half makes the bound, one is tried in its slots."""
-    count = as_count(num_samples, least, f"num_samples of {name}")
-    if count % 2:
-        raise ValueError(
-            f"num_samples of {name} must be even, half for the bound and half to try in its slots, "
-            f"got {count}: try {count + 1}, or build OnBound(inner, bound_samples)"
-        )
-    return count // 2

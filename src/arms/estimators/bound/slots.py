@@ -31,22 +31,15 @@ from arms.latents import Latent
 
 
 def direct_term(latent: Latent, samples: Tensor, shares: Tensor) -> Tensor:
-    """Return the direct term `[*batch, *event]`, -sum_k share_k grad log q(b_k).
-
-    Args:
-        latent: What was drawn.
-        samples: `[K, *batch, *event]`.
-        shares: `[K, *batch]`, the bound's derivative with respect to each log-weight: w_k / sum_l w_l.
-    """
+    """Return the direct term -sum_k share_k grad log q(b_k), share_k = w_k / sum_l w_l."""
     return -(latent.with_event_axes(shares) * latent.score(samples)).sum(0)
 
 
 def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the log-weights of the other slots: their largest, and all of them relative to it.
 
-    The largest is `[K, *batch]`, the others `[K, K, *batch]`, with -inf for the slot itself. Kept
-    apart, neither loses digits to the other. If there are no others, or all their weights are zero,
-    the largest is 0.
+    The largest is `[K, *batch]`, or 0 if there are no others or all their weights are zero. The
+    others are `[K, K, *batch]`, with -inf for the slot itself. Neither loses digits to the other.
 
     >>> others_of_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
     tensor([1.0000e+00, 1.0000e+04, 1.0000e+04])
@@ -67,9 +60,9 @@ def diagonal_mask(values: Tensor) -> Tensor:
 def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> Tensor:
     """Return f_{-k}, or h_{-k} if `folded`, for each candidate in each slot, `[m, K, *batch]`.
 
-    Each slot's function is returned up to a constant. `others` `[K, K, *batch]` and `candidates`
-    `[m, K, *batch]` are log-weights relative to the slot's largest. The sum of the others is taken
-    out of each slot, so that differences far below one keep their digits too.
+    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are log-weights relative to the
+    slot's largest. Each slot's function lacks a constant, the sum of the others, so that
+    differences far below one keep their digits too.
     """
     some, relative = _relative(others, candidates)
     bounds = nn.functional.softplus(relative, threshold=40)  # e^-40 is lost in float64 too

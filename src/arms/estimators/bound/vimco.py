@@ -1,6 +1,7 @@
 r"""VIMCO: the K-sample bound; each slot's baseline is the bound with that slot guessed.
 
-$$ g = \sum_k \Big(\log \frac1n \sum_j w_j - \log \frac1n \big(\textstyle\sum_{j \ne k} w_j + \hat w_{-k}\big)\Big)
+$$ g = \sum_k \Big(\log \frac1n \sum_j w_j
+       - \log \frac1n \big(\textstyle\sum_{j \ne k} w_j + \hat w_{-k}\big)\Big)
        \nabla \log q(b_k) - \sum_k \frac{w_k}{\sum_j w_j} \nabla \log q(b_k),
    \qquad \log \hat w_{-k} = \frac{1}{n-1} \sum_{j \ne k} \log w_j $$
 
@@ -13,16 +14,15 @@ Reference: Mnih & Rezende, "Variational inference for Monte Carlo objectives", I
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
 from arms.designs import Draw, Independent
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 from arms.estimators.bound.slots import diagonal_mask, direct_term, others_of_each, replace_slots
-from arms.targets import ImportanceBound, Target
+from arms.targets import ImportanceBound
 
 Baseline: TypeAlias = Literal["geometric", "arithmetic", "none"]
 
@@ -33,8 +33,8 @@ class VIMCO(Estimator):
 
     Args:
         num_samples: n, which is also K.
-        baseline: How a slot is guessed from the others: by their geometric mean, by their
-            arithmetic mean, or not at all ("none", REINFORCE).
+        baseline: How a slot is guessed from the others: by their "geometric" or "arithmetic" mean,
+            or not at all ("none", REINFORCE).
 
     >>> grad, *_ = VIMCO(4)(lambda b: torch.full(b.shape[:-1], 7.0), torch.zeros(3))
     >>> grad.shape
@@ -45,24 +45,19 @@ class VIMCO(Estimator):
     baseline: Baseline = "geometric"
 
     def __post_init__(self) -> None:
-        if self.baseline not in ("geometric", "arithmetic", "none"):
-            raise ValueError(
-                f"baseline must be 'geometric', 'arithmetic' or 'none', got {self.baseline!r}"
-            )
-        set_design(self, Independent(as_count(self.num_samples, 1, "num_samples of VIMCO")))
-
-    @property
-    def target(self) -> Target:
-        return ImportanceBound(self.design.num_samples)
+        if self.baseline not in get_args(Baseline):
+            raise ValueError(f"baseline must be one of {get_args(Baseline)}, got {self.baseline!r}")
+        count = count_samples(self, 1)
+        set_design(self, Independent(count), target=ImportanceBound(count))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        latent, values = draw.latent, at_least_float32(values)
+        latent = draw.latent
         if self.baseline == "none":
             bound = latent.with_event_axes(self.target.value(values))
             found = bound * latent.score(draw.points).sum(0)
         else:
-            signals = latent.with_event_axes(local_signals(values, self.baseline))
-            found = (signals * latent.score(draw.points)).sum(0)
+            signal = latent.with_event_axes(local_signals(values, self.baseline))
+            found = (signal * latent.score(draw.points)).sum(0)
         return found + direct_term(latent, draw.points, values.softmax(0))
 
 

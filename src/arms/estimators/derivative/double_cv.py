@@ -1,6 +1,7 @@
 r"""DOUBLE-CV: leave-one-out REINFORCE with a linear control variate for every sample.
 
-$$ g = \mathrm{LOORF}[f] - \alpha \Big(\mathrm{LOORF}[h] - \mathrm{Cov}(b)\,\frac{1}{n} \sum_i G_i\Big),
+$$ g = \mathrm{LOORF}[f]
+     - \alpha \Big(\mathrm{LOORF}[h] - \mathrm{Cov}(b)\,\frac{1}{n} \sum_i G_i\Big),
    \qquad h_i = c_i \cdot (b_i - p), \quad c_i = \frac{1}{n-1} \sum_{j \ne i} G_j,
    \quad G_i = \frac{\partial f}{\partial b}(b_i) $$
 
@@ -15,13 +16,11 @@ variable models", AISTATS 2022.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
 from arms.designs import Draw, Independent
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 from arms.estimators.regression import subtract_fitted_control, sum_of_others
 from arms.estimators.score.leave_one_out import leave_one_out
 from arms.latents import HasMean
@@ -44,15 +43,14 @@ class DoubleCV(Estimator):
     num_samples: int
     coefficient: float = 1.0
 
-    requires: ClassVar[tuple[type, ...]] = (HasMean,)
+    requires = (HasMean,)
 
     def __post_init__(self) -> None:
-        count = as_count(self.num_samples, 2, "num_samples of DoubleCV")
-        set_design(self, Independent(count, differentiated=True))
+        set_design(self, Independent(count_samples(self, 2), differentiated=True))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        assert derivatives is not None
         latent = draw.latent
+        assert derivatives is not None
         assert isinstance(latent, HasMean)
         estimate = leave_one_out(latent, draw.points, values)
         control = linear_control(latent, draw.points, derivatives)
@@ -61,7 +59,6 @@ class DoubleCV(Estimator):
 
 def linear_control(latent: HasMean, samples: Tensor, derivatives: Tensor) -> Tensor:
     """Return LOORF[h] - Cov(b) mean_i G_i, which has mean zero for independent samples."""
-    derivatives = at_least_float32(derivatives)
     of_others = sum_of_others(derivatives, 0) / (len(derivatives) - 1)
     linear = latent.sum_event(of_others * latent.score(samples))
     return leave_one_out(latent, samples, linear) - latent.covariance_matvec(derivatives.mean(0))

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
+from arms.arguments import as_count
 from arms.designs import Coupling, Draw, Midpoints
 from arms.designs.midpoints import mean_of_siblings, mean_per_midpoint, repeat_per_pair
 from arms.estimators.base import Estimator, set_design
@@ -87,11 +87,10 @@ class Midpoint(Estimator):
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         design, latent = self.design, draw.latent
-        assert isinstance(design, Midpoints)
         assert derivatives is not None
+        assert isinstance(design, Midpoints)
         assert isinstance(latent, ExchangeablePairs)
         count, midpoints = design.num_samples // 2, design.midpoints
-        derivatives = at_least_float32(derivatives)
         control = derivatives
         if design.shares:
             ends = derivatives[:count] + derivatives[count : 2 * count]
@@ -111,12 +110,7 @@ class Midpoint(Estimator):
 
 
 def cross_paired(num_samples: int, coupling: Coupling | None = None) -> Midpoint:
-    """Return the midpoint estimator that evaluates no midpoints, with three pairs to each.
-
-    Args:
-        num_samples: n, even, at least 4.
-        coupling: Of the samples that make the midpoints; independent if None.
-    """
+    """Return the midpoint estimator that evaluates no midpoints, with three pairs to each."""
     return Midpoint(num_samples, coupling, pairs=3, own_bits=False, at_midpoints=False)
 
 
@@ -125,13 +119,9 @@ def combine_pairs(
 ) -> Tensor:
     """Return the mean over pairs of 1/2 [(f - f' - C . s) s + E[s s' | b + b'] C].
 
-    Args:
-        latent: What was drawn.
-        step: `[pairs, *batch, *event]`, the differences s of the pairs.
-        values: `[2 pairs or more, *batch]`: f at the first ends, then at the second ones.
-        control: `[pairs, *batch, *event]`, the C of each pair.
+    `step` `[pairs, *batch, *event]` is s, `control` is C of each pair, and `values` hold f at the
+    first ends, then at the second ones.
     """
-    values = at_least_float32(values)
     fall = values[: len(step)] - values[len(step) : 2 * len(step)]
     rest = latent.with_event_axes(fall - latent.step_product(step, control)) * step
     return (rest + latent.pair_covariance_matvec(step, control)).sum(0) / (2 * len(step))

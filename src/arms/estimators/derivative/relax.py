@@ -5,10 +5,9 @@ $$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi)) + \partial_\phi c(z) - \
 
 averaged over n/2 samples (an average of products: multiplying averages, as the ARMS authors'
 released code does, is biased). Here z = phi + logistic noise, b = 1[z > 0], and z~ is a second draw
-of z given b. The draws are made in the other order, b first and then z and z~ given b: the
-distribution is the same, and dz/dphi is 1 as before. REBAR has no free function r; RELAX adds one,
-such as a neural network. Without the first term of c (`relaxation=None`), the objective may be a
-black box.
+of z given b. The code draws b first and then z and z~ given b, which has the same distribution, and
+dz/dphi is 1 as before. REBAR has no free function r; RELAX adds one, such as a neural network.
+Without the first term of c (`relaxation=None`), the objective may be a black box.
 
 Unbiased because E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)], which is E[c(z)],
 for any fixed c. How c is chosen changes the variance only, so eta, tau and r may learn
@@ -26,9 +25,9 @@ from typing import Self
 import torch
 from torch import Generator, Tensor, nn
 
-from arms.arguments import as_count, as_positive, at_least_float32
+from arms.arguments import as_positive, at_least_float32
 from arms.designs import Draw, RelaxedPairs
-from arms.estimators.base import Learnable, set_design
+from arms.estimators.base import Learnable, count_samples, set_design, uniform_weights
 
 HIDDEN = 137
 
@@ -39,7 +38,8 @@ class Relaxation(nn.Module):
     Args:
         temperature: tau, as it begins.
         scale: eta, as it begins.
-        shape: Of both, to broadcast to the batch: `()` is one pair for all, `(5, 1)` one for each of five replicas.
+        shape: Of both, to broadcast to the batch: `()` is one pair for all, `(5, 1)` one for each
+            of five replicas.
 
     >>> Relaxation().temperature
     tensor(0.1000, grad_fn=<ExpBackward0>)
@@ -64,7 +64,7 @@ class Relaxation(nn.Module):
 
 
 class AdditiveControl(nn.Module):
-    """r(z) = sum_i h(z_i), one piecewise linear h for all latents, zero at first: the control for any number of them.
+    """r(z) = sum_i h(z_i) with one piecewise linear h for any number of latents, zero at first.
 
     >>> AdditiveControl()(torch.zeros(4, 5, 3)).shape
     torch.Size([4, 5])
@@ -72,19 +72,18 @@ class AdditiveControl(nn.Module):
 
     knots: Tensor
 
-    def __init__(self, knots: int = 9, reach: float = 4.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("knots", torch.linspace(-reach, reach, knots))
-        self.bends = nn.Parameter(torch.zeros(knots))
+        self.register_buffer("knots", torch.linspace(-4.0, 4.0, 9))
+        self.bends = nn.Parameter(torch.zeros(9))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Map `[n, *batch, d]` to `[n, *batch]`."""
         ramps = nn.functional.leaky_relu(z.unsqueeze(-1) - self.knots.to(z), 0.3)
         return (ramps @ self.bends.to(z)).sum(-1)
 
 
 class HiddenControl(nn.Module):
-    """r(z) by one hidden layer of LeakyReLU units on z, or on z and a context; see `relax_control`."""
+    """What `relax_control` returns."""
 
     def __init__(self, d: int, hidden: int, context: int) -> None:
         super().__init__()
@@ -93,11 +92,10 @@ class HiddenControl(nn.Module):
         self.output = nn.Linear(hidden, 1)
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Tensor:
-        """Map `[n, *batch, d]`, and a context `[*batch, c]` where there is one, to `[n, *batch]`."""
         if (self.context is None) != (context is None):
             raise ValueError(
-                "a control made by relax_control(..., context=c) needs a latent with a context, "
-                "arms.Bits(logits, x), and one without needs a latent without"
+                "relax_control(..., context=c) goes with a latent that has a context, "
+                "arms.Bits(logits, x), and relax_control without context with one that has none"
             )
         hidden = self.latent(z)
         if self.context is not None:
@@ -107,41 +105,29 @@ class HiddenControl(nn.Module):
 
 
 class ReplicaControl(nn.Module):
-    """The same network, one for each of R replicas: z `[n, R, B, d]` and context `[R, B, c]` to `[n, R, B]`."""
+    """The same network for each of R replicas: z `[n, R, B, d]`, context `[R, B, c]`."""
 
-    def __init__(
-        self, replicas: int, d: int, context: int, generator: Generator, hidden: int = HIDDEN
-    ) -> None:
+    def __init__(self, replicas: int, d: int, context: int, generator: Generator) -> None:
         super().__init__()
-        self.latent, self.context = (
-            self._uniform(replicas, inputs, hidden, generator) for inputs in (d, context)
-        )
-        self.bias = nn.Parameter(torch.zeros(replicas, 1, hidden, device=generator.device))
-        self.output = self._uniform(replicas, hidden, 1, generator)
+        self.latent = uniform_weights((replicas, d, HIDDEN), generator)
+        self.context = uniform_weights((replicas, context, HIDDEN), generator)
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, HIDDEN, device=generator.device))
+        self.output = uniform_weights((replicas, HIDDEN, 1), generator)
 
     def forward(self, z: Tensor, context: Tensor) -> Tensor:
-        """Map each replica by its own weights."""
-        latent, seen, bias, output = (
-            p.to(z) for p in (self.latent, self.context, self.bias, self.output)
-        )
-        hidden = nn.functional.leaky_relu(z @ latent + (context.to(z) @ seen + bias), 0.3)
-        values: Tensor = (hidden @ output).squeeze(-1)
+        of_context = context.to(z) @ self.context.to(z) + self.bias.to(z)
+        hidden = nn.functional.leaky_relu(z @ self.latent.to(z) + of_context, 0.3)
+        values: Tensor = (hidden @ self.output.to(z)).squeeze(-1)
         return values
-
-    @staticmethod
-    def _uniform(replicas: int, inputs: int, outputs: int, generator: Generator) -> nn.Parameter:
-        limit = math.sqrt(6 / (inputs + outputs))
-        draw = torch.rand(replicas, inputs, outputs, generator=generator, device=generator.device)
-        return nn.Parameter(limit * (2 * draw - 1))
 
 
 def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
-    """Return the control network of the ARMS paper's VAE: a hidden layer on z, or on [x, z] with x `[*batch, context]`.
+    """Return the control network of the ARMS paper's VAE: a hidden layer on z, or on [x, z].
 
     Args:
-        d: How many latents.
+        d: The number of latents.
         hidden: Width of the hidden layer.
-        context: Width of x; 0 where the network sees z alone.
+        context: Width of x `[*batch, context]`; 0 if the network sees z alone.
 
     >>> relax_control(3)(torch.zeros(4, 5, 3)).shape
     torch.Size([4, 5])
@@ -178,20 +164,15 @@ class RELAX(Learnable):
     control: nn.Module | None = field(default_factory=AdditiveControl)
 
     def __post_init__(self) -> None:
-        relaxation: object = self.relaxation
-        control: object = self.control
-        if relaxation is not None and not isinstance(relaxation, Relaxation):
+        if not isinstance(self.relaxation, Relaxation | None):
+            raise ValueError(f"relaxation must be an arms.Relaxation, got {self.relaxation!r}")
+        if not isinstance(self.control, nn.Module | None):
             raise ValueError(
-                f"relaxation must be an arms.Relaxation, got {relaxation!r}: leave it out for the "
-                "default"
+                f"control must be a module, such as arms.relax_control(d), got {self.control!r}"
             )
-        if control is not None and not isinstance(control, nn.Module):
-            raise ValueError(
-                f"control must be a module, such as arms.relax_control(d), got {control!r}"
-            )
-        if relaxation is None and control is None:
+        if self.relaxation is None and self.control is None:
             raise ValueError("RELAX needs a relaxation or a control, got neither")
-        count = as_count(self.num_samples, 2, "num_samples of RELAX", even=True)
+        count = count_samples(self, 2, even=True)
         set_design(self, RelaxedPairs(count // 2, self.relaxation))
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -211,57 +192,49 @@ class RELAX(Learnable):
         return replace(self, relaxation=relaxation, control=control)
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        path, count = draw.memory[1], self.design.num_samples
-        control, derivative = self._control_variate(draw, values[count:], derivatives)
+        z, path = draw.memory
+        count = self.design.num_samples
+        parts = []  # c(z) `[2m, *batch]` is their sum; each comes with its derivative dc/dz
+        if self.control is not None:
+            parts.append(_free_part(self.control, z, getattr(draw.latent, "context", None)))
+        if self.relaxation is not None:
+            assert derivatives is not None
+            parts.append(_relaxed_part(self.relaxation, z, values[count:], derivatives))
+        control, derivative = parts[0]
+        if len(parts) == 2:
+            control, derivative = control + parts[1][0], derivative + parts[1][1]
         samples, of_samples = draw.points[:count], values[:count].detach()
         return combine_relaxed(draw.latent.logits, samples, of_samples, control, derivative, path)
 
-    def _control_variate(
-        self, draw: Draw, values: Tensor, derivatives: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return c(z) `[2m, *batch]` and dc/dz `[2m, *batch, d]`."""
-        if self.control is None:
-            return self._relaxed_part(draw, values, derivatives)
-        free, free_derivative = self._free_part(self.control, draw)
-        if self.relaxation is None:
-            return free, free_derivative
-        control, derivative = self._relaxed_part(draw, values, derivatives)
-        return free + control, free_derivative + derivative
 
-    def _relaxed_part(
-        self, draw: Draw, values: Tensor, derivatives: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return eta f(sigma(z / tau)) and its derivative, from f and df/db at the relaxed points."""
-        assert derivatives is not None
-        assert self.relaxation is not None
-        z = draw.memory[0]
-        relaxed, scale = self.relaxation(z), self.relaxation.scale.to(z)
-        # d sigma(z / tau) / dz
-        inner = relaxed * (1 - relaxed) / self.relaxation.temperature.to(z).unsqueeze(-1)
-        value = scale * at_least_float32(values)
-        return value, scale.unsqueeze(-1) * at_least_float32(derivatives) * inner
+def _relaxed_part(
+    relaxation: Relaxation, z: Tensor, values: Tensor, derivatives: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return eta f(sigma(z / tau)) and its derivative, from f and df/db at the relaxed points."""
+    relaxed, scale = relaxation(z), relaxation.scale.to(z)
+    # d sigma(z / tau) / dz
+    inner = relaxed * (1 - relaxed) / relaxation.temperature.to(z).unsqueeze(-1)
+    derivative = scale.unsqueeze(-1) * derivatives * inner
+    return scale * values, derivative
 
-    def _free_part(self, control: nn.Module, draw: Draw) -> tuple[Tensor, Tensor]:
-        """Return r(z) and its derivative."""
-        learning = torch.is_grad_enabled()
-        with torch.enable_grad():
-            z = draw.memory[0].detach().requires_grad_()
-            context = getattr(draw.latent, "context", None)
-            try:
-                free: Tensor = control(z) if context is None else control(z, context)
-            except RuntimeError as error:
-                raise ValueError(
-                    f"the control cannot be applied to points {list(z.shape)}: {error}"
-                ) from error
-            if free.shape != z.shape[:-1]:
-                raise ValueError(
-                    f"the control must return one value per sample, shape {list(z.shape[:-1])}, "
-                    f"got {list(free.shape)}"
-                )
-            (derivative,) = torch.autograd.grad(
-                free.sum(), z, create_graph=learning, allow_unused=True, materialize_grads=True
-            )
-        return free, derivative
+
+def _free_part(control: nn.Module, z: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return r(z) and its derivative."""
+    learning = torch.is_grad_enabled()
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        try:
+            free: Tensor = control(z) if context is None else control(z, context)
+        except RuntimeError as error:
+            points = f"points {list(z.shape)}"
+            raise ValueError(f"the control cannot be applied to {points}: {error}") from error
+        if free.shape != z.shape[:-1]:
+            shapes = f"shape {list(z.shape[:-1])}, got {list(free.shape)}"
+            raise ValueError(f"the control must return one value per sample, {shapes}")
+        (derivative,) = torch.autograd.grad(
+            free.sum(), z, create_graph=learning, allow_unused=True, materialize_grads=True
+        )
+    return free, derivative
 
 
 def REBAR(num_samples: int, relaxation: Relaxation | None = None) -> RELAX:
@@ -282,14 +255,12 @@ def combine_relaxed(
 ) -> Tensor:
     """Return the mean over samples of (f(b) - c(z~)) (b - p) + c'(z) - c'(z~) d z~/d phi.
 
-    `control` and `derivative` hold z in their first half and z~ in their second; `path` is
-    d z~/d phi.
+    The first half of `control` and `derivative` is at z, the second at z~; `path` is d z~/d phi.
     """
     wide = at_least_float32(phi)
     free, conditional = derivative.chunk(2)
-    difference = at_least_float32(values) - control.chunk(2)[1]
-    grad = (
-        difference.unsqueeze(-1) * (samples - torch.sigmoid(wide)) + free - conditional * path
-    ).mean(0)
+    difference = values - control.chunk(2)[1]
+    score = samples - torch.sigmoid(wide)
+    grad = (difference.unsqueeze(-1) * score + free - conditional * path).mean(0)
     # A bit that cannot change has no gradient; the derivatives at z and z~ cancel only on average.
     return torch.where(torch.sigmoid(-wide.abs()) > 0, grad, 0.0).to(phi.dtype)

@@ -1,6 +1,7 @@
 r"""RODEO: leave-one-out REINFORCE with control variates made by a Stein operator.
 
-$$ g = \frac{1}{n} \sum_i \Big(f(b_i) - \frac{1}{n-1} \sum_{j \ne i} \big(f(b_j) + (S h_{j0})(b_j)\big)\Big) (b_i - p)
+$$ g = \frac{1}{n} \sum_i \Big(f(b_i)
+     - \frac{1}{n-1} \sum_{j \ne i} \big(f(b_j) + (S h_{j0})(b_j)\big)\Big) (b_i - p)
    + \frac{1}{n} \sum_i \big(S[h_{i1}(\cdot)\,(\cdot - p)]\big)(b_i) $$
 
 S is the expected change of a Gibbs sampler's step,
@@ -21,17 +22,15 @@ outputs are scaled by numbers that start at zero, so RODEO starts as LOORF.
 Reference: Shi et al., "Gradient estimation with discrete Stein operators", NeurIPS 2022.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from arms.arguments import as_count, at_least_float32
 from arms.designs import Draw, Independent
-from arms.estimators.base import Learnable, set_design
+from arms.estimators.base import Learnable, count_samples, set_design, uniform_weights
 from arms.estimators.regression import sum_of_others
 from arms.estimators.score.leave_one_out import leave_one_out
 from arms.latents import Binary
@@ -40,12 +39,10 @@ HIDDEN = 16
 
 
 class SteinControl(nn.Module):
-    """H: one hidden layer of LeakyReLU units on two numbers, with two outputs.
-
-    Each output has a scale that starts at zero.
+    """H: one hidden layer on two numbers, with two outputs whose scales start at zero.
 
     Args:
-        hidden: Width of the hidden layer.
+        hidden: Width of the hidden layer, of LeakyReLU units.
         shape: Broadcasts to the batch: `()` is one network for all rows, `(5, 1)` one for each of
             five replicas.
         generator: Source of the weights; by default a new one with seed 0.
@@ -61,27 +58,18 @@ class SteinControl(nn.Module):
         # Creating a network must not advance the global generator.
         source = generator or torch.Generator().manual_seed(0)
         self.hidden = hidden
-        self.inputs = self._uniform(shape, 2, hidden, source)
+        self.inputs = uniform_weights((*shape, 2, hidden), source)
         self.bias = nn.Parameter(torch.zeros(*shape, 1, hidden, device=source.device))
-        self.outputs = self._uniform(shape, hidden, 2, source)
+        self.outputs = uniform_weights((*shape, hidden, 2), source)
         self.scales = nn.Parameter(torch.zeros(*shape, 1, 2, device=source.device))
 
     def forward(self, change: Tensor, value: Tensor) -> Tensor:
         """Map changes `[n, *batch, k]` and values `[n, *batch, 1]` to `[n, *batch, k, 2]`."""
-        inputs, bias, outputs, scales = (
-            p.to(change) for p in (self.inputs, self.bias, self.outputs, self.scales)
-        )
-        of_change, of_value = inputs[..., :1, :], inputs[..., 1:, :]
-        hidden = change.unsqueeze(-1) * of_change + (value.unsqueeze(-1) * of_value + bias)
-        return nn.functional.leaky_relu(hidden, 0.3) @ (outputs * scales)
-
-    @staticmethod
-    def _uniform(
-        shape: Sequence[int], inputs: int, outputs: int, generator: Generator
-    ) -> nn.Parameter:
-        limit = math.sqrt(6 / (inputs + outputs))
-        draw = torch.rand(*shape, inputs, outputs, generator=generator, device=generator.device)
-        return nn.Parameter(limit * (2 * draw - 1))
+        inputs = self.inputs.to(change)
+        of_value = value.unsqueeze(-1) * inputs[..., 1:, :] + self.bias.to(change)
+        hidden = change.unsqueeze(-1) * inputs[..., :1, :] + of_value
+        outputs = self.outputs.to(change) * self.scales.to(change)
+        return nn.functional.leaky_relu(hidden, 0.3) @ outputs
 
 
 @dataclass(frozen=True)
@@ -105,11 +93,10 @@ class RODEO(Learnable):
     num_samples: int
     control: nn.Module = field(default_factory=SteinControl)
 
-    requires: ClassVar[tuple[type, ...]] = (Binary,)
+    requires = (Binary,)
 
     def __post_init__(self) -> None:
-        count = as_count(self.num_samples, 2, "num_samples of RODEO")
-        set_design(self, Independent(count, differentiated=True))
+        set_design(self, Independent(count_samples(self, 2), differentiated=True))
 
     def parameters(self) -> Iterator[nn.Parameter]:
         yield from self.control.parameters()
@@ -122,10 +109,11 @@ class RODEO(Learnable):
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
-        latent, values = draw.latent, at_least_float32(values)
+        latent = draw.latent
         score = latent.score(draw.points)
-        derivatives = at_least_float32(derivatives).to(score.dtype)
-        baseline, correction = self._stein(draw.points.to(score.dtype), score, values, derivatives)
+        derivatives = derivatives.to(score.dtype)
+        samples, of_samples = draw.points.to(score.dtype), values.to(score.dtype)
+        baseline, correction = self._stein(samples, score, of_samples, derivatives)
         of_others = sum_of_others(baseline, 0) / (len(values) - 1)
         controls = (correction - of_others.unsqueeze(-1) * score).mean(0)
         return leave_one_out(latent, draw.points, values) + controls
@@ -138,10 +126,8 @@ class RODEO(Learnable):
         flips, steps = score.abs(), 1 - 2 * samples  # |b - p| is the probability of a flip
         baseline, correction = torch.zeros_like(score.sum(-1)), torch.zeros_like(score)
         for distance in range(1, n):  # sample i beside sample i + distance, for all i at once
-            g, point, value = (
-                of.roll(-distance, 0) for of in (derivatives, samples, values.to(score.dtype))
-            )
-            here = (g * (samples - point)).sum(-1, keepdim=True)
+            g, value = derivatives.roll(-distance, 0), values.roll(-distance, 0)
+            here = (g * (samples - samples.roll(-distance, 0))).sum(-1, keepdim=True)
             # H at the sample itself, then at each of its d flips.
             found = self.control(torch.cat([here, here + g * steps], -1), value.unsqueeze(-1))
             stay, flipped = found[..., :1, :], found[..., 1:, :]

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from arms.arguments import at_least_float32
 from arms.designs import Draw, WithMean
-from arms.estimators.base import Estimator, Wrapper, set_design
+from arms.estimators.base import Estimator, Wrapper
 from arms.estimators.regression import subtract_fitted_control
 from arms.latents import HasMean
 
@@ -39,25 +38,20 @@ class WithTaylor(Wrapper):
     inner: Estimator
 
     def __post_init__(self) -> None:
-        inner = self.inner
-        suits = inner.unbiased and inner.target.is_expectation
-        if inner.design.needs.derivatives or not suits:
+        inner, target = self.inner, self.inner.target
+        if inner.design.needs.derivatives or not (inner.unbiased and target.is_expectation):
             raise ValueError(
-                "a Taylor control variate needs an unbiased estimator of the expectation without "
-                f"derivatives, such as arms.ARMS(4), got {inner}"
+                "WithTaylor needs an unbiased estimator of the expectation without derivatives, "
+                f"such as arms.ARMS(4), got {inner}"
             )
-        set_design(self, WithMean(inner.design))
-
-    @property
-    def requires(self) -> tuple[type, ...]:  # type: ignore[override]
-        return (*self.inner.requires, HasMean)
+        self.wrap(WithMean(inner.design), requires=(*inner.requires, HasMean))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        assert derivatives is not None
         inner: Draw = draw.memory
         latent = inner.latent
+        assert derivatives is not None
         assert isinstance(latent, HasMean)
-        c = at_least_float32(derivatives[0])
+        c = derivatives[0]
         linear = latent.sum_event(c * (inner.points - latent.mean()))
         found = self.inner.combine(inner, values[:-1])
         control = self.inner.combine(inner, linear) - latent.covariance_matvec(c)

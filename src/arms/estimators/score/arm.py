@@ -4,10 +4,9 @@ $$ g = \big(f(b') - f(b)\big)\,(u - \tfrac12), \qquad
    b = 1[u < \sigma(\phi)], \quad b' = 1[1 - u < \sigma(\phi)] $$
 
 averaged over n/2 pairs. Unbiased because it is REINFORCE on the logistic noise behind b, averaged
-over the antithetic pair u, 1 - u. Given the bits, u - 1/2 is only noise. DisARM integrates it out
-and is never worse.
-Reference: Yin & Zhou, "ARM: Augment-REINFORCE-merge gradient for stochastic binary networks", ICLR
-2019.
+over the antithetic pair u, 1 - u. DisARM integrates out u given the bits, and is never worse.
+Reference: Yin & Zhou, "ARM: Augment-REINFORCE-merge gradient for stochastic binary networks",
+ICLR 2019.
 """
 
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
+from arms.arguments import at_least_float32
 from arms.designs import AntitheticNoise, Draw
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,11 @@ class ARM(Estimator):
     num_samples: int
 
     def __post_init__(self) -> None:
-        count = as_count(self.num_samples, 2, "num_samples of ARM", even=True)
-        set_design(self, AntitheticNoise(count))
+        set_design(self, AntitheticNoise(count_samples(self, 2, even=True)))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        noise = draw.memory
-        first, second = at_least_float32(values).chunk(2)
+        first, second = values.chunk(2)
         # A bit that cannot change has no gradient. Its noise would still multiply the others' f.
         smaller = torch.sigmoid(-at_least_float32(draw.latent.logits).abs())
-        free = torch.where(smaller > 0, noise - 0.5, 0.0)
+        free = torch.where(smaller > 0, draw.memory - 0.5, 0.0)
         return ((second - first).unsqueeze(-1) * free).mean(0)

@@ -4,9 +4,8 @@ $$ g = \big(f(b) - f(b')\big)\,\frac{b - b'}{2\,(1-\rho)} $$
 
 averaged over n/2 pairs. Unbiased because (f(b) - f(b'))(b - b')/2 has expectation
 (f(1) - f(0)) P(b = 1, b' = 0), and P(b = 1, b' = 0) = p(1-p)(1-rho) whatever the dependence. The
-variance increases with rho, so the most negative correlation that p allows is best: then
-1/(1 - rho) = max(p, 1-p), and the estimator is DisARM, ARMS with n = 2. Other correlations make it
-ARTS.
+variance increases with rho, so the most negative correlation that p allows is best: this is DisARM
+(ARMS with n = 2), where 1/(1 - rho) = max(p, 1-p). Other correlations make it ARTS.
 
 A category is reached by bits on a binary tree, and each bit is an antithetic pair. For node v, with
 theta_v = log P_right - log P_left and w_v = sigmoid(theta_v),
@@ -28,10 +27,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
+from arms.arguments import at_least_float32
 from arms.designs import Draw, Pairs
 from arms.designs.pairs import Tree, TreeBits
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 from arms.latents import Binary, Bits, Latent
 
 
@@ -54,11 +53,10 @@ class DisARM(Estimator):
     tree: Tree = "balanced"
 
     def __post_init__(self) -> None:
-        count = as_count(self.num_samples, 2, "num_samples of DisARM", even=True)
-        set_design(self, Pairs(count, self.correlation, self.tree))
+        set_design(self, Pairs(count_samples(self, 2, even=True), self.correlation, self.tree))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        first, second = at_least_float32(values).chunk(2)
+        first, second = values.chunk(2)
         assert isinstance(self.design, Pairs)
         return mean_over_pairs(self.design, draw, first - second)
 
@@ -77,6 +75,7 @@ def mean_over_pairs(design: Pairs, draw: Draw, difference: Tensor) -> Tensor:
 
 
 def _of_categories(design: Pairs, part: Latent, samples: Tensor, difference: Tensor) -> Tensor:
+    """Return the same for categories: DisARM of the bits of a tree, taken back to the logits."""
     bits_of = TreeBits.of(part.logits, design.tree)
     points = samples.to(bits_of.logits.dtype)
     bits = points @ bits_of.right
@@ -85,13 +84,9 @@ def _of_categories(design: Pairs, part: Latent, samples: Tensor, difference: Ten
     debias = design.pair.debias(bits_of.logits, 2)
     both_reach = reached.chunk(2)[0] * reached.chunk(2)[1]
     factor = torch.lerp(torch.ones_like(bits_of.logits), debias, both_reach)
-    of_pairs = part.with_event_axes(difference / 2) * (one - other) * factor
-    of_bits = of_pairs.mean(0)
+    of_bits = (part.with_event_axes(difference / 2) * (one - other) * factor).mean(0)
     log_probs = torch.log_softmax(at_least_float32(part.logits), -1).unsqueeze(-1)
     # p_k / P is 0 where no category of a side is possible.
-    share_left, share_right = (
-        (log_probs - log_side.unsqueeze(-2)).exp().nan_to_num(0.0) * side
-        for log_side, side in ((bits_of.log_left, bits_of.left), (bits_of.log_right, bits_of.right))
-    )
-    shares = (share_right - share_left).to(of_bits.dtype)
-    return (shares @ of_bits.unsqueeze(-1)).squeeze(-1)
+    right = (log_probs - bits_of.log_right.unsqueeze(-2)).exp().nan_to_num(0.0) * bits_of.right
+    left = (log_probs - bits_of.log_left.unsqueeze(-2)).exp().nan_to_num(0.0) * bits_of.left
+    return ((right - left).to(of_bits.dtype) @ of_bits.unsqueeze(-1)).squeeze(-1)

@@ -2,9 +2,9 @@ r"""The exact gradient, by enumerating all joint states.
 
 $$ g = \sum_b \big(f(b) - \textstyle\sum_{b'} p(b')\,f(b')\big)\,p(b)\,\nabla_\phi \log p(b) $$
 
-over all states: 2^d for d bits, K^d for d categories. Unbiased because nothing is random. The mean
-that is subtracted from f does not change the sum, and keeps a large constant in f from costing
-digits. It makes as many evaluations as there are states, whatever `num_samples` is.
+over all states: 2^d for d bits, K^d for d categories, whatever `num_samples` is. Unbiased because
+nothing is random. Subtracting the mean does not change the sum, and saves the digits that a large
+constant in f would cost.
 Reference: the definition of the expectation.
 """
 

@@ -2,9 +2,8 @@ r"""Leave-one-out REINFORCE: the baseline of every sample is the mean of the oth
 
 $$ r = \frac{1}{n-1} \sum_i \Big(f(b_i) - \frac{1}{n}\sum_j f(b_j)\Big)\,\nabla \log p(b_i) $$
 
-On independent samples this is LOORF (RLOO). It is unbiased because the baseline of sample i, the
-mean of the other n - 1 values, is independent of b_i; the formula is that average with n/(n-1)
-taken out.
+On independent samples this is LOORF (RLOO). It is unbiased because the mean of the other n - 1
+values, which the formula uses as a baseline, is independent of b_i.
 
 On coupled samples, correcting r for their dependence gives ARMS. For bits,
 
@@ -12,7 +11,7 @@ $$ g = \frac{r}{1-\rho}. $$
 
 Unbiased because r is the average over pairs of (f(b_i) - f(b_j)) (b_i - b_j) / 2, whose expectation
 is (f(1) - f(0)) P(b_i = 1, b_j = 0) = (f(1) - f(0)) p (1-p) (1-rho): the gradient times 1 - rho,
-for any coupling in which all pairs share the correlation rho. Variables are coupled one by one, so
+for any coupling in which all pairs share the correlation rho. Each variable is coupled alone, so
 the argument holds given all others.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019;
 Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary Variables", ICML
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
+from arms.arguments import as_count
 from arms.designs import Coupled, Coupling, Design, Draw, Independent, Systematic
 from arms.estimators.base import Estimator
 from arms.latents import Latent
@@ -37,8 +36,8 @@ class LeaveOneOut(Estimator):
         design: `Independent(n)` makes it LOORF, `Coupled(n, coupling)` ARMS.
 
     >>> import torch
-    >>> grad, *_ = LeaveOneOut(Independent(4))(lambda b: torch.full(b.shape[:-1], 7.0), torch.zeros(3))
-    >>> grad  # the gradient of a constant is zero in every draw
+    >>> constant = lambda b: torch.full(b.shape[:-1], 7.0)
+    >>> LeaveOneOut(Independent(4))(constant, torch.zeros(3)).grad  # zero in every draw
     tensor([0., 0., 0.])
     """
 
@@ -78,7 +77,6 @@ def ARMS(num_samples: int, coupling: Coupling | None = None) -> LeaveOneOut:
 
 def leave_one_out(latent: Latent, samples: Tensor, values: Tensor) -> Tensor:
     """Return the leave-one-out REINFORCE estimate `[*batch, *event]`."""
-    values = at_least_float32(values)
     centered = (values - values.mean(0)) / (len(values) - 1)
     # In place: a score is a new tensor, and another one of its size would take a tenth of the time.
     return latent.score(samples).mul_(latent.with_event_axes(centered)).sum(0)

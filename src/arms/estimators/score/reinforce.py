@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
 from arms.designs import Draw, Independent
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,8 @@ class Reinforce(Estimator):
     num_samples: int
 
     def __post_init__(self) -> None:
-        set_design(self, Independent(as_count(self.num_samples, 1, "num_samples of Reinforce")))
+        set_design(self, Independent(count_samples(self, 1)))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        latent = draw.latent
-        return (latent.with_event_axes(at_least_float32(values)) * latent.score(draw.points)).mean(
-            0
-        )
+        signal = draw.latent.with_event_axes(values)
+        return (signal * draw.latent.score(draw.points)).mean(0)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32
+from arms.arguments import at_least_float32
 from arms.designs import Draw, WithoutReplacement
-from arms.estimators.base import Estimator, set_design
+from arms.estimators.base import Estimator, count_samples, set_design
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,13 @@ class UnorderedSet(Estimator):
     num_samples: int
 
     def __post_init__(self) -> None:
-        count = as_count(self.num_samples, 2, "num_samples of UnorderedSet")
-        set_design(self, WithoutReplacement(count))
+        set_design(self, WithoutReplacement(count_samples(self, 2)))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        weights, baseline_weights = draw.weights, draw.memory
-        assert weights is not None
+        assert draw.weights is not None
         # A common constant has no influence on the estimate, and would cost digits.
         values = values.double() - values.double().mean(0)
-        baselines = (baseline_weights * values.unsqueeze(0)).sum(1)
+        baselines = (draw.memory * values.unsqueeze(0)).sum(1)
         dtype = at_least_float32(draw.latent.logits).dtype
-        signal = (weights * (values - baselines)).to(dtype)
+        signal = (draw.weights * (values - baselines)).to(dtype)
         return (draw.latent.with_event_axes(signal) * draw.latent.score(draw.points)).sum(0)
