@@ -31,8 +31,8 @@ def expectation(
 ) -> Tensor:
     """Return E[objective(b)] for a discrete latent b, estimated from samples, for `.backward()`.
 
-    The result is the mean of the objective's values. Its gradient is the estimator's for the
-    logits, plus autograd's own for everything else that the objective depends on.
+    The result `[*batch]` is the mean of the objective's values. Its gradient is the estimator's for
+    the logits, plus autograd's own for everything else that the objective depends on.
 
     Args:
         objective: Maps samples `[n, *batch, d]` to values `[n, *batch]`; it may be a black box. For
@@ -44,13 +44,10 @@ def expectation(
         estimator: The name of an estimator (see `arms.ESTIMATORS`), or an estimator.
         num_samples: The number of samples, 8 by default.
         generator: Source of all randomness; PyTorch's global generator by default.
-        evaluations: The most evaluations of the objective, instead of `num_samples`: the estimator
-            splits this budget between samples and other points.
+        evaluations: The most evaluations of the objective, at samples and other points, instead of
+            `num_samples`.
         chunk: Evaluate this many points at a time, and again in the backward pass, to save memory.
         validate: Look for NaN and infinity. On a GPU this waits for the device.
-
-    Returns:
-        `[*batch]`, differentiable once with respect to the logits.
 
     >>> import torch
     >>> logits = torch.zeros(5, 3, requires_grad=True)
@@ -80,7 +77,8 @@ def importance_bound(
 
     The weights are w = p(x, b) / q(b) with q given by the logits; the library computes log q. The
     gradient is unbiased for that of E[log(1/K sum_k w_k)] over independent samples: the estimator's
-    for the logits, autograd's own for everything else that `log_joint` depends on.
+    for the logits, autograd's own for everything else that `log_joint` depends on. The bound has
+    shape `[*batch]`.
 
     Args:
         log_joint: Maps samples `[n, *batch, d]` to log p(x, b) `[n, *batch]`.
@@ -88,9 +86,6 @@ def importance_bound(
         num_samples: The number of samples, 8 by default. K is n for `vimco` and `reinforce-ms`,
             about n/3 for `midpoint-ms-shared`, and n/2 for the others.
         logits, generator, evaluations, chunk, validate: As for `arms.expectation`.
-
-    Returns:
-        The bound `[*batch]`.
 
     >>> import torch
     >>> logits = torch.zeros(5, 3, requires_grad=True)
@@ -169,9 +164,8 @@ def draw(
     made with, so an optimizer step in between does no harm.
 
     Args:
-        logits: As for `expectation`. For a deeper layer `[n, *batch, d]`: each of the n samples of
-            the layer before has its own logits, and is followed by one sample.
-        estimator, num_samples, generator, evaluations: As for `expectation`.
+        logits, estimator, num_samples, generator, evaluations: As for `expectation`. The logits of
+            a deeper layer are `[n, *batch, d]`, one row for each sample of the layer before.
         given: The draw of the layer before, if this is a deeper layer: the logits were computed
             from its `samples`, or from its `points` if the first layer's estimator needs more than
             values. Estimator and number of samples are then those of the first layer.
@@ -209,16 +203,15 @@ def attach(
     """Return the value `[*batch]` of a draw, or of several layers, ready for `.backward()`.
 
     Args:
-        draw: What `arms.draw` returned. For several layers, a list: each one after the layer it
-            was drawn given.
+        draw: What `arms.draw` returned; for several layers, the list of them from first to last.
         values: `[m, *batch]`, the objective at `draw.points`, in any array type; for a bound,
             log p(x, b). For several layers, either one such tensor, or a list with one term per
             layer whose sum is the objective. Term l may depend on layers 1 to l only: each layer
             then learns from its own term and those after it, which is less noisy.
         derivatives: `[k, *batch, d]`, the objective's derivative at the last k points, if the
-            estimator needs any; for a bound, that of log p(x, b). By default they are taken from
-            the graph of `values`. For a joint latent, a dictionary.
-        validate: Look for NaN and infinity. On a GPU this waits for the device.
+            estimator needs any; for a joint latent, a dictionary. By default they are taken from
+            the graph of `values`.
+        validate: As for `expectation`.
 
     >>> logits = torch.zeros(3, requires_grad=True)
     >>> drawn = globals()["draw"](logits, num_samples=4)

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -44,7 +43,9 @@ def attach_to_parameters(
     `points` are attached to the parameters if these decide where they lie; `leaf` is the copy of
     them at which the objective was evaluated.
     """
-    inputs = (grad.detach(), _Source(grad, points, leaf), *parameters)
+    # Hidden in a tuple: the engine would walk on from tensor inputs into the objective's graph,
+    # and free what is still needed.
+    inputs = (grad.detach(), (grad, points, leaf), *parameters)
     attached: Tensor = _AttachOnly.apply(*inputs)  # type: ignore[no-untyped-call]
     return attached
 
@@ -114,37 +115,24 @@ def _refuse_second_derivatives() -> NoReturn:
     )
 
 
-@dataclass(frozen=True)
-class _Source:
-    """What an estimate was made of.
-
-    It is no tensor input of the function below: the engine would walk on into the objective's
-    graph, and free what is still needed.
-    """
-
-    grad: Tensor
-    points: Tensor
-    leaf: Tensor | None
-
-
 class _AttachOnly(torch.autograd.Function):
     """The identity, whose backward reaches the estimator's parameters and nothing else."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, source: _Source, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, grad: Tensor, source: Any, *parameters: Tensor) -> Tensor:
         ctx.source, ctx.parameters = source, parameters
         return grad.view_as(grad)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        source, parameters = ctx.source, ctx.parameters
-        inputs = [*parameters, *([] if source.leaf is None else [source.leaf])]
+        (grad, points, leaf), parameters = ctx.source, ctx.parameters
+        inputs = parameters if leaf is None else (*parameters, leaf)
         pull_back = partial(torch.autograd.grad, retain_graph=True, allow_unused=True)
-        grads: tuple[Tensor | None, ...] = pull_back(source.grad, inputs, upstream[0])
+        grads: tuple[Tensor | None, ...] = pull_back(grad, inputs, upstream[0])
         own, at_points = grads[: len(parameters)], grads[len(parameters) :]
-        if at_points and at_points[0] is not None and source.points.requires_grad:
+        if at_points and at_points[0] is not None and points.requires_grad:
             # Where the points lie depends on the parameters too.
-            moved = pull_back(source.points, parameters, at_points[0])
+            moved = pull_back(points, parameters, at_points[0])
             own = tuple(_sum_of(a, b) for a, b in zip(own, moved, strict=True))
         return None, None, *own
 

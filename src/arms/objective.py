@@ -67,12 +67,7 @@ def evaluate(
     refuse_transforms(estimator)
     with torch.enable_grad():
         points = draw.points.detach().requires_grad_()
-        try:
-            values = _values(estimator, objective, draw, points, options)
-        except RuntimeError as error:
-            if "requires grad" in str(error):  # raised by numpy() and similar calls
-                _refuse_black_box(estimator, error)
-            raise
+        values = _values(estimator, objective, draw, points, options)
     # Outside of enable_grad: whether parameters are learning depends on the caller's grad mode.
     derivatives = differentiate(estimator, points, values, options)
     return Evaluation(values if wanted else values.detach(), derivatives, points)
@@ -254,9 +249,11 @@ def _values(
     try:
         values = _call_in_chunks(objective, draw, points, options.chunk)
     except RuntimeError as error:
+        message, differentiated = str(error), points.requires_grad
+        if differentiated and "requires grad" in message:  # raised by numpy() and similar calls
+            _refuse_black_box(estimator, error)
         # PyTorch refuses to change points that are differentiated, or that share memory.
-        in_place = "in-place" in str(error) and points.requires_grad
-        if in_place or "single memory location" in str(error):
+        if (differentiated and "in-place" in message) or "single memory location" in message:
             _refuse_change(error)
         raise
     if copy is not None and not torch.equal(points.detach(), copy):

@@ -1,7 +1,4 @@
-"""The contract of an estimator: a design, and a rule that combines values into a gradient.
-
-The one path from an objective to a gradient is `arms.estimate`.
-"""
+"""The contract of an estimator: a design, and a rule that combines values into a gradient."""
 
 import math
 from abc import ABC, abstractmethod
@@ -29,9 +26,8 @@ class Estimate(NamedTuple):
     Args:
         grad: The gradient with respect to the logits, ascent direction, `[*batch, *event]`; a
             dictionary for a joint latent. It is attached to nothing but the estimator's parameters.
-        value: `[*batch]`, the target estimated from the samples, attached to what the objective
-            depends on.
-        values: `[n, *batch]`, the objective at the samples (log-weights for a bound), attached too.
+        value: `[*batch]`, the target estimated from the samples, with autograd's graph.
+        values: `[n, *batch]`, the objective at the samples (log-weights for a bound), likewise.
     """
 
     grad: Any
@@ -57,19 +53,16 @@ class Estimator(ABC):
 
     @abstractmethod
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        """Combine the objective's values into a gradient estimate.
+        """Return the gradient `[*batch, *event]` with respect to the logits, ascent direction.
 
-        It must be a pure function, because exact tests evaluate it on all outcomes at once.
+        It must be a pure function, because exact tests evaluate it on all outcomes at once. The
+        result may be attached to `parameters()` only.
 
         Args:
             draw: What the design has drawn.
-            values: `[m, *batch]`, the objective at all points; log-weights for a bound.
-            derivatives: df/db `[k, *batch, *event]` at the last k points, if the design needs any;
-                like the values in float32 or float64.
-
-        Returns:
-            The gradient `[*batch, *event]` with respect to the logits, ascent direction. It may
-            be attached to `parameters()` only.
+            values: `[m, *batch]`, the objective at all points; log-weights for a bound. In float32
+                or float64, like the derivatives.
+            derivatives: df/db `[k, *batch, *event]` at the last k points, if the design needs any.
         """
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -88,8 +81,7 @@ class Estimator(ABC):
         """Draw, evaluate the objective once at all points, and combine.
 
         Args:
-            objective: Maps points `[m, *batch, *event]` to values `[m, *batch]`; for a bound, to
-                log p(x, b).
+            objective: Maps points `[m, *batch, *event]` to values; for a bound, to log p(x, b).
             logits, generator, chunk, validate: As for `arms.expectation`.
         """
         from arms.estimate import estimate  # estimate builds on this contract
@@ -137,13 +129,8 @@ class Learnable(Estimator):
     ) -> Self:
         """Return the estimator with fresh parameters for R replicas, on the generator's device.
 
-        Replicas must not share parameters: each parameter has a leading axis of length R, and
-        broadcasts from `[R, 1]` to values `[n, R, B]`, say.
-
-        Args:
-            logits_shape: `[R, B, *event]`.
-            context_shape: `[R, B, c]`, of the latents' context.
-            generator: Source of the initial parameters.
+        Logits are `[R, B, *event]`, and the latents' context is `[R, B, c]`. Replicas must not
+        share parameters: each one has a leading axis of length R, and broadcasts to the batch.
         """
 
 
@@ -159,9 +146,6 @@ def variance_loss(estimate: Estimate) -> Tensor:
 
     The parameters of an estimator minimize it. They do not change the mean of an unbiased
     estimate, so this differs from the variance by a constant.
-
-    Args:
-        estimate: What calling an estimator with parameters returned.
 
     >>> from arms import REBAR
     >>> estimator = REBAR(2)

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from arms.arguments import as_positive, at_least_float32
-from arms.designs import Draw, Independent
-from arms.estimators.base import Estimator, count_samples, set_design
-from arms.estimators.biased.path import mean_of_paths, sigmoid_derivative
-from arms.latents import Binary
+from arms.designs import Independent
+from arms.estimators.base import count_samples, set_design
+from arms.estimators.biased.path import PathEstimator, sigmoid_derivative
+from arms.latents import Binary, Latent
 
 
 @dataclass(frozen=True)
-class GappedStraightThrough(Estimator):
+class GappedStraightThrough(PathEstimator):
     """The gapped straight-through estimator of bits, on n independent samples. Biased.
 
     Args:
@@ -44,16 +44,13 @@ class GappedStraightThrough(Estimator):
     temperature: float = 1.0
     gap: float = 1.0
 
-    unbiased = False
     requires = (Binary,)
 
     def __post_init__(self) -> None:
         positive = {name: as_positive(getattr(self, name), name) for name in ("temperature", "gap")}
         set_design(self, Independent(count_samples(self, 1), differentiated=True), **positive)
 
-    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        assert derivatives is not None
-        phi = at_least_float32(draw.latent.logits)
-        margin = ((2 * draw.points.to(phi.dtype) - 1) * phi).clamp(min=self.gap)
-        path = sigmoid_derivative(margin / self.temperature) / self.temperature
-        return mean_of_paths(draw.latent, derivatives * path)
+    def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
+        phi = at_least_float32(part.logits)
+        margin = ((2 * samples.to(phi.dtype) - 1) * phi).clamp(min=self.gap)
+        return derivatives * (sigmoid_derivative(margin / self.temperature) / self.temperature)

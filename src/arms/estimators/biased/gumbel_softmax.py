@@ -20,14 +20,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from arms.arguments import as_positive
-from arms.designs import Draw, Perturbed
+from arms.designs import Perturbed
 from arms.designs.relaxed import relaxed
-from arms.estimators.base import Estimator, count_samples, set_design
-from arms.estimators.biased.path import mean_of_paths
+from arms.estimators.base import count_samples, set_design
+from arms.estimators.biased.path import PathEstimator
+from arms.latents import Latent
 
 
 @dataclass(frozen=True)
-class GumbelSoftmax(Estimator):
+class GumbelSoftmax(PathEstimator):
     """Gumbel-softmax with n relaxed points, or straight through with n samples. Biased.
 
     Args:
@@ -44,15 +45,11 @@ class GumbelSoftmax(Estimator):
     temperature: float = 0.5
     hard: bool = False
 
-    unbiased = False
-
     def __post_init__(self) -> None:
         temperature = as_positive(self.temperature, "temperature")
         design = Perturbed(count_samples(self, 1), temperature, self.hard)
         set_design(self, design, temperature=temperature)
 
-    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        assert derivatives is not None
-        path = relaxed(draw.latent, draw.memory, self.temperature)
-        found = path.covariance_matvec(derivatives) / self.temperature
-        return mean_of_paths(draw.latent, found)
+    def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
+        point = relaxed(part, samples, self.temperature)
+        return point.covariance_matvec(derivatives) / self.temperature

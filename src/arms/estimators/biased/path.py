@@ -1,23 +1,36 @@
 """What the biased estimators share: derivatives of f taken back to the logits, sample by sample."""
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor
 
 from arms.arguments import at_least_float32
+from arms.designs import Draw
+from arms.estimators.base import Estimator
 from arms.latents import Binary, Latent
 
 
-def mean_of_paths(latent: Latent, of_samples: Tensor) -> Tensor:
-    """Return the mean over samples `[n, *batch, *event]`, zero where a bit cannot change."""
+class PathEstimator(Estimator):
+    """The mean over samples of a path derivative, zero where a bit cannot change. Biased."""
 
-    def of_part(part: Latent, grads: Tensor) -> Tensor:
-        grad = grads.mean(0)
+    unbiased = False
+
+    @abstractmethod
+    def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
+        """Return derivatives taken from the samples, or from the noise behind them, to logits."""
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        assert derivatives is not None
+        source = draw.points if draw.memory is None else draw.memory
+        return draw.latent.map_parts(self._mean, source, derivatives)
+
+    def _mean(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
+        grad = self.path(part, samples, derivatives).mean(0)
         if not part.has(Binary):
             return grad
         possible = torch.sigmoid(-at_least_float32(part.logits).abs()) > 0
         return torch.where(possible, grad, 0.0)
-
-    return latent.map_parts(of_part, of_samples)
 
 
 def sigmoid_derivative(x: Tensor) -> Tensor:

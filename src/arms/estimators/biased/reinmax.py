@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from arms.arguments import as_positive, at_least_float32
-from arms.designs import Draw, Independent
-from arms.estimators.base import Estimator, count_samples, set_design
-from arms.estimators.biased.path import mean_of_paths, sigmoid_derivative
+from arms.designs import Independent
+from arms.estimators.base import count_samples, set_design
+from arms.estimators.biased.path import PathEstimator, sigmoid_derivative
 from arms.latents import Binary, HasMean, Latent, Relaxable
 from arms.latents.categories import softmax_derivative
 
 
 @dataclass(frozen=True)
-class ReinMax(Estimator):
+class ReinMax(PathEstimator):
     """ReinMax on n independent samples of bits or categories. Biased.
 
     Args:
@@ -42,19 +42,13 @@ class ReinMax(Estimator):
     num_samples: int
     temperature: float = 1.0
 
-    unbiased = False
     requires = (HasMean, Relaxable)
 
     def __post_init__(self) -> None:
         design = Independent(count_samples(self, 1), differentiated=True)
         set_design(self, design, temperature=as_positive(self.temperature, "temperature"))
 
-    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        assert derivatives is not None
-        found = draw.latent.map_parts(self._paths, draw.points, derivatives)
-        return mean_of_paths(draw.latent, found)
-
-    def _paths(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
+    def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
         phi = at_least_float32(part.logits)
         points, tempered = samples.to(phi.dtype), phi / self.temperature
         if part.has(Binary):

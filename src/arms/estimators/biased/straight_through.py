@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from arms.designs import Draw, Independent
-from arms.estimators.base import Estimator, count_samples, set_design
-from arms.estimators.biased.path import mean_of_paths
+from arms.designs import Independent
+from arms.estimators.base import count_samples, set_design
+from arms.estimators.biased.path import PathEstimator
 from arms.latents import Binary, HasMean, Latent
 
 
 @dataclass(frozen=True)
-class StraightThrough(Estimator):
+class StraightThrough(PathEstimator):
     """The straight-through estimator on n independent samples. Biased.
 
     Args:
@@ -39,20 +39,12 @@ class StraightThrough(Estimator):
     num_samples: int
     scaled: bool = False
 
-    unbiased = False
     requires = (HasMean,)
 
     def __post_init__(self) -> None:
         set_design(self, Independent(count_samples(self, 1), differentiated=True))
 
-    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        assert derivatives is not None
-
-        def of_part(part: Latent, own: Tensor) -> Tensor:
-            if part.has(Binary) and not self.scaled:
-                return own
-            assert isinstance(part, HasMean)
-            return part.covariance_matvec(own)
-
-        found = draw.latent.map_parts(of_part, derivatives)
-        return mean_of_paths(draw.latent, found)
+    def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
+        assert isinstance(part, HasMean)
+        through = self.scaled or not part.has(Binary)
+        return part.covariance_matvec(derivatives) if through else derivatives
