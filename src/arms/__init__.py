@@ -1,43 +1,10 @@
 """Unbiased, low-variance gradients through discrete choices in PyTorch."""
+# ruff: noqa: F403, F405
 
 from arms import checks, designs
 from arms.api import Handle, attach, draw, expectation, importance_bound
 from arms.checks import variance
-from arms.estimators import (
-    ARM,
-    ARMS,
-    BIASED_ESTIMATORS,
-    ESTIMATORS,
-    LOORF,
-    REBAR,
-    RELAX,
-    RODEO,
-    VIMCO,
-    DisARM,
-    DisARMOnBound,
-    DoubleCV,
-    Estimate,
-    Estimator,
-    Exact,
-    ExtraSample,
-    GappedStraightThrough,
-    GumbelSoftmax,
-    LeaveOneOut,
-    Midpoint,
-    MidpointOnBound,
-    OnBound,
-    Reinforce,
-    ReinMax,
-    Relaxation,
-    Stacked,
-    SteinControl,
-    StraightThrough,
-    UnorderedSet,
-    WithTaylor,
-    as_estimator,
-    relax_control,
-    variance_loss,
-)
+from arms.estimators.registry import *
 from arms.latents import Bits, Indices, Joint, Latent, OneHot, Subset, as_latent
 from arms.random import rank_generator
 from arms.targets import Expectation, ImportanceBound, Target

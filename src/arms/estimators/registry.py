@@ -1,6 +1,7 @@
 """Every estimator by name: one table for users, tests, documentation and the command line.
 
-To add an estimator, write its file, import it here, and add one entry to `TABLE`.
+To add an estimator, write its file, import it here, and add one entry to `TABLE`. `arms.estimators`
+exports what `__all__` lists.
 """
 
 from collections import ChainMap
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 from arms.arguments import as_count, unknown_name
 from arms.designs import Dirichlet, Gaussian, Stratified
-from arms.estimators.base import Estimator
+from arms.estimators.base import Estimate, Estimator, variance_loss
 from arms.estimators.biased.gapped import GappedStraightThrough
 from arms.estimators.biased.gumbel_softmax import GumbelSoftmax
 from arms.estimators.biased.reinmax import ReinMax
@@ -20,17 +21,26 @@ from arms.estimators.bound.disarm import DisARMOnBound
 from arms.estimators.bound.midpoint import MidpointOnBound, shared_midpoints
 from arms.estimators.bound.on_bound import OnBound
 from arms.estimators.bound.vimco import VIMCO
+from arms.estimators.combinators import ExtraSample, Stacked
 from arms.estimators.derivative.double_cv import DoubleCV
 from arms.estimators.derivative.midpoint import Midpoint, cross_paired
-from arms.estimators.derivative.relax import REBAR, RELAX
-from arms.estimators.derivative.rodeo import RODEO
+from arms.estimators.derivative.relax import REBAR, RELAX, Relaxation, relax_control
+from arms.estimators.derivative.rodeo import RODEO, SteinControl
 from arms.estimators.derivative.taylor import WithTaylor
 from arms.estimators.score.arm import ARM
 from arms.estimators.score.disarm import DisARM
 from arms.estimators.score.exact import Exact
-from arms.estimators.score.leave_one_out import ARMS, LOORF
+from arms.estimators.score.leave_one_out import ARMS, LOORF, LeaveOneOut
 from arms.estimators.score.reinforce import Reinforce
 from arms.estimators.score.unordered_set import UnorderedSet
+
+__all__ = ["ALIASES", "ALL_ESTIMATORS", "BIASED_ESTIMATORS", "ENTRIES", "ESTIMATORS"]
+__all__ += ["DEFAULT_NUM_SAMPLES", "as_estimator", "num_samples_of", "resolve"]
+__all__ += ["ARM", "ARMS", "LOORF", "DisARM", "Exact", "LeaveOneOut", "Reinforce", "UnorderedSet"]
+__all__ += ["REBAR", "RELAX", "RODEO", "DoubleCV", "Midpoint", "Relaxation", "SteinControl"]
+__all__ += ["DisARMOnBound", "ExtraSample", "MidpointOnBound", "OnBound", "Stacked", "WithTaylor"]
+__all__ += ["VIMCO", "GappedStraightThrough", "GumbelSoftmax", "ReinMax", "StraightThrough"]
+__all__ += ["Estimate", "Estimator", "relax_control", "variance_loss"]
 
 DEFAULT_NUM_SAMPLES = 8
 Factory = Callable[..., Estimator]
