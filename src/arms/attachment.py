@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from arms.arguments import has_tangent
 from arms.latents import Latent
 
-SATURATED_LOGIT = 1e4
-"""A logit whose p is 0 or 1 in every floating-point format."""
+SATURATED_LOGIT = 1e4  # p is 0 or 1 in every floating-point format
 
 
 def needs_gradient(latent: Latent) -> bool:

@@ -1,7 +1,6 @@
 """The single path from an objective to a gradient: draw, evaluate, combine.
 
-`arms.expectation`, `arms.importance_bound`, `arms.attach`, layers, calling an estimator, the trainer
-and the checks all go through `estimate`, or through the steps it is made of.
+The public functions, layers, the trainer and the checks all go through `estimate` or its steps.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -27,11 +26,7 @@ def estimate(
     generator: Generator | None = None,
     options: Options = DEFAULT,
 ) -> Estimate:
-    """Return an estimator's gradient, detached, and the target's value, for one objective.
-
-    The objective maps points `[m, *batch, *event]` to values `[m, *batch]`, in one call; for a
-    bound, to log p(x, b). The value stays attached to what the objective depends on.
-    """
+    """Return an estimator's gradient, detached, and the target's value, for one objective."""
     draw = draw_points(estimator, latent, generator)
     return finish(estimator, draw, evaluate(estimator, objective, draw, options), options)
 
@@ -89,7 +84,7 @@ def _check_fits(estimator: Estimator, latent: Latent) -> None:
     if estimator.design.needs.derivatives and not latent.differentiable:
         raise ValueError(
             f"{label(estimator)} differentiates the objective, and category indices have no "
-            "derivative: pass a OneHotCategorical, or use a black-box estimator such as arms"
+            "derivative: pass a OneHotCategorical, or use arms or loorf"
         )
 
 
@@ -148,8 +143,7 @@ def propagate_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
 
     Bits drawn with p = NaN are ordinary bits, so nothing else would show it.
     """
-    seen = options.checks == "all" and is_readable(latent.logits)
-    if options.checks == "none" or seen:
+    if options.checks == "none" or (options.checks == "all" and is_readable(latent.logits)):
         return result
     nan = torch.where(latent.detach().undefined(), torch.nan, 0.0).to(result.dtype)
     return result + (nan if result.shape == latent.logits.shape else latent.sum_event(nan))

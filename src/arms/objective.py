@@ -21,8 +21,7 @@ class Options:
 
     Args:
         chunk: Evaluate this many points at a time, and again in the backward pass; None for all.
-        checks: "all" looks at values, which on a GPU waits for the device. "cheap" looks at shapes
-            and lets NaN through. "none" is for callers that have checked everything.
+        checks: "all" looks at values, which on a GPU waits for the device; "cheap" at shapes only.
         gradient: Whether the gradient is wanted, or only the value.
         log_weights: Whether, for a bound, the objective subtracts log q itself, at constant logits.
     """
@@ -48,12 +47,9 @@ LARGEST_EXACT = 2**53
 class Evaluation(NamedTuple):
     """The objective at the points of a draw."""
 
-    values: Tensor
-    """`[m, *batch]`; log-weights if the target is a bound."""
-    derivatives: Tensor | None = None
-    """`[k, *batch, *event]` at the last k points, if the design needs any."""
-    leaf: Tensor | None = None
-    """The points at which derivatives were taken, without a graph to the estimator's parameters."""
+    values: Tensor  # log-weights if the target is a bound
+    derivatives: Tensor | None = None  # at the last points, if the design needs any
+    leaf: Tensor | None = None  # the points of the derivatives, without a graph to parameters
 
 
 def evaluate(
@@ -78,8 +74,7 @@ def refuse_transforms(estimator: Estimator) -> None:
     if arguments.in_function_transform():
         raise ValueError(
             f"{type(estimator).__name__} differentiates the objective, which does not work inside "
-            "torch.func.grad, vmap and jvp: call it outside of them, or use a black-box estimator "
-            "such as arms"
+            "torch.func.grad, vmap and jvp: call it outside of them, or use arms or loorf"
         )
 
 
@@ -90,13 +85,12 @@ def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options:
     """
     needs = estimator.design.needs
     first = len(points) - needs.derivatives
-    if not values.requires_grad:
-        _refuse_black_box(estimator)
     twice = needs.second_order and is_learning(estimator)
     with torch.enable_grad():
         asked = values[first:] if first else values
     try:
-        found = _pull_back(asked, torch.ones_like(asked), points, twice)
+        ones = torch.ones_like(asked)
+        found = _pull_back(asked, ones, points, twice) if values.requires_grad else None
     except RuntimeError as error:
         if "is not implemented" in str(error):  # an operation without a derivative
             _refuse_black_box(estimator, error)
@@ -104,11 +98,8 @@ def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options:
     if found is None:
         _refuse_black_box(estimator)
     derivatives = found[first:] if first else found
-    options.require_finite(
-        derivatives,
-        "the objective's derivative is NaN or infinite at some point: smooth it there, or use a "
-        "black-box estimator such as arms",
-    )
+    message = "the objective's derivative is NaN or infinite at a point: smooth it, or use arms"
+    options.require_finite(derivatives, message)
     if options.checks == "all" and values.numel() > 1 and derivatives.numel():
         _check_rows_independent(asked, points, derivatives)
     return derivatives
@@ -117,10 +108,7 @@ def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options:
 def _pull_back(
     values: Tensor, weights: Tensor, points: Tensor, twice: bool = False
 ) -> Tensor | None:
-    """Return the derivative of the weighted sum of values, or None if no graph leads there.
-
-    autograd.grad leaves no gradient anywhere else. The graph is kept for the value.
-    """
+    """Return the derivative of the weighted sum of values, or None if no graph leads there."""
     (found,) = torch.autograd.grad(
         values, points, weights, create_graph=twice, retain_graph=True, allow_unused=True
     )
@@ -128,11 +116,10 @@ def _pull_back(
 
 
 def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor) -> None:
-    """Raise if the value at one point depends on another point.
+    """Raise if the value at one point depends on another: its derivative is then not its own.
 
-    The derivative of the sum of values is then not each point's own. Each value is multiplied by a
-    power of two: a derivative that involves only the value at its own point is multiplied by
-    exactly that, one that involves other values by something else.
+    Each value is multiplied by a power of two: a derivative that involves only the value at its own
+    point is multiplied by exactly that, one that involves other values by something else.
     """
     first = len(points) - len(derivatives)
     excess, limit = _excess(values, points, derivatives.detach())
@@ -149,8 +136,7 @@ def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor)
     if not bool(independent.all()):
         raise ValueError(
             "the objective's value at one sample depends on other samples or other rows of the "
-            "batch (batch normalization, a mean over the batch?): let it treat every sample alone "
-            "(normalization in eval mode, say), or use an estimator without derivatives"
+            "batch (batch normalization?): let it treat every sample alone, or use arms"
         )
 
 
@@ -183,8 +169,8 @@ def _excess(
 def _powers_of_two(values: Tensor) -> Tensor:
     """Return weights 1, 2, 4 and 8 in the shape of the values, in no regular order.
 
-    Any regular pattern would give equal weights to rows at some fixed distance, so the exponents are
-    two bits of a quadratic hash of the index. Larger weights would overflow in half precision.
+    A regular pattern would give equal weights to rows at some distance, so the exponents are two
+    bits of a quadratic hash of the index. Larger weights would overflow in half precision.
     """
     index = torch.arange(values.numel(), device=values.device)
     exponents = index.square().mul_(HASH).bitwise_right_shift_(30).bitwise_and_(3)
@@ -207,7 +193,7 @@ def as_values(
     tensor = _as_tensor(values, expected)
     if draw.extra and tensor.shape == (len(points) - draw.extra, *expected[1:]):
         raise ValueError(
-            f"{type(estimator).__name__} needs values at all {len(points)} points, got "
+            f"{type(estimator).__name__} needs values at {len(points)} points, got "
             f"{list(tensor.shape)}: evaluate the objective at draw.points, not at draw.samples"
         )
     _check_shape(tensor, expected, draw)
@@ -236,13 +222,10 @@ def _check_shape(values: Tensor, expected: torch.Size, draw: Draw) -> None:
 def _values(
     estimator: Estimator, objective: Objective, draw: Draw, points: Tensor, options: Options
 ) -> Tensor:
-    """Return the objective's values, after checking that it has not changed its points in place.
-
-    If all checks are on, the points are compared with a copy. Otherwise their version is, which
-    does not show changes through `.data` or NumPy.
-    """
+    """Return the objective's values, after checking that it has not changed its points in place."""
     if not callable(objective):
         raise ValueError(f"the objective must be a function, got {type(objective).__name__}")
+    # The version of a tensor is cheap, but does not show changes through `.data` or NumPy.
     watched = options.checks != "none" and is_readable(points)
     copy = points.detach().clone() if watched and options.checks == "all" else None
     version = version_of(points) if watched and copy is None else None
@@ -250,15 +233,14 @@ def _values(
         values = _call_in_chunks(objective, draw, points, options.chunk)
     except RuntimeError as error:
         message, differentiated = str(error), points.requires_grad
-        if differentiated and "requires grad" in message:  # raised by numpy() and similar calls
-            _refuse_black_box(estimator, error)
         # PyTorch refuses to change points that are differentiated, or that share memory.
         if (differentiated and "in-place" in message) or "single memory location" in message:
             _refuse_change(error)
+        if differentiated and "requires grad" in message:  # raised by numpy() and similar calls
+            _refuse_black_box(estimator, error)
         raise
-    if copy is not None and not torch.equal(points.detach(), copy):
-        _refuse_change()
-    if version is not None and version_of(points) != version:
+    replaced = copy is not None and not torch.equal(points.detach(), copy)
+    if replaced or (version is not None and version_of(points) != version):
         _refuse_change()
     return as_values(estimator, draw, values, points, options)
 
@@ -287,7 +269,7 @@ def _call_in_chunks(objective: Objective, draw: Draw, points: Tensor, chunk: int
 def _refuse_change(cause: Exception | None = None) -> NoReturn:
     raise ValueError(
         "the objective changed its samples in place, and the gradient is made of them: let it work "
-        "on a copy, such as b = b.clone(), or write 2 * b - 1 instead of b.mul_(2).sub_(1)"
+        "on a copy, b.clone(), or write 2 * b - 1 instead of b.mul_(2).sub_(1)"
     ) from cause
 
 
@@ -330,8 +312,7 @@ def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
         return tensor
     if tensor.is_floating_point():
         raise ValueError(
-            "the objective must return float16, bfloat16, float32 or float64, got "
-            f"{tensor.dtype}: call .float()"
+            f"the objective must return ordinary floats, got {tensor.dtype}: call .float()"
         )
     if tensor.dtype in (torch.bool, torch.int8, torch.uint8, torch.int16):
         return tensor.to(torch.promote_types(dtype, torch.float32))
@@ -347,6 +328,5 @@ def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
 def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> NoReturn:
     raise ValueError(
         f"{type(estimator).__name__} differentiates the objective, which passes no gradient to its "
-        "points: write it in differentiable torch operations (for arms.attach, of draw.points, not "
-        "draw.samples), or use a black-box estimator such as arms"
+        "points: write it in torch operations (of draw.points, not draw.samples), or use arms"
     ) from cause

@@ -13,13 +13,10 @@ from arms.targets import Expectation
 
 @dataclass(frozen=True)
 class ExtraSample(Wrapper):
-    """An estimator whose value is f at one more, independent sample.
-
-    In the ARMS paper the decoder learns from such a sample. The gradient for the logits is the
-    inner estimator's.
+    """An estimator whose value is f at one more, independent sample, as in the ARMS paper.
 
     Args:
-        inner: An estimator of the expectation.
+        inner: An estimator of the expectation, whose gradient is used for the logits.
 
     >>> from arms import LOORF
     >>> ExtraSample(LOORF(4)).design.needs.evaluations
@@ -41,11 +38,8 @@ class ExtraSample(Wrapper):
 class Stacked(Estimator):
     """Several estimators on the first batch axis, each for its own part of it.
 
-    They must ask the same of the objective: equally many points, samples and derivatives, and one
-    target.
-
     Args:
-        inners: The estimators.
+        inners: The estimators, with the same target, number of points, samples and derivatives.
         widths: How many entries of the first batch axis each of them serves.
 
     >>> from arms import ARMS, LOORF
@@ -85,8 +79,7 @@ class Stacked(Estimator):
 def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
     """Return what an estimator asks of the objective; None if it cannot be stacked.
 
-    Estimators with equal signatures can share one evaluation. Parameters would have to be told
-    apart by part, and an enumeration has as many points as there are states.
+    Parameters would need an axis of parts. An enumeration has as many points as states.
     """
     needs, target = estimator.design.needs, estimator.target
     if needs.evaluations is None or any(True for _ in estimator.parameters()):

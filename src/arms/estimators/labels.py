@@ -17,9 +17,7 @@ LONGEST_VALUE = 24
 
 
 def label(estimator: Estimator) -> str:
-    """Return the class of an estimator, and what distinguishes it from others of its class.
-
-    It contains no number of samples, no addresses and no learned numbers.
+    """Return the class of an estimator and its settings, without num_samples and learned numbers.
 
     >>> from arms import ARMS, LOORF, REBAR, DisARM
     >>> [label(one) for one in (LOORF(4), ARMS(4), DisARM(4, correlation=-0.5), REBAR(4))]

@@ -129,14 +129,10 @@ TABLE: tuple[Entry, ...] = (
 )
 
 ENTRIES: Mapping[str, Entry] = {entry.name: entry for entry in TABLE}
-"""The table by name."""
 ALIASES: Mapping[str, str] = {alias: entry.name for entry in TABLE for alias in entry.aliases}
-"""Other names of estimators."""
-PAPER_FORMS: Mapping[str, str] = {
-    f"{name}-paper": ALIASES.get(name, name)
-    for name in ("disarm-ms", "loorf-ms", "arms-ms-d", "arms-ms-n", "arms-ms-s")
-}
-"""Earlier names of the estimators of a bound with `folded=False`."""
+_UNFOLDED = ("disarm-ms", "loorf-ms", "arms-ms-d", "arms-ms-n", "arms-ms-s")
+PAPER_FORMS: Mapping[str, str] = {f"{name}-paper": ALIASES.get(name, name) for name in _UNFOLDED}
+"""Names of the estimators of a bound with `folded=False`."""
 
 
 def _makers(unbiased: bool) -> dict[str, Factory]:
@@ -149,7 +145,7 @@ ESTIMATORS: dict[str, Factory] = _makers(unbiased=True)
 BIASED_ESTIMATORS: dict[str, Factory] = _makers(unbiased=False)
 """The biased estimators, for comparison: name to a function of `num_samples`."""
 ALL_ESTIMATORS: Mapping[str, Factory] = ChainMap(BIASED_ESTIMATORS, ESTIMATORS)
-"""Every name, the unbiased first: a view of both mappings."""
+"""Both, the unbiased first."""
 
 
 def resolve(name: str) -> tuple[str, dict[str, Any]]:
