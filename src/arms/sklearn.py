@@ -20,31 +20,29 @@ try:
     from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"arms.sklearn needs scikit-learn: pip install 'arms-grad[sklearn]' ({error})",
-        name=error.name,
-    ) from None
+    remedy = f"arms.sklearn needs scikit-learn: pip install 'arms-grad[sklearn]' ({error})"
+    raise ModuleNotFoundError(remedy, name=error.name) from None
 
 __all__ = ["SubsetSelector"]
 
-Cost = Callable[[Tensor, Tensor], Tensor]
-"""What a subset costs, of its share of unexplained variance and its size: the lower, the better."""
-
 CRITERIA = ("aic", "bic", "ebic")
+Cost = Callable[[Tensor, Tensor], Tensor]
+"""The cost of subsets, from their share of unexplained variance and their size."""
 
 
 class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
-    """Least squares on the best subset of features, found by the gradient of a distribution over subsets.
+    """Least squares on the best subset of features, found by gradients of a distribution of subsets.
 
-    A subset is b ~ Bernoulli(sigmoid(logits)), one bit per feature. The logits descend along an unbiased estimate of
-    the gradient of E[log RSS(b)], several searches side by side; the sum of the probabilities is held at the size that
-    is asked for. The best subset that each has seen is then improved by exchanging single features while that helps.
-    Units do not matter, except that outputs with larger numbers count for more.
+    A subset is b ~ Bernoulli(sigmoid(logits)), one bit per feature. The logits descend along an
+    unbiased estimate of the gradient of E[log RSS(b)], in several searches side by side. The sum of
+    the probabilities is held at the size that is asked for. The best subset that each search has
+    seen is then improved by exchanging single features while that helps. Units do not matter,
+    except that outputs with larger numbers count for more.
 
     Args:
-        n_features_to_select: How many features; a float between 0 and 1 is a share of them. With None, the criterion
-            decides, up to half as many as there are rows.
-        criterion: "aic", "bic" or "ebic" (for more features than rows), where the size is left open.
+        n_features_to_select: How many features; a float between 0 and 1 is a share of them. With
+            None, the criterion decides, up to half as many as there are rows.
+        criterion: "aic", "bic" or "ebic" (for more features than rows), if the size is open.
         estimator: A name in `arms.ESTIMATORS` that needs no derivatives, or such an estimator.
         num_samples: Subsets that are tried per step and restart.
         n_restarts: How many searches from the same start.
@@ -55,13 +53,13 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
 
     Attributes:
         support_: Which features are selected, `[n_features_in_]` of bool.
-        coef_, intercept_: Of the least-squares fit; the coefficients of features that are not selected are zero.
-        probabilities_: What the search has learnt, of the restart that the subset comes from.
+        coef_, intercept_: Of the least-squares fit; features that are not selected have zero.
+        probabilities_: What the search has learned, for the restart that the subset comes from.
         n_iter_: Steps that were taken.
 
     >>> X = np.random.default_rng(0).normal(size=(100, 8))
-    >>> selector = SubsetSelector(n_features_to_select=2, max_iter=50, random_state=0).fit(X, X[:, 1] - X[:, 5])
-    >>> selector.get_support(indices=True)
+    >>> selector = SubsetSelector(n_features_to_select=2, max_iter=50, random_state=0)
+    >>> selector.fit(X, X[:, 1] - X[:, 5]).get_support(indices=True)
     array([1, 5])
     """
 
@@ -106,17 +104,17 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         X, y = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
         )
-        size = self._size(X.shape[1])
+        rows, p = X.shape
+        size = self._size(p)
         features = Centred.of(X)
-        targets = Centred.of(np.asarray(y, dtype=np.float64).reshape(len(y), -1))
+        targets = Centred.of(np.asarray(y, dtype=np.float64).reshape(rows, -1))
         # Outputs keep their relative units: the sum of their squared errors is what counts.
         regressions = Regressions.of(features.values, targets.in_one_unit())
-        limit = size or max(1, min(X.shape[1], len(X) // 2))
-        cost = self._cost(len(X), targets.values.shape[1], X.shape[1], limit)
+        limit = size or max(1, min(p, rows // 2))
+        cost = self._cost(rows, targets.values.shape[1], p, limit)
         seed = check_random_state(self.random_state).randint(2**31 - 1)
-        masks, logits = self._search(
-            regressions, cost, size, limit, torch.Generator().manual_seed(int(seed))
-        )
+        generator = torch.Generator().manual_seed(int(seed))
+        masks, logits = self._search(regressions, cost, size, limit, generator)
         if self.exchange:
             masks = torch.stack([improve(mask, regressions, cost, size is None) for mask in masks])
         best = int(cost(regressions.unexplained(masks), masks.sum(-1)).argmin())
@@ -136,23 +134,18 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         return self.support_
 
     def _size(self, features: int) -> int | None:
-        wanted: Any = self.n_features_to_select  # whatever the user gave
+        wanted: Any = self.n_features_to_select
         if wanted is None:
             if self.criterion not in CRITERIA:
-                raise ValueError(
-                    f"criterion must be one of {', '.join(CRITERIA)}, got {self.criterion!r}"
-                )
+                known = ", ".join(CRITERIA)
+                raise ValueError(f"criterion must be one of {known}, got {self.criterion!r}")
             return None
-        if not isinstance(wanted, bool) and isinstance(wanted, Real):
-            number, whole = float(wanted), isinstance(wanted, Integral)
-            if whole and 1 <= number <= features:
-                return int(number)
-            if not whole and 0 < number < 1:
-                return max(1, round(number * features))
-        raise ValueError(
-            f"n_features_to_select must be None, an int from 1 to the {features} features of X, or a float between "
-            f"0 and 1, got {wanted!r}"
-        )
+        if isinstance(wanted, Integral) and wanted is not True and 1 <= int(wanted) <= features:
+            return int(wanted)
+        if isinstance(wanted, Real) and not isinstance(wanted, Integral) and 0 < float(wanted) < 1:
+            return max(1, round(float(wanted) * features))
+        allowed = f"None, an int from 1 to the {features} features of X, or a float between 0 and 1"
+        raise ValueError(f"n_features_to_select must be {allowed}, got {wanted!r}")
 
     def _cost(self, rows: int, outputs: int, features: int, limit: int) -> Cost:
         if self.n_features_to_select is not None:
@@ -162,7 +155,9 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         def cost(unexplained: Tensor, size: Tensor) -> Tensor:
             found = rows * outputs * unexplained.log() + each * size
             if self.criterion == "ebic":  # as many subsets of this size as there are compete
-                found = found + 2 * outputs * _log_choose(features, size)
+                k = size.to(torch.float64)
+                log_choose = math.lgamma(features + 1) - torch.lgamma(k + 1)
+                found = found + 2 * outputs * (log_choose - torch.lgamma(features - k + 1))
             # Half as many features as rows fit anything; the empty subset costs nothing.
             return torch.where(size > limit, size - limit, found)
 
@@ -178,31 +173,21 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
     ) -> tuple[Tensor, Tensor]:
         """Return the best subset `[restarts, p]` that each restart has seen, and its logits."""
         restarts, p = as_count(self.n_restarts, 1, "n_restarts"), len(regressions.gram)
-        steps, rate = (
-            as_count(self.max_iter, 1, "max_iter"),
-            as_positive(self.learning_rate, "learning_rate"),
-        )
-        seen = _Best(restarts, p, size)
-        logits = torch.zeros(restarts, p, dtype=torch.float64)
-        logits = with_expected_size(logits, size or min(p, limit) / 2).requires_grad_()
+        steps = as_count(self.max_iter, 1, "max_iter")
+        rate = as_positive(self.learning_rate, "learning_rate")
+        start = torch.zeros(restarts, p, dtype=torch.float64)
+        logits = with_expected_size(start, size or min(p, limit) / 2).requires_grad_()
         optimizer = torch.optim.Adam([logits], lr=rate, betas=(0.9, 0.99))
+        best, lowest = start, torch.full((restarts,), torch.inf, dtype=torch.float64)
+        budget = None if isinstance(self.estimator, Estimator) else self.num_samples
         self.n_iter_ = 0
-        while self.n_iter_ < steps and _undecided(logits):
+        while self.n_iter_ < steps and _undecided(logits.detach()):
             self.n_iter_ += 1
-            drawn = draw(logits, self.estimator, self._budget(), generator)
-            chosen = drawn.estimator
-            if (
-                chosen.design.needs.derivatives
-                or not chosen.target.is_expectation
-                or drawn.drawn.extra
-            ):
-                raise ValueError(
-                    "estimator must take values alone and estimate the expectation, as arms and loorf do: got "
-                    f"{drawn.estimator}"
-                )
+            drawn = draw(logits, self.estimator, budget, generator)
+            self._check_estimator(drawn.estimator, drawn.drawn.extra)
             masks = drawn.samples
             values = cost(regressions.unexplained(masks), masks.sum(-1))
-            seen.note(masks, values)
+            best, lowest = _best_seen(best, lowest, masks, values, size)
             optimizer.zero_grad()
             attach(drawn, values).sum().backward()
             assert logits.grad is not None
@@ -212,12 +197,18 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             if size is not None:
                 logits.data = with_expected_size(logits.data, size)
             logits.data.clamp_(-10, 10)
-        likely = _most_likely(logits.detach(), size)
-        seen.note(likely, cost(regressions.unexplained(likely), likely.sum(-1)))
-        return seen.masks, logits.detach()
+        found = logits.detach()
+        likely = (found > 0).to(found.dtype)
+        if size is not None:
+            likely = torch.zeros_like(found).scatter(-1, found.topk(size, -1).indices, 1.0)
+        values = cost(regressions.unexplained(likely), likely.sum(-1))
+        return _best_seen(best, lowest, likely[None], values[None], size)[0], found
 
-    def _budget(self) -> int | None:
-        return None if isinstance(self.estimator, Estimator) else self.num_samples
+    @staticmethod
+    def _check_estimator(estimator: Estimator, extra: int) -> None:
+        if estimator.design.needs.derivatives or not estimator.target.is_expectation or extra:
+            wanted = "must take values alone and estimate the expectation"
+            raise ValueError(f"estimator {wanted}, as arms and loorf do: got {estimator}")
 
     def _fit_coefficients(self, features: "Centred", targets: "Centred", one_output: bool) -> None:
         norms = np.sqrt((features.values**2).sum(0))
@@ -232,10 +223,8 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             intercept = np.ldexp(targets.means - weights @ features.means[used], targets.exponents)
         vanished = (coefficients[:, used] == 0) & (weights != 0)
         if vanished.any() or not (np.isfinite(coefficients).all() and np.isfinite(intercept).all()):
-            raise ValueError(
-                "coefficients must be neither too large nor too small for floating-point numbers, got "
-                "some that are: measure X or y in other units"
-            )
+            limits = "neither too large nor too small for floating-point numbers"
+            raise ValueError(f"coefficients must be {limits}: measure X or y in other units")
         self.coef_ = coefficients[0] if one_output else coefficients
         self.intercept_ = intercept[0] if one_output else intercept
 
@@ -263,11 +252,9 @@ class Centred:
         return cls(values, means + error, exponents)
 
     def in_one_unit(self) -> Any:
-        """Return the values of all columns in the same unit, in which the largest is below one.
-
-        A constant column, however large, does not count: next to it the others would vanish.
-        """
+        """Return the values of all columns in one unit, in which the largest is below one."""
         spreads = self.exponents + np.frexp(np.abs(self.values).max(0))[1]
+        # A constant column, however large, does not count: next to it the others would vanish.
         varies = self.values.any(0)
         return np.ldexp(self.values, self.exponents - spreads.max(where=varies, initial=-(2**20)))
 
@@ -283,7 +270,7 @@ class Regressions:
 
     @classmethod
     def of(cls, X: Any, y: Any) -> "Regressions":
-        """Of centred features and targets, whose squares neither overflow nor vanish."""
+        """Take centred features and targets, whose squares neither overflow nor vanish."""
         scale, total = np.sqrt((X**2).sum(0)), math.sqrt((y**2).sum())
         scaled = torch.from_numpy(X / np.where(scale > 0, scale, 1.0))
         return cls(scaled.mT @ scaled, scaled.mT @ torch.from_numpy(y / (total or 1.0)))
@@ -293,81 +280,61 @@ class Regressions:
         return self._left(self._factors(masks)[2])
 
     def with_one_more(self, masks: Tensor) -> Tensor:
-        """Return the same after any one feature more: `[..., p]`, infinite for those that are selected already."""
+        """Return the same after one feature more, `[..., p]`; infinite for selected features."""
         index, factor, half = self._factors(masks)
-        chosen = masks.gather(-1, index)
-        known = torch.linalg.solve_triangular(
-            factor, self.gram[index] * chosen.unsqueeze(-1), upper=False
-        )
-        own = self.gram.diagonal() - known.square().sum(
-            -2
-        )  # a feature's variance that the selected do not explain
+        chosen = masks.gather(-1, index).unsqueeze(-1)
+        known = torch.linalg.solve_triangular(factor, self.gram[index] * chosen, upper=False)
+        # The variance of a feature that the selected ones do not explain.
+        own = self.gram.diagonal() - known.square().sum(-2)
         residual = self.cross - known.mT @ half
         gain = torch.where(own > 1e-7, residual.square().sum(-1) / own.clamp(min=1e-7), 0.0)
         left = (self._left(half).unsqueeze(-1) - gain).clamp(min=1e-12)
         return torch.where(masks > 0, torch.inf, left)
 
     def _factors(self, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the selected features (and more, up to the largest subset), their Cholesky factor L, L⁻¹ cross."""
+        """Return the selected features, padded to one size, their Cholesky factor L, L⁻¹ cross."""
         most = max(1, int(masks.sum(-1).max()))
         chosen, index = masks.topk(most, dim=-1)
-        block = (
-            self.gram[index.unsqueeze(-1), index.unsqueeze(-2)]
-            * chosen.unsqueeze(-1)
-            * chosen.unsqueeze(-2)
-        )
-        block.diagonal(dim1=-2, dim2=-1).add_(
-            1 - chosen + self.ridge
-        )  # those not selected: rows of the identity
+        row, column = chosen.unsqueeze(-1), chosen.unsqueeze(-2)
+        block = self.gram[index.unsqueeze(-1), index.unsqueeze(-2)] * row * column
+        # Features that are not selected get rows of the identity.
+        block.diagonal(dim1=-2, dim2=-1).add_(1 - chosen + self.ridge)
         factor = torch.linalg.cholesky_ex(block).L
-        return (
-            index,
-            factor,
-            torch.linalg.solve_triangular(
-                factor, self.cross[index] * chosen.unsqueeze(-1), upper=False
-            ),
-        )
+        half = torch.linalg.solve_triangular(factor, self.cross[index] * row, upper=False)
+        return index, factor, half
 
     @staticmethod
     def _left(half: Tensor) -> Tensor:
         return (1 - half.square().sum((-2, -1))).clamp(min=1e-12)
 
 
-class _Best:
-    """The best subset that each restart has seen; where a size is asked for, of that size."""
-
-    def __init__(self, restarts: int, features: int, size: int | None) -> None:
-        self.size = size
-        self.masks = torch.zeros(restarts, features, dtype=torch.float64)
-        self.values = torch.full((restarts,), torch.inf, dtype=torch.float64)
-
-    def note(self, masks: Tensor, values: Tensor) -> None:
-        """Look at masks `[n, restarts, p]` with values `[n, restarts]`."""
-        if self.size is not None:
-            values = torch.where(masks.sum(-1) == self.size, values, torch.inf)
-        lowest, at = values.min(0)
-        better = lowest < self.values
-        found = masks[at, torch.arange(masks.shape[1])]
-        self.masks = torch.where(better.unsqueeze(-1), found, self.masks)
-        self.values = torch.where(better, lowest, self.values)
+def _best_seen(
+    best: Tensor, lowest: Tensor, masks: Tensor, values: Tensor, size: int | None
+) -> tuple[Tensor, Tensor]:
+    """Update each restart's best subset by masks `[n, restarts, p]`, of a size if one is given."""
+    if size is not None:
+        values = torch.where(masks.sum(-1) == size, values, torch.inf)
+    value, at = values.min(0)
+    better = value < lowest
+    found = masks[at, torch.arange(masks.shape[1])]
+    return torch.where(better.unsqueeze(-1), found, best), torch.where(better, value, lowest)
 
 
 def improve(mask: Tensor, regressions: Regressions, cost: Cost, any_size: bool) -> Tensor:
-    """Exchange one feature for another, or where the size is open add or drop one, as long as the cost falls."""
+    """Exchange, or if the size is open add or drop, single features as long as the cost falls."""
     value = cost(regressions.unexplained(mask), mask.sum())
     while True:
         selected = mask.nonzero().squeeze(-1)
-        fewer = mask.repeat(len(selected), 1)
-        fewer[torch.arange(len(selected)), selected] = 0
-        starts = torch.cat([fewer, mask.unsqueeze(0)]) if any_size else fewer
+        starts = mask.repeat(len(selected), 1)
+        starts[torch.arange(len(selected)), selected] = 0
+        if any_size:
+            starts = torch.cat([starts, mask.unsqueeze(0)])
         sizes = starts.sum(-1, keepdim=True)
         moves = cost(regressions.with_one_more(starts), sizes + 1)
         if any_size:  # the last column leaves each start as it is
-            moves = torch.cat(
-                [moves, cost(regressions.unexplained(starts), sizes.squeeze(-1)).unsqueeze(-1)], -1
-            )
-        best = int(moves.argmin())
-        start, feature = divmod(best, moves.shape[-1])
+            kept = cost(regressions.unexplained(starts), sizes.squeeze(-1))
+            moves = torch.cat([moves, kept.unsqueeze(-1)], -1)
+        start, feature = divmod(int(moves.argmin()), moves.shape[-1])
         if not moves[start, feature] < value - 1e-9:
             return mask
         value, mask = moves[start, feature], starts[start].clone()
@@ -388,26 +355,15 @@ def with_expected_size(logits: Tensor, size: float) -> Tensor:
 
 
 def _along_equal_size(grad: Tensor, logits: Tensor) -> Tensor:
-    """Return the gradient with respect to logits that a common shift brings back to the same expected size.
+    """Return the gradient with respect to logits that are shifted back to one expected size.
 
-    What it loses is the same for every feature: that any one more would explain more, which only drowns the rest.
+    The part that is lost is the same for every feature: that any one more would explain more. It
+    would only drown the rest.
     """
-    steepness = logits.sigmoid() * (-logits).sigmoid()
-    return grad - steepness * (grad.sum(-1, keepdim=True) / steepness.sum(-1, keepdim=True))
+    spread = logits.sigmoid() * (-logits).sigmoid()
+    return grad - spread * (grad.sum(-1, keepdim=True) / spread.sum(-1, keepdim=True))
 
 
 def _undecided(logits: Tensor) -> bool:
-    probabilities = logits.detach().sigmoid()
+    probabilities = logits.sigmoid()
     return bool((probabilities * (1 - probabilities)).max() > 0.01)
-
-
-def _most_likely(logits: Tensor, size: int | None) -> Tensor:
-    """Return the most likely subset `[1, restarts, p]`, of a size if one is asked for."""
-    if size is None:
-        return (logits > 0).to(logits.dtype).unsqueeze(0)
-    return torch.zeros_like(logits).scatter(-1, logits.topk(size, -1).indices, 1.0).unsqueeze(0)
-
-
-def _log_choose(total: int, chosen: Tensor) -> Tensor:
-    chosen = chosen.to(torch.float64)
-    return math.lgamma(total + 1) - torch.lgamma(chosen + 1) - torch.lgamma(total - chosen + 1)

@@ -62,7 +62,7 @@ def test_a_users_estimator_needs_nothing_else(python: Path) -> None:
 import sys, torch, arms
 torch.set_num_threads(1)
 for make in (SplitBaseline, Scaled):
-    report = arms.checks.estimator_findings(make, draws=2000, num_samples=[2])
+    report = arms.checks.findings(make, draws=2000, num_samples=[2])
     assert report.passed, str(report)
     estimator = make(4)
     loss = arms.variance_loss(estimator(lambda b: b.sum(-1) + 1, torch.zeros(50, 3)))

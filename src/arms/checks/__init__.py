@@ -1,10 +1,8 @@
 """Checks that can fail: exact expectations, tests of bias and couplings, variances."""
 
 from arms.checks.bias import bias_finding, bias_scores
-from arms.checks.coupling import coupling_findings
-from arms.checks.estimator import estimator_findings
+from arms.checks.estimator import findings
 from arms.checks.oracle import (
-    exact_bound,
     exact_gradient,
     exact_value,
     expected_estimate,
@@ -24,12 +22,10 @@ __all__ = [
     "VarianceTable",
     "bias_finding",
     "bias_scores",
-    "coupling_findings",
-    "estimator_findings",
-    "exact_bound",
     "exact_gradient",
     "exact_value",
     "expected_estimate",
+    "findings",
     "random_table",
     "score_limit",
     "smooth_objective",

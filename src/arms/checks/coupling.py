@@ -4,16 +4,15 @@ For categories: marginals, and whether the correction makes the leave-one-out su
 """
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import torch
 from torch import Generator, Tensor
 
-from arms.checks.bias import CATEGORICAL_LOGITS, FEWEST_EVENTS, bias_scores
+from arms.checks.bias import CATEGORIES, FEWEST_EVENTS, bias_scores
 from arms.checks.oracle import random_table, table_objective
-from arms.checks.verdicts import FAILURE_RATE, Finding, Findings, attempt, judge_score
+from arms.checks.verdicts import Finding, Findings, attempt, judge_scores
 from arms.designs import BitCoupling, CategoryCoupling, Coupling
 from arms.estimators import ARMS
 from arms.latents import OneHot
@@ -22,99 +21,73 @@ LOGITS = (0.0, 0.6, -1.5, 2.5)
 
 
 def coupling_findings(
-    coupling: Coupling,
-    counts: Sequence[int] | None = None,
-    draws: int = 100_000,
-    failure_rate: float = FAILURE_RATE,
-    seed: int = 0,
+    coupling: Coupling, draws: int, failure_rate: float, counts: Sequence[int] | None, seed: int
 ) -> Findings:
-    """Test whether a coupling is what ARMS needs, for every n in `counts`.
-
-    Args:
-        coupling: The coupling.
-        counts: Numbers of samples n, each at most 12; by default 2, 3 and 5, or 2, 4 and 6 if the
-            coupling needs an even number.
-        draws: How often n samples are drawn.
-        failure_rate: How often a correct coupling may fail by chance.
-        seed: Of the draws.
-
-    >>> from arms.designs import Systematic
-    >>> coupling_findings(Systematic(), counts=[3], draws=1000).passed
-    True
-    """
+    """Test whether a coupling is what ARMS needs, for every n in `counts`."""
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.tensor(LOGITS, dtype=torch.float64)
-    findings: list[Finding] = []
-    if counts is None:
-        counts = (2, 4, 6) if coupling.even_samples else (2, 3, 5)
-    taken = [n for n in counts if not (coupling.even_samples and n % 2)]
+    usual = (2, 4, 6) if coupling.even_samples else (2, 3, 5)
+    taken = [n for n in counts or usual if not (coupling.even_samples and n % 2)]
     kinds = isinstance(coupling, BitCoupling) + isinstance(coupling, CategoryCoupling)
     rate = failure_rate / max(1, kinds * len(taken))
+    findings: list[Finding] = []
     for n in taken:
         if isinstance(coupling, BitCoupling):
-            look = partial(_of_bits, coupling, logits, n, draws, rate, generator)
-            findings += attempt(f"samples, n = {n}", look)
+            findings += attempt(
+                f"samples, n = {n}", _test_bits, coupling, n, draws, rate, generator
+            )
         if isinstance(coupling, CategoryCoupling):
-            of_categories = partial(_of_categories, coupling, n, draws, rate, generator)
-            findings += attempt(f"categories, n = {n}", of_categories)
+            findings += attempt(
+                f"categories, n = {n}", _test_categories, coupling, n, draws, rate, generator
+            )
     return Findings(repr(coupling), tuple(findings))
 
 
-def _of_bits(
-    coupling: BitCoupling,
-    logits: Tensor,
-    n: int,
-    draws: int,
-    failure_rate: float,
-    generator: Generator,
-) -> list[Finding]:
+def _test_bits(
+    coupling: BitCoupling, n: int, draws: int, failure_rate: float, generator: Generator
+) -> list[Finding] | tuple[bool, str]:
+    logits = torch.tensor(LOGITS, dtype=torch.float64)
     samples = coupling.sample_bits(logits.expand(draws, -1), n, generator)
-    shape = (n, draws, len(LOGITS))
-    if samples.shape != shape or not bool(((samples == 0) | (samples == 1)).all()):
-        got = f"{samples.dtype} {list(samples.shape)}"
-        figure = f"expected zeros and ones of shape {list(shape)}, got {got}"
-        return [Finding(f"samples, n = {n}", False, figure)]
+    if samples.shape != (n, draws, len(LOGITS)) or not _are_bits(samples).all():
+        return _wrong_samples("zeros and ones", (n, draws, len(LOGITS)), samples)
     scores = {
-        "marginals": _marginal_scores(samples, logits),
+        "marginals": _scores(samples.sum(1), torch.sigmoid(logits), draws),
         "correlation": _pair_scores(samples, logits, coupling.debias(logits, n)),
         "counts": _count_scores(samples, coupling.count_distribution(logits, n)),
         "exchangeability": _pattern_scores(samples),
         "latents independent": _latent_scores(samples, logits),
     }
     rate = failure_rate / (len(scores) + 1)
-    judged = [
-        judge_score(
-            f"{name}, n = {n}",
-            score.abs().max().item() if score.numel() else 0.0,
-            max(1, score.numel()),
-            rate,
-        )
-        for name, score in scores.items()
-    ]
-    return [*judged, _extremes(coupling, n, generator)]
+    return [*_judge_all(scores, n, rate), _test_extremes(coupling, n, generator)]
 
 
-def _of_categories(
+def _test_categories(
     coupling: CategoryCoupling, n: int, draws: int, failure_rate: float, generator: Generator
-) -> list[Finding]:
-    latent = OneHot(torch.tensor(CATEGORICAL_LOGITS[0], dtype=torch.float64))
+) -> list[Finding] | tuple[bool, str]:
+    latent = OneHot(torch.tensor(CATEGORIES.moderate[0], dtype=torch.float64))
     samples = coupling.sample_categories(latent.expand(draws).logits, n, generator)
     shape = (n, draws, *latent.logits.shape)
-    one_hot = ((samples == 0) | (samples == 1)).all(-1) & (samples.sum(-1) == 1)
-    if samples.shape != shape or not bool(one_hot.all()):
-        got = f"{samples.dtype} {list(samples.shape)}"
-        figure = f"expected one-hot samples of shape {list(shape)}, got {got}"
-        return [Finding(f"categories, n = {n}", False, figure)]
+    one_hot = _are_bits(samples).all(-1) & (samples.sum(-1) == 1)
+    if samples.shape != shape or not one_hot.all():
+        return _wrong_samples("one-hot samples", shape, samples)
     objective = table_objective(random_table(latent.count_states(), generator), latent)
     scores = {
         "marginals of categories": _scores(samples.sum(1), latent.mean(), draws),
         "correction": bias_scores(ARMS(n, coupling), objective, latent, draws, generator),
     }
-    rate = failure_rate / len(scores)
-    return [
-        judge_score(f"{name}, n = {n}", score.abs().max().item(), score.numel(), rate)
-        for name, score in scores.items()
-    ]
+    return _judge_all(scores, n, failure_rate / len(scores))
+
+
+def _are_bits(samples: Tensor) -> Tensor:
+    return (samples == 0) | (samples == 1)
+
+
+def _wrong_samples(kind: str, shape: Sequence[int], samples: Tensor) -> tuple[bool, str]:
+    got = f"{samples.dtype} {list(samples.shape)}"
+    return False, f"expected {kind} of shape {list(shape)}, got {got}"
+
+
+def _judge_all(scores: Mapping[str, Tensor], n: int, rate: float) -> list[Finding]:
+    return [Finding(f"{name}, n = {n}", *judge_scores(one, rate)) for name, one in scores.items()]
 
 
 def _scores(hits: Tensor, probability: Tensor, draws: Tensor | int) -> Tensor:
@@ -123,12 +96,8 @@ def _scores(hits: Tensor, probability: Tensor, draws: Tensor | int) -> Tensor:
     return (hits - probability * draws) / spread
 
 
-def _marginal_scores(samples: Tensor, logits: Tensor) -> Tensor:
-    return _scores(samples.sum(1), torch.sigmoid(logits), samples.shape[1])
-
-
 def _pair_scores(samples: Tensor, logits: Tensor, debias: Tensor) -> Tensor:
-    """P(b_i = 1, b_j = 0) of every ordered pair against p(1-p)/debias."""
+    """Compare P(b_i = 1, b_j = 0) of every ordered pair with p(1-p)/debias."""
     claimed = torch.sigmoid(logits) * torch.sigmoid(-logits) / debias
     hits = torch.einsum("ird,jrd->ijd", samples, 1 - samples)
     ordered = ~torch.eye(len(samples), dtype=torch.bool)
@@ -136,7 +105,7 @@ def _pair_scores(samples: Tensor, logits: Tensor, debias: Tensor) -> Tensor:
 
 
 def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
-    """How often so many samples are ones, against the distribution that the coupling states."""
+    """Compare how often so many samples are ones with what the coupling states."""
     if claimed is None:
         return torch.zeros(0)
     ones = samples.sum(0)
@@ -148,40 +117,32 @@ def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
 
 def _pattern_scores(samples: Tensor) -> Tensor:
     """Given how many are ones, every arrangement of them must be as likely as any other."""
-    n, _, d = samples.shape
+    n = len(samples)
     weights = (2 ** torch.arange(n)).view(-1, 1, 1)
     patterns = (samples.long() * weights).sum(0)
-    counts = torch.stack(
-        [torch.bincount(patterns[:, k], minlength=2**n) for k in range(d)]
-    ).double()
-    ones = torch.tensor([bin(pattern).count("1") for pattern in range(2**n)])
-    scores = []
+    hits = [torch.bincount(column, minlength=2**n) for column in patterns.unbind(-1)]
+    counts = torch.stack(hits).double()
+    ones = torch.tensor([pattern.bit_count() for pattern in range(2**n)])
+    scores = [torch.zeros(0, dtype=torch.float64)]
     for s in range(1, n):
-        arrangements = counts[:, ones == s]
+        arrangements, ways = counts[:, ones == s], math.comb(n, s)
         total = arrangements.sum(1, keepdim=True)
         # Fewer than 30 expected hits and a binomial is no longer close to normal that far out.
-        enough = total.squeeze(1) > 30 * math.comb(n, s)
-        scores.append(
-            _scores(arrangements, torch.tensor(1 / math.comb(n, s)).double(), total)[
-                enough
-            ].flatten()
-        )
-    return torch.cat(scores) if scores else torch.zeros(0)
+        enough = total.squeeze(1) > 30 * ways
+        found = _scores(arrangements, torch.tensor(1 / ways).double(), total)
+        scores.append(found[enough].flatten())
+    return torch.cat(scores)
 
 
 def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
-    """Sample i of one latent against sample j of another: uncorrelated."""
-    centred = (samples - torch.sigmoid(logits)) / (
-        torch.sigmoid(logits) * torch.sigmoid(-logits)
-    ).sqrt()
-    pairs = [
-        torch.einsum("ir,jr->ij", centred[..., k], centred[..., m])
-        for k, m in combinations(range(len(logits)), 2)
-    ]
+    """Sample i of one latent and sample j of another must be uncorrelated."""
+    spread = (torch.sigmoid(logits) * torch.sigmoid(-logits)).sqrt()
+    centred = ((samples - torch.sigmoid(logits)) / spread).unbind(-1)
+    pairs = [torch.einsum("ir,jr->ij", one, other) for one, other in combinations(centred, 2)]
     return torch.stack(pairs) / math.sqrt(samples.shape[1])
 
 
-def _extremes(coupling: BitCoupling, n: int, generator: Generator) -> Finding:
+def _test_extremes(coupling: BitCoupling, n: int, generator: Generator) -> Finding:
     far = torch.tensor([200.0, torch.inf])
     logits = torch.cat([far, -far])
     samples, debias = coupling.sample_bits(logits, n, generator), coupling.debias(logits, n)

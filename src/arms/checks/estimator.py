@@ -1,52 +1,51 @@
-"""What a user may rely on in an estimator, tested on a live one."""
+"""What a user may rely on in an estimator or a coupling, tested on a live one."""
 
+import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from arms.arguments import as_count
+from arms.arguments import as_count, described, unknown_name
 from arms.checks.bias import (
+    Cases,
     Problem,
     bias_finding,
+    cases_of,
     check_settings,
+    make_problem,
     problem_scores,
     special_problems,
-    takes_kind,
 )
-from arms.checks.oracle import (
-    exact_target_gradient,
-    exact_value,
-    expected_estimate,
-    random_table,
-    smooth_objective,
-    table_objective,
+from arms.checks.coupling import coupling_findings
+from arms.checks.oracle import exact_target_gradient, exact_value, expected_estimate
+from arms.checks.verdicts import FAILURE_RATE, Finding, Findings, attempt, judge_scores
+from arms.designs import COUPLINGS, Coupling
+from arms.estimators import (
+    ALL_ESTIMATORS,
+    Estimator,
+    TensorObjective,
+    as_estimator,
+    num_samples_of,
+    resolve,
 )
-from arms.checks.verdicts import FAILURE_RATE, Finding, Findings, attempt, judge_score
-from arms.estimators import Estimator, TensorObjective, num_samples_of
 from arms.estimators.labels import label
-from arms.latents import Bits, Enumerable, Latent, OneHot
+from arms.latents import Bits, Enumerable, Latent
 
-COUNTS = (1, 2, 3, 4, 8, 12)
-"""Numbers of samples that are tried by default, as far as the estimator accepts them."""
-USUAL = 8
-"""The largest number of samples at which problems other than moderate ones are tried."""
-MOST_OUTCOMES = 2_000_000
-"""Joint outcomes of a design that are enumerated at most."""
+Factory = Callable[[int], Estimator]
 
-# At logits this far from zero no test with random draws sees anything.
-EXACT_BITS = ((0.7, -1.3), (5.0, -0.4), (14.0, -14.0))
-EXACT_CATEGORIES = (((0.0, 0.5, -0.5), (1.0, 0.0, -1.0)), ((0.0, -14.0, -20.0), (0.3, 0.0, -0.5)))
-EXACT_COUNT = 4
-"""The largest number of samples at which expectations are enumerated."""
-EXACT_LIMIT = 1e-7
-"""Relative to each entry of the gradient; rounding errors are far smaller."""
+COUNTS = (1, 2, 3, 4, 8, 12)  # tried by default, as far as the estimator accepts them
+MOST_SAMPLES = 10**6  # more do not fit into memory with the draws of a test
+USUAL = 8  # the most samples at which problems other than moderate ones are tried
+MOST_OUTCOMES = 2_000_000  # joint outcomes of a design that are enumerated
+EXACT_COUNT = 4  # the most samples at which expectations are enumerated
+EXACT_LIMIT = 1e-7  # relative to each entry of the gradient; rounding errors are far smaller
 
 
-def estimator_findings(
-    factory: Callable[[int], Estimator],
+def findings(
+    subject: str | Factory | Coupling | type[Coupling],
     draws: int = 100_000,
     failure_rate: float = FAILURE_RATE,
     *,
@@ -54,271 +53,244 @@ def estimator_findings(
     latents: Sequence[Latent] | None = None,
     seed: int = 0,
 ) -> Findings:
-    """Test an estimator, given as a class or any function of num_samples.
+    """Test an estimator or a coupling against enumeration.
 
-    If its design is discrete, the exact expectation over all outcomes is compared with the
-    gradient, for up to four samples and at logits up to ±14. Means over many draws are compared at
-    every number of samples. At one number of samples, they are also compared at logits of ±5, ±7,
-    ±10 and infinity, in float32 among rows of very different scale, and in separate calls with a
-    single row and with two rows. Shapes, repeatability and extreme logits are tested too. The
-    result says what is not.
+    **Estimators.** If the design is discrete, the exact expectation over all outcomes is compared
+    with the gradient, for up to four samples and at logits up to ±14. Means over many draws are
+    compared at every number of samples. At one number of samples, they are also compared at logits
+    of ±5, ±7, ±10 and infinity, in float32 among rows of very different scale, and in separate
+    calls with a single row and with two rows. Shapes, repeatability and extreme logits are tested
+    too. The result says what is not.
+
+    **Couplings.** For bits: marginals, correlation, counts, exchangeability, independence of the
+    latents and extreme logits. For categories: marginals, and whether the correction makes the
+    leave-one-out sum unbiased.
 
     Args:
-        factory: Returns the estimator for a number of samples; a class will do.
+        subject: The name of an estimator or a coupling; a coupling; or a function that returns an
+            estimator for a number of samples, such as its class.
         draws: Estimates per problem. More draws detect smaller errors, and errors of rarer events.
-        failure_rate: How often a correct estimator may fail by chance.
-        num_samples: The numbers of samples to test; by default those of `COUNTS` that the estimator
-            accepts.
-        latents: Where to test, each without batch axes and with few states; by default bits and
-            categories, if the estimator takes them.
+        failure_rate: How often a correct subject may fail by chance.
+        num_samples: The numbers of samples to test, at most 12 for a coupling; by default several
+            small ones that the subject accepts.
+        latents: Where to test an estimator, each without batch axes and with few states; by default
+            bits and categories, if the estimator takes them.
         seed: Of objectives and draws.
 
     >>> from arms import LOORF
-    >>> estimator_findings(LOORF, draws=1000).passed
-    True
+    >>> findings(LOORF, draws=1000).passed, findings("systematic", draws=1000).passed
+    (True, True)
     """
     latents = check_settings(draws, failure_rate, seed, latents)
-    accepted = _accepted(factory, num_samples)
-    first = accepted[0]
-    usual = [one for one in accepted if num_samples_of(one) <= USUAL][-1:] or [first]
-    generator = torch.Generator().manual_seed(seed)
-    findings = _look_around(factory, accepted[-1]) if latents is None else []
-    for one in accepted:
-        if first.unbiased and num_samples_of(one) <= EXACT_COUNT:
-            name = f"exact expectation, n = {num_samples_of(one)}"
-            findings += attempt(name, partial(_exact, one, generator, latents))
-    problems = list(special_problems(first, generator, latents)) if first.unbiased else []
-    names = list(dict.fromkeys(problem.name for problem in problems))
-    rate = failure_rate / (len(accepted) + len(names))
-    for number, one in enumerate(accepted):
-        means = partial(bias_finding, one, draws, rate, 1000 * seed + number, latents)
-        findings += attempt(f"unbiased, n = {num_samples_of(one)}", means)
-    for name in names:
-        alike = [problem for problem in problems if problem.name == name]
-        # A baseline that depends on the batch shows most with few samples.
-        n = num_samples_of(first if alike[0].separate else usual[0])
-        findings += attempt(
-            f"{name}, n = {n}", partial(_bias, factory, n, alike, draws, rate, generator)
-        )
-    counts = ", ".join(str(num_samples_of(one)) for one in accepted)
-    subject = f"{label(first)}, num_samples {counts}"
-    return Findings(subject, tuple(findings), _not_checked(accepted, latents))
-
-
-def _exact(
-    estimator: Estimator, generator: torch.Generator, latents: Sequence[Latent] | None
-) -> list[Finding]:
-    """Compare the exact expectation of gradient and value with enumeration of the target."""
-    name, worst = f"exact expectation, n = {num_samples_of(estimator)}", 0.0
-    problems = list(_exact_problems(estimator, generator, latents))
-    for latent, objective in problems:
-        if _count_outcomes(estimator, latent) > MOST_OUTCOMES:
-            return []
-        found = expected_estimate(estimator, objective, latent)
-        if found is None:  # continuous noise
-            return []
-        truth = exact_target_gradient(objective, latent, estimator.target)
-        value = exact_value(objective, latent, estimator.target).detach()
-        for mean, exact in zip(found, (truth, value), strict=True):
-            # Differences of values of order one are rounded at 1e-15.
-            error = (mean - exact).abs() / (exact.abs() + 1e-15 / EXACT_LIMIT)
-            worst = max(worst, error.max().item() if bool(error.isfinite().all()) else torch.inf)
-    if not problems:
-        return []
-    figure = f"largest relative error over all outcomes is {worst:.1e}, limit {EXACT_LIMIT:.0e}"
-    return [Finding(name, worst <= EXACT_LIMIT, figure)]
-
-
-def _exact_problems(
-    estimator: Estimator, generator: torch.Generator, latents: Sequence[Latent] | None
-) -> list[tuple[Latent, TensorObjective]]:
+    counts = None if num_samples is None else _as_counts(num_samples)
+    found: Any = _find(subject) if isinstance(subject, str) else subject
+    if inspect.isclass(found) and issubclass(found, Coupling):
+        found = _make_coupling(found)
+    if not isinstance(found, Coupling):
+        return _estimator_findings(found, draws, failure_rate, counts, latents, seed)
     if latents is not None:
-        wide = [one.with_logits(one.logits.double()) for one in latents]
-        return [(one, smooth_objective(one, generator)) for one in wide]
-    found: list[tuple[Latent, TensorObjective]] = []
-    for kind, rows in ((Bits, EXACT_BITS), (OneHot, EXACT_CATEGORIES)):
-        for row in rows if takes_kind(estimator, kind) else ():
-            latent = kind(torch.tensor(row, dtype=torch.float64))
-            assert isinstance(latent, Enumerable)
-            table = random_table(latent.count_states(), generator)
-            found.append((latent, table_objective(table, latent)))
-    return found
+        raise ValueError("latents are for estimators: leave them out to check a coupling")
+    return coupling_findings(found, draws, failure_rate, counts, seed)
 
 
-def _count_outcomes(estimator: Estimator, latent: Latent) -> int:
-    """Return a bound on the number of joint outcomes: every sample in every state."""
-    assert isinstance(latent, Enumerable)
-    return int(latent.count_states() ** estimator.design.num_samples)
-
-
-def _accepted(
-    factory: Callable[[int], Estimator], num_samples: Sequence[int] | None
-) -> list[Estimator]:
-    """Return the estimators of the numbers that were asked for, or of those in `COUNTS` that are accepted."""
-    if not callable(factory) or isinstance(factory, Estimator):
-        raise ValueError(
-            "factory must be a function of num_samples that returns an estimator, got "
-            f"{type(factory).__name__}"
-        )
-    if num_samples is not None:
-        return [_made(factory, n) for n in _counts(num_samples)]
-    accepted = [estimator for n in COUNTS if (estimator := _accept(factory, n)) is not None]
-    if not accepted:
-        raise ValueError(
-            f"{factory!r} accepts no num_samples among {COUNTS}: give num_samples that it accepts"
-        )
-    return accepted
-
-
-def _counts(num_samples: object) -> list[int]:
-    """Return the numbers of samples that were asked for, in order."""
+def _as_counts(num_samples: object) -> list[int]:
     if not isinstance(num_samples, Sequence) or not num_samples or isinstance(num_samples, str):
         raise ValueError(f"num_samples must be a list of one or more integers, got {num_samples!r}")
-    return sorted({as_count(n, 1, "num_samples") for n in num_samples})
+    counts = sorted({as_count(n, 1, "num_samples") for n in num_samples})
+    if counts[-1] > MOST_SAMPLES:
+        raise ValueError(f"num_samples must be at most {MOST_SAMPLES:,}, got {counts[-1]:,}")
+    return counts
 
 
-def _accept(factory: Callable[[int], Estimator], n: int) -> Estimator | None:
+def _find(name: str) -> Factory | Coupling:
+    if resolve(name)[0] in ALL_ESTIMATORS:
+        return partial(as_estimator, name)
+    if name in COUPLINGS:
+        return COUPLINGS[name]()
+    known = [*ALL_ESTIMATORS, *COUPLINGS]
+    raise unknown_name("estimator or coupling", name, known, or_else="module:Class of your own")
+
+
+def _make_coupling(kind: type[Coupling]) -> Coupling:
     try:
-        made = factory(n)
-    except ValueError:
-        return None
-    return _check_estimator(factory, made)
+        return kind()
+    except (Exception, SystemExit) as error:
+        got = f"{kind.__name__}() raised {described(error)}"
+        raise ValueError(f"{got}: give a coupling object instead of its class") from error
 
 
-def _made(factory: Callable[[int], Estimator], n: int) -> Estimator:
-    return _check_estimator(factory, factory(n))
-
-
-def _check_estimator(factory: Callable[[int], Estimator], made: object) -> Estimator:
-    if not isinstance(made, Estimator):
-        raise ValueError(
-            f"{factory!r} must return an estimator for a number of samples, got "
-            f"{type(made).__name__}"
-        )
-    return made
-
-
-def _bias(
-    factory: Callable[[int], Estimator],
-    n: int,
-    problems: Sequence[Problem],
+def _estimator_findings(
+    factory: Factory,
     draws: int,
-    rate: float,
-    generator: torch.Generator,
-) -> Finding:
-    # A fresh estimator every time: parameters, if it has any, may settle on a number of latents.
-    scores = torch.cat(
-        [problem_scores(factory(n), problem, draws, generator) for problem in problems]
-    ).abs()
-    return judge_score(f"{problems[0].name}, n = {n}", scores.max().item(), scores.numel(), rate)
+    failure_rate: float,
+    counts: Sequence[int] | None,
+    latents: Sequence[Latent] | None,
+    seed: int,
+) -> Findings:
+    accepted = {num_samples_of(one): one for one in _accepted(factory, counts)}
+    first, last = accepted[min(accepted)], max(accepted)
+    usual = max((n for n in accepted if n <= USUAL), default=min(accepted))
+    generator = torch.Generator().manual_seed(seed)
+    found: list[Finding] = []
+    for cases in cases_of(accepted[last]) if latents is None else ():
+        for name, test in TESTS.items():
+            found += attempt(name.format(cases.suffix), test, factory(last), cases)
+    for n, one in accepted.items():
+        if first.unbiased and n <= EXACT_COUNT:
+            name = f"exact expectation, n = {n}"
+            found += attempt(name, _test_exactly, one, generator, latents)
+    special: dict[str, list[Problem]] = {}
+    for problem in special_problems(first, generator, latents) if first.unbiased else ():
+        special.setdefault(problem.name, []).append(problem)
+    rate = failure_rate / (len(accepted) + len(special))
+    for number, (n, one) in enumerate(accepted.items()):
+        own_seed = 1000 * seed + number
+        found += attempt(f"unbiased, n = {n}", bias_finding, one, draws, rate, own_seed, latents)
+    for name, alike in special.items():
+        # A baseline that depends on the batch shows most with few samples.
+        n = min(accepted) if alike[0].separate else usual
+        # A fresh estimator every time: its parameters may settle on a number of latents.
+        make = partial(factory, n)
+        found += attempt(f"{name}, n = {n}", _test_bias, make, alike, draws, rate, generator)
+    subject = f"{label(first)}, num_samples {', '.join(map(str, accepted))}"
+    return Findings(subject, tuple(found), _not_checked(first, latents))
 
 
-def _not_checked(
-    accepted: Sequence[Estimator], latents: Sequence[Latent] | None
-) -> tuple[str, ...]:
-    first = accepted[0]
+def _not_checked(estimator: Estimator, latents: Sequence[Latent] | None) -> tuple[str, ...]:
+    far = "finite logits beyond ±10, or beyond ±14 where outcomes are enumerated"
     notes = [
         "other numbers of samples",
-        "finite logits beyond ±10, or beyond ±14 where outcomes are enumerated",
+        far if latents is None else "logits other than those given",
         "more than a few variables",
         "other numbers of categories, and category indices",
         "batches other than of one, two and very many rows",
         "half precision, except at extreme logits",
         "CUDA and torch.compile",
     ]
-    if latents is not None:
-        notes[1] = "logits other than those given"
-    if not first.unbiased:
+    if not estimator.unbiased:
         notes.append("the value, and any logits but moderate ones, as it is marked biased")
-    if any(True for _ in first.parameters()):
+    if any(True for _ in estimator.parameters()):
         notes.append("parameters other than the initial ones")
     return tuple(notes)
 
 
-def _look_around(factory: Callable[[int], Estimator], last: Estimator) -> list[Finding]:
-    """Return what does not depend on chance: shapes, repeatability, logits at which nothing can happen."""
-    findings = []
-    for kind in (Bits, OneHot):
-        if takes_kind(last, kind):
-            checked = [factory(num_samples_of(last)) for _ in range(4)]
-            of_kind = "" if kind is Bits else " of categories"
-            looks = {
-                f"shapes{of_kind}": partial(_shapes, checked[0], kind),
-                f"repeatable{of_kind}": partial(_repeatable, checked[1], kind),
-                f"extreme logits{of_kind}, float32": partial(
-                    _extremes, checked[2], kind, torch.float32
-                ),
-                f"extreme logits{of_kind}, bfloat16": partial(
-                    _extremes, checked[3], kind, torch.bfloat16
-                ),
-            }
-            for name, look in looks.items():
-                findings += attempt(name, partial(_named, name, look))
-    return findings
+def _accepted(factory: object, counts: Sequence[int] | None) -> list[Estimator]:
+    """Return the estimators of these numbers of samples, or of those in `COUNTS` it accepts."""
+    remedy = "give a coupling, or a function of num_samples such as an estimator's class"
+    if not callable(factory) or isinstance(factory, Estimator):
+        got = type(factory).__name__
+        raise ValueError(f"subject must be a coupling or make estimators, got {got}: {remedy}")
+    accepted = []
+    for n in counts or COUNTS:
+        try:
+            made = factory(n)
+        except ValueError:
+            if counts:
+                raise
+            continue  # this estimator does not take so many samples
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"{factory!r}({n}) raised {described(error)}: {remedy}") from error
+        if not isinstance(made, Estimator):
+            got = type(made).__name__
+            raise ValueError(f"{factory!r} must return an estimator, got {got}: {remedy}")
+        accepted.append(made)
+    if not accepted:
+        raise ValueError(f"{factory!r} accepts no num_samples among {COUNTS}: give some it accepts")
+    return accepted
 
 
-def _named(name: str, look: Callable[[], Finding]) -> Finding:
-    return replace(look(), name=name)
+def _test_bias(
+    make: Callable[[], Estimator],
+    problems: Sequence[Problem],
+    draws: int,
+    rate: float,
+    generator: Generator,
+) -> tuple[bool, str]:
+    scores = [problem_scores(make(), one, draws, generator) for one in problems]
+    return judge_scores(torch.cat(scores), rate)
 
 
-def _of_kind(kind: type[Latent], logits: Tensor) -> Latent:
-    """Return bits of these logits, or choices between two categories of which the first has logit 0."""
-    return kind(
-        logits if kind is Bits else torch.stack([torch.zeros_like(logits), -logits.abs()], -1)
-    )
+def _test_exactly(
+    estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None
+) -> tuple[bool, str] | list[Finding]:
+    """Compare the exact expectation of gradient and value with enumeration of the target."""
+    rows = [(cases, row) for cases in cases_of(estimator, latents) for row in cases.exact]
+    problems = [make_problem("exact", cases, row, generator) for cases, row in rows]
+    worst = 0.0
+    for problem in problems:
+        objective, latent, target = problem.objective, problem.latent, estimator.target
+        assert isinstance(latent, Enumerable)
+        if latent.count_states() ** estimator.design.num_samples > MOST_OUTCOMES:
+            return []
+        found = expected_estimate(estimator, objective, latent)
+        if found is None:  # continuous noise
+            return []
+        value = exact_value(objective, latent, target).detach()
+        truth = (exact_target_gradient(objective, latent, target), value)
+        for mean, exact in zip(found, truth, strict=True):
+            # Differences of values of order one are rounded at 1e-15.
+            error = (mean - exact).abs() / (exact.abs() + 1e-15 / EXACT_LIMIT)
+            worst = max(worst, error.nan_to_num(torch.inf, torch.inf).max().item())
+    figure = f"largest relative error over all outcomes is {worst:.1e}, limit {EXACT_LIMIT:.0e}"
+    return (worst <= EXACT_LIMIT, figure) if problems else []
 
 
-def _objective(kind: type[Latent]) -> Callable[[Tensor], Tensor]:
-    def of_bits(b: Tensor) -> Tensor:
-        return (b * torch.arange(1, b.shape[-1] + 1, dtype=b.dtype)).sum(-1).square()
+def _example(cases: Cases, logits: Tensor) -> tuple[Latent, TensorObjective]:
+    """Return bits, or choices between two categories of which the first has logit 0."""
+    is_bits = cases.make is Bits
+    pairs = torch.stack([torch.zeros_like(logits), -logits.abs()], -1)
 
-    return of_bits if kind is Bits else lambda z: of_bits(z[..., 0])
+    def objective(b: Tensor) -> Tensor:
+        bits = b if is_bits else b[..., 0]
+        weights = torch.arange(1, bits.shape[-1] + 1, dtype=b.dtype)
+        return (bits * weights).sum(-1).square()
+
+    return cases.make(logits if is_bits else pairs), objective
 
 
-def _shapes(estimator: Estimator, kind: type[Latent]) -> Finding:
+def _test_shapes(estimator: Estimator, cases: Cases) -> tuple[bool, str]:
     for batch in ((), (5,), (2, 3)):
-        latent = _of_kind(kind, torch.linspace(-2, 2, 4).expand(*batch, 4))
+        latent, objective = _example(cases, torch.linspace(-2, 2, 4).expand(*batch, 4))
         logits = latent.logits
-        grad, value, values = estimator(_objective(kind), latent, torch.Generator().manual_seed(0))
+        grad, value, values = estimator(objective, latent, torch.Generator().manual_seed(0))
         attached = grad.requires_grad and not any(True for _ in estimator.parameters())
         if grad.shape != logits.shape or grad.dtype != logits.dtype or attached:
-            figure = f"logits {list(logits.shape)} gave a gradient {list(grad.shape)}, {grad.dtype}, expected the same"
-            figure += ", detached" if attached else ""
-            return Finding("shapes", False, figure)
+            got = f"{list(grad.shape)}, {grad.dtype}{', attached' if attached else ''}"
+            return (
+                False,
+                f"expected a detached gradient like logits {list(logits.shape)}, got {got}",
+            )
         if values.shape[1:] != batch or value.shape != batch:
-            figure = f"value must have shape {list(batch)} and values [n, ...] of it, got {list(value.shape)} and "
-            return Finding("shapes", False, figure + f"{list(values.shape)}")
-    return Finding(
-        "shapes", True, "grad as the logits, values [n, *batch], for batch (), (5,), (2, 3)"
-    )
+            got = f"{list(value.shape)} and {list(values.shape)}"
+            return False, f"expected value {list(batch)} and values [n, *value], got {got}"
+    return True, "grad as the logits, values [n, *batch], for batch (), (5,), (2, 3)"
 
 
-def _repeatable(estimator: Estimator, kind: type[Latent]) -> Finding:
-    latent = _of_kind(kind, torch.linspace(-2, 2, 4).expand(50, 4).contiguous())
-    logits = latent.logits
-    before, state = logits.clone(), torch.get_rng_state()
-    grads = [
-        estimator(_objective(kind), latent, torch.Generator().manual_seed(7)).grad for _ in range(2)
-    ]
-    same = torch.equal(grads[0], grads[1])
-    untouched = torch.equal(before, logits) and torch.equal(state, torch.get_rng_state())
+def _test_repeatable(estimator: Estimator, cases: Cases) -> tuple[bool, str]:
+    latent, objective = _example(cases, torch.linspace(-2, 2, 4).expand(50, 4).contiguous())
+    before, state = latent.logits.clone(), torch.get_rng_state()
+    seeds = [torch.Generator().manual_seed(7) for _ in range(2)]
+    first, second = (estimator(objective, latent, seed).grad for seed in seeds)
+    untouched = torch.equal(before, latent.logits) and torch.equal(state, torch.get_rng_state())
+    passed = torch.equal(first, second) and untouched
     figure = "same generator, same bits; logits and the global generator untouched"
-    return Finding(
-        "repeatable", same and untouched, figure if same and untouched else f"NOT: {figure}"
-    )
+    return passed, figure if passed else f"NOT: {figure}"
 
 
-def _extremes(estimator: Estimator, kind: type[Latent], dtype: torch.dtype) -> Finding:
+def _test_extremes(dtype: torch.dtype, estimator: Estimator, cases: Cases) -> tuple[bool, str]:
     far = torch.tensor([20.0, 90.0, 200.0, torch.inf])
-    logits = torch.cat([far, -far]).to(dtype).expand(100, 8)
-    grad = estimator(
-        _objective(kind), _of_kind(kind, logits), torch.Generator().manual_seed(0)
-    ).grad
+    latent, objective = _example(cases, torch.cat([far, -far]).to(dtype).expand(100, 8))
+    grad = estimator(objective, latent, torch.Generator().manual_seed(0)).grad
     certain = grad[:, [2, 3, 6, 7]]  # |logit| >= 200: p is 0 or 1
     passed = bool(grad.isfinite().all()) and bool((certain == 0).all())
     figure = "finite at |logit| 20, 90, 200, inf; zero where p is 0 or 1"
-    return Finding(
-        f"extreme logits, {str(dtype).removeprefix('torch.')}",
-        passed,
-        figure if passed else f"NOT: {figure}",
-    )
+    return passed, figure if passed else f"NOT: {figure}"
+
+
+TESTS: dict[str, Callable[[Estimator, Cases], tuple[bool, str]]] = {
+    "shapes{}": _test_shapes,
+    "repeatable{}": _test_repeatable,
+    "extreme logits{}, float32": partial(_test_extremes, torch.float32),
+    "extreme logits{}, bfloat16": partial(_test_extremes, torch.bfloat16),
+}
+"""Tests that do not depend on chance; the name takes the suffix of the kind of latent."""

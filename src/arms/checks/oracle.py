@@ -10,9 +10,9 @@ from torch import Generator, Tensor
 
 from arms.estimate import gradient
 from arms.estimators import Estimator, Exact, Objective, TensorObjective
-from arms.latents import Binary, Bits, Choices, Enumerable, Latent, Logits, as_latent
+from arms.latents import Binary, Bits, Choices, Enumerable, HasMean, Latent, Logits, as_latent
 from arms.objective import Options, call_objective, evaluate
-from arms.targets import ImportanceBound, Target
+from arms.targets import Target
 
 
 def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
@@ -60,18 +60,10 @@ def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> T
     ).sum()
 
 
-def exact_bound(log_joint: TensorObjective, logits: Logits, bound_samples: int) -> Tensor:
-    """Return E[log(1/K sum_k p(x, b_k) / q(b_k))] over K independent samples, attached to `logits`.
-
-    Args:
-        log_joint: Maps states `[m, d]` to log p(x, b) `[m]`.
-        logits: `[d]`, of few latents.
-        bound_samples: K.
-
-    >>> exact_bound(lambda b: torch.zeros(len(b)), torch.zeros(2), bound_samples=1)
-    tensor(1.3863)
-    """
-    return exact_value(log_joint, logits, ImportanceBound(bound_samples))
+def _orders(multiset: tuple[int, ...]) -> int:
+    """Return in how many orders the elements of a multiset can be drawn."""
+    repeated = math.prod(map(math.factorial, Counter(multiset).values()))
+    return math.factorial(len(multiset)) // repeated
 
 
 def exact_target_gradient(objective: TensorObjective, latent: Latent, target: Target) -> Tensor:
@@ -129,9 +121,14 @@ def _multisets(states: int, size: int) -> tuple[Tensor, Tensor]:
     return torch.tensor([_orders(multiset) for multiset in multisets]), torch.tensor(multisets).T
 
 
-def _orders(multiset: tuple[int, ...]) -> int:
-    ways = math.prod(map(math.factorial, Counter(multiset).values()))
-    return math.factorial(len(multiset)) // ways
+def rarer_probs(latent: Latent) -> Tensor:
+    """Return the probability of each entry's rarer outcome, in float64; infinity if unknown."""
+    wide = latent.with_logits(latent.logits.double())
+    if not wide.has(HasMean):
+        return torch.full_like(wide.logits, torch.inf)
+    assert isinstance(wide, HasMean)
+    probs = wide.mean()
+    return torch.minimum(probs, 1 - probs)
 
 
 def random_table(states: int, generator: Generator | None = None) -> Tensor:
@@ -160,12 +157,10 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
     tensor(3.)
     """
     kind = Bits(torch.zeros(table.numel().bit_length() - 1)) if latent is None else latent
-    if not kind.has(Binary) and not kind.has(Choices):
-        raise ValueError(
-            f"a table is defined for bits and categories, got {type(kind).__name__}: use "
-            "smooth_objective"
-        )
     is_binary = kind.has(Binary)
+    if not is_binary and not kind.has(Choices):
+        got = type(kind).__name__
+        raise ValueError(f"latent must be bits or categories, got {got}: use smooth_objective")
     categories = 2 if is_binary else kind.event_shape[-1]
 
     def objective(b: Tensor) -> Tensor:
@@ -177,6 +172,14 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
         return rest.squeeze(-1) + _bend(bits, kind)
 
     return objective
+
+
+def _bend(bits: Tensor, latent: Latent) -> Tensor:
+    """Return a sum of cubics, zero at 0 and 1, whose derivatives at both ends do not cancel."""
+    event = latent.event_shape
+    weights = torch.linspace(1.0, 2.0, event.numel(), dtype=bits.dtype, device=bits.device)
+    bend = weights.view(event) * bits * (1 - bits) * (1 + bits + bits.roll(1, -1))
+    return latent.sum_event(bend)
 
 
 def smooth_objective(latent: Latent, generator: Generator | None = None) -> TensorObjective:
@@ -194,19 +197,14 @@ def smooth_objective(latent: Latent, generator: Generator | None = None) -> Tens
     entries = latent.event_shape.numel()
     frequencies = torch.randn(entries, waves, generator=generator, dtype=torch.float64)
     phases, heights = torch.randn(2, waves, generator=generator, dtype=torch.float64)
-    example = latent.to_objective(latent.sample(1))
-    dims = {name: one.ndim - 1 - len(latent.batch_shape) for name, one in _named(example).items()}
+    example = _named(latent.to_objective(latent.sample(1)))
+    dims = {name: one.ndim - 1 - len(latent.batch_shape) for name, one in example.items()}
 
     def objective(*unnamed: Tensor, **named: Tensor) -> Tensor:
-        received = named or _named(unnamed[0])
-        flat = torch.cat(
-            [
-                one.to(frequencies.dtype).flatten(one.ndim - dims[name])
-                for name, one in received.items()
-            ],
-            -1,
-        )
-        values: Tensor = torch.sin(flat @ frequencies[: flat.shape[-1]] + phases) @ heights + 1
+        parts = named or _named(unnamed[0])
+        flat = [one.double().flatten(one.ndim - dims[name]) for name, one in parts.items()]
+        joined = torch.cat(flat, -1)
+        values: Tensor = torch.sin(joined @ frequencies[: joined.shape[-1]] + phases) @ heights + 1
         return values
 
     return objective
@@ -214,14 +212,3 @@ def smooth_objective(latent: Latent, generator: Generator | None = None) -> Tens
 
 def _named(received: object) -> dict[str, Tensor]:
     return received if isinstance(received, dict) else {"": received}  # type: ignore[dict-item]
-
-
-def _bend(bits: Tensor, latent: Latent) -> Tensor:
-    """Return something zero at 0 and 1 and cubic in between, different for each latent.
-
-    Its derivatives at both ends do not cancel.
-    """
-    event = latent.event_shape
-    weights = torch.linspace(1.0, 2.0, event.numel(), dtype=bits.dtype, device=bits.device)
-    bend = weights.view(event) * bits * (1 - bits) * (1 + bits + bits.roll(1, -1))
-    return latent.sum_event(bend)

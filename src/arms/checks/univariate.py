@@ -4,8 +4,6 @@ With S = b_1 + ... + b_n, leave-one-out gives g = (f(1) - f(0)) S(n-S) / (n(n-1)
 variance needs only P(S = s).
 """
 
-from functools import singledispatch
-
 import torch
 from torch import Tensor
 
@@ -13,7 +11,6 @@ from arms.designs import BitCoupling, CorrelatedPair, Coupled, Independent
 from arms.estimators import ARM, DisARM, Estimator, Exact, LeaveOneOut, Reinforce
 
 
-@singledispatch
 def univariate_variance(
     estimator: Estimator, logits: Tensor, f0: float, f1: float
 ) -> Tensor | None:
@@ -29,57 +26,40 @@ def univariate_variance(
     >>> univariate_variance(LOORF(2), torch.zeros(1), f0=0.0, f1=1.0)
     tensor([0.0625], dtype=torch.float64)
     """
+    logits, design = logits.double(), estimator.design
+    one, zero = torch.sigmoid(logits), torch.sigmoid(-logits)
+    if isinstance(estimator, Exact):
+        return torch.zeros_like(logits)
+    if isinstance(estimator, Reinforce):
+        moment = one * zero * (f1**2 * zero + f0**2 * one)
+        return (moment - ((f1 - f0) * one * zero) ** 2) / estimator.num_samples
+    if isinstance(estimator, ARM):
+        q = torch.sigmoid(-logits.abs())
+        moment = (1 - (1 - 2 * q) ** 3) / 12  # 2 int_0^q (u - 1/2)^2 du
+        return (f1 - f0) ** 2 * (moment - (q * (1 - q)) ** 2) / (estimator.num_samples // 2)
+    if isinstance(estimator, DisARM):
+        one_pair = _coupled(CorrelatedPair(estimator.correlation), 2, logits, f1 - f0)
+        return None if one_pair is None else one_pair / (estimator.num_samples // 2)
+    if isinstance(estimator, LeaveOneOut) and isinstance(design, Independent):
+        counts = _binomial(one, zero, design.num_samples)
+        return _leave_one_out(counts, torch.ones_like(logits), f1 - f0)
+    if isinstance(estimator, LeaveOneOut) and isinstance(design, Coupled):
+        return _coupled(design.coupling, design.num_samples, logits, f1 - f0)
     return None
 
 
-@univariate_variance.register
-def _(estimator: LeaveOneOut, logits: Tensor, f0: float, f1: float) -> Tensor | None:
-    design, n = estimator.design, estimator.design.num_samples
-    if isinstance(design, Independent):
-        counts, debias = _binomial(logits, n), torch.ones_like(logits, dtype=torch.float64)
-        return _leave_one_out(counts, debias, f1 - f0)
-    if isinstance(design, Coupled) and isinstance(design.coupling, BitCoupling):
-        return _coupled(design.coupling, n, logits, f1 - f0)
-    return None
-
-
-@univariate_variance.register
-def _(estimator: DisARM, logits: Tensor, f0: float, f1: float) -> Tensor:
-    one_pair = _coupled(CorrelatedPair(estimator.correlation), 2, logits, f1 - f0)
-    assert one_pair is not None
-    return one_pair / (estimator.num_samples // 2)
-
-
-@univariate_variance.register
-def _(estimator: ARM, logits: Tensor, f0: float, f1: float) -> Tensor:
-    q = torch.sigmoid(-logits.double().abs())
-    moment = (1 - (1 - 2 * q) ** 3) / 12  # 2 int_0^q (u - 1/2)^2 du
-    return (f1 - f0) ** 2 * (moment - (q * (1 - q)) ** 2) / (estimator.num_samples // 2)
-
-
-@univariate_variance.register
-def _(estimator: Reinforce, logits: Tensor, f0: float, f1: float) -> Tensor:
-    one, zero = torch.sigmoid(logits.double()), torch.sigmoid(-logits.double())
-    moment = one * zero * (f1**2 * zero + f0**2 * one)
-    return (moment - ((f1 - f0) * one * zero) ** 2) / estimator.num_samples
-
-
-@univariate_variance.register
-def _(estimator: Exact, logits: Tensor, f0: float, f1: float) -> Tensor:
-    return torch.zeros_like(logits, dtype=torch.float64)
-
-
-def _coupled(coupling: BitCoupling, n: int, logits: Tensor, difference: float) -> Tensor | None:
+def _coupled(coupling: object, n: int, logits: Tensor, difference: float) -> Tensor | None:
+    if not isinstance(coupling, BitCoupling):
+        return None
     counts = coupling.count_distribution(logits, n)
     if counts is None:
         return None
-    return _leave_one_out(counts, coupling.debias(logits.double(), n), difference)
+    return _leave_one_out(counts, coupling.debias(logits, n), difference)
 
 
-def _binomial(logits: Tensor, n: int) -> Tensor:
-    """Return P(S = s) for n independent bits, `[n + 1, *logits.shape]`."""
-    one, zero = torch.sigmoid(logits.double()), torch.sigmoid(-logits.double())
-    counts = torch.ones(1, *logits.shape, dtype=torch.float64, device=logits.device)
+def _binomial(one: Tensor, zero: Tensor, n: int) -> Tensor:
+    """Return P(S = s) for n independent bits with these probabilities, `[n + 1, *shape]`."""
+    counts = torch.ones_like(one).unsqueeze(0)
     edge = torch.zeros_like(counts)
     for _ in range(n):
         counts = torch.cat([counts, edge]) * zero + torch.cat([edge, counts]) * one

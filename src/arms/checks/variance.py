@@ -1,14 +1,14 @@
 """Compare estimators on a user's own objective, by repeated draws."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from statistics import median
+from time import perf_counter
 
 import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, check_generator
-from arms.checks.tally import measure
+from arms.checks.oracle import rarer_probs
 from arms.checks.variance_table import VarianceRow, VarianceTable
 from arms.checks.verdicts import score_limit
 from arms.estimate import draw_points, estimate, takes
@@ -22,9 +22,12 @@ from arms.estimators import (
     num_samples_of,
 )
 from arms.estimators.labels import deduplicate_labels, label
-from arms.latents import Binary, Choices, Enumerable, HasMean, Latent, Logits, as_latent
+from arms.latents import Binary, Choices, Enumerable, Latent, Logits, as_latent
 from arms.latents.base import MOST_STATES
 from arms.objective import Options, evaluate
+
+Budget = dict[str, int]
+"""What an estimator given by name may spend: `num_samples` or `evaluations`."""
 
 SAME_FOR_BITS = {"arms-stratified": "arms", "disarm-stick": "disarm"}
 """Estimators that differ from others for categories only."""
@@ -33,8 +36,7 @@ ENUMERABLE = 1024
 MIN_FLIPS = 100
 """Flips of a latent, and repeats, below which a bias score is far from normal."""
 ATTEMPTS = 10
-"""Draws on which the objective is tried first: one draw of few latents may miss the points that
-it refuses."""
+"""Draws on which an objective is tried first: one draw may miss the points that it refuses."""
 
 
 def variance(
@@ -81,183 +83,111 @@ def variance(
     >>> [(row.estimator, row.evaluations) for row in table.rows]
     [('arms', 4), ('loorf', 4)]
     """
-    entries = None if estimators is None else _entries(estimators)
+    entries = None if estimators is None else _as_entries(estimators)
     repeats = as_count(repeats, 2, "repeats")
-    budget = _Budget.of(num_samples, evaluations)
+    budget = _as_budget(num_samples, evaluations)
     latent = as_latent(logits).detach()
     check_generator(generator)
     if not latent.logits.numel():
-        raise ValueError(
-            f"there must be logits to compare at, got shape {list(latent.logits.shape)}"
-        )
+        raise ValueError(f"logits must not be empty, got shape {list(latent.logits.shape)}")
     left_out: dict[str, str] = {}
     with torch.no_grad():
         if entries is None:
-            contenders, left_out = _defaults(objective, latent, budget, generator)
-        else:
-            contenders = [_contender(entry, budget) for entry in entries]
-        draws = [draw_points(one.estimator, latent, generator) for one in contenders]
-        counts = [len(draw.points) for draw in draws]
-        budget.check(contenders, counts)
-        scored = _flips_often(latent, repeats, min(len(draw.samples) for draw in draws))
-        truth, truth_error, reference = _reference(
-            objective, latent, scored, budget.size, repeats, generator
-        )
-        tallies = measure(
-            [one.estimator for one in contenders], objective, latent, repeats, generator
-        )
+            left_out = _reasons_left_out(objective, latent, budget, generator)
+            entries = [name for name in ESTIMATORS if name not in left_out]
+        contenders = [_make(entry, budget) for entry in entries]
+        draws = [draw_points(one, latent, generator) for one in contenders]
+        for entry, draw in zip(entries, draws, strict=True):
+            # Enumeration ignores num_samples.
+            if isinstance(entry, str) and len(draw.points) > budget.get("evaluations", torch.inf):
+                made = f"{entry} makes {len(draw.points)} evaluations"
+                raise ValueError(f"{made}, more than evaluations={evaluations}: leave it out")
+        samples = min(len(draw.samples) for draw in draws)
+        flips = (repeats * samples * rarer_probs(latent)).clamp(max=repeats)
+        scored = flips >= MIN_FLIPS
+        (n,) = budget.values()
+        truth, truth_error, reference = _reference(objective, latent, scored, n, repeats, generator)
+        tallies = _measure(contenders, objective, latent, repeats, generator)
+    labels = [entry if isinstance(entry, str) else label(entry) for entry in entries]
+    floor = 1e-6 * truth.abs().max().clamp(min=1e-30)
     rows = []
-    names = deduplicate_labels([one.name for one in contenders])
-    for name, contender, count, tally in zip(names, contenders, counts, tallies, strict=True):
-        one, spread = contender.estimator, tally.variance()
-        floor = 1e-6 * truth.abs().max().clamp(min=1e-30)
+    for entry, name, draw, tally in zip(
+        entries, deduplicate_labels(labels), draws, tallies, strict=True
+    ):
+        one, spread = tally.estimator, tally.variance()
         error = (spread / repeats + truth_error).sqrt().clamp(min=floor)
         scores = ((tally.mean - truth).abs() / error)[scored]
         needs = one.design.needs
-        rows.append(
-            VarianceRow(
-                estimator=name,
-                num_samples=None if needs.evaluations is None else num_samples_of(one),
-                evaluations=count,
-                derivatives=needs.derivatives,
-                variance=spread.mean().item(),
-                bias_score=scores.max().item() if len(scores) else float("nan"),
-                milliseconds=1e3 * median(tally.seconds),
-                unbiased=one.unbiased,
-                untrained=contender.untrained,
-                variance_error=tally.variance_error(),
-            )
+        row = VarianceRow(
+            estimator=name,
+            num_samples=None if needs.evaluations is None else num_samples_of(one),
+            evaluations=len(draw.points),
+            derivatives=needs.derivatives,
+            variance=spread.mean().item(),
+            bias_score=scores.max().item() if len(scores) else float("nan"),
+            milliseconds=1e3 * median(tally.seconds),
+            unbiased=one.unbiased,
+            untrained=isinstance(entry, str) and _has_parameters(one),
+            variance_error=tally.variance_error(),
         )
+        rows.append(row)
     rows.sort(key=lambda row: (not row.unbiased, row.variance))
     limit = score_limit(max(1, int(scored.sum()) * len(rows)))
     return VarianceTable(tuple(rows), reference, limit, int((~scored).sum()), left_out)
 
 
-@dataclass(frozen=True)
-class _Contender:
-    name: str
-    estimator: Estimator
-    untrained: bool = False
-    by_name: bool = True
-
-
-@dataclass(frozen=True)
-class _Budget:
-    """What an estimator given by name may spend: that many samples, or evaluations."""
-
-    size: int
-    of_evaluations: bool
-
-    @classmethod
-    def of(cls, num_samples: int | None, evaluations: int | None) -> "_Budget":
-        if evaluations is None:
-            size = DEFAULT_NUM_SAMPLES if num_samples is None else num_samples
-            return cls(as_count(size, 1, "num_samples"), False)
-        if num_samples is not None:
-            raise ValueError(
-                "num_samples and evaluations exclude each other, got "
-                f"{num_samples} and {evaluations}: pass num_samples for the same n, or evaluations "
-                "for the same work"
-            )
-        return cls(as_count(evaluations, 1, "evaluations"), True)
-
-    def give(self, name: str) -> Estimator:
-        """Return the estimator of a name with as many samples as it may have."""
-        if self.of_evaluations:
-            return as_estimator(name, evaluations=self.size)
-        return as_estimator(name, self.size)
-
-    def reason_not(self, name: str) -> str:
-        """Return in a few words why this is no budget for an estimator, or nothing if it is."""
-        if _is_made(lambda: self.give(name)):
-            return ""
-        if self.of_evaluations:
-            return f"more than {self.size} evaluations"
-        larger = [
-            n
-            for n in range(self.size + 1, self.size + 9)
-            if _is_made(lambda n=n: as_estimator(name, n))  # type: ignore[misc]
-        ]
-        if not larger:
-            return f"not for n = {self.size}"
-        only_even = self.size % 2 and all(n % 2 == 0 for n in larger)
-        return "only for an even n" if only_even else f"only for n >= {larger[0]}"
-
-    def check(self, contenders: Sequence[_Contender], counts: Sequence[int]) -> None:
-        """Raise if one by name makes more evaluations: enumeration ignores num_samples."""
-        for one, count in zip(contenders, counts, strict=True):
-            if self.of_evaluations and one.by_name and count > self.size:
-                raise ValueError(
-                    f"{one.name} makes {count} evaluations, more than evaluations={self.size}: "
-                    "leave it out"
-                )
-
-
-def _is_made(make: Callable[[], Estimator]) -> bool:
-    try:
-        make()
-    except ValueError:
-        return False
-    return True
-
-
-def _entries(estimators: object) -> list[str | Estimator]:
-    """Return what a user passed for the estimators as a list."""
+def _as_entries(estimators: object) -> list[str | Estimator]:
     if isinstance(estimators, str | Estimator):
         return [estimators]
-    if not isinstance(estimators, Iterable):
-        raise ValueError(
-            f"estimators must be a name, an estimator or a sequence of these, got {estimators!r}"
-        )
-    entries = list(estimators)
+    entries = list(estimators) if isinstance(estimators, Iterable) else []
     if not entries:
-        raise ValueError("estimators must name at least one estimator, got none")
+        wanted = "a name, an estimator or a sequence of these"
+        raise ValueError(f"estimators must be {wanted}, got {estimators!r}")
     return entries
 
 
-def _contender(entry: str | Estimator, budget: _Budget) -> _Contender:
-    if isinstance(entry, str):
-        one = budget.give(entry)
-        found = _Contender(entry, one, untrained=_has_parameters(one))
-    else:
-        one = as_estimator(entry)
-        found = _Contender(label(one), one, by_name=False)
-    if not one.target.is_expectation:
-        raise ValueError(
-            f"variance compares gradients of the expectation; {found.name} estimates that of the "
-            f"{one.target}"
-        )
-    return found
+def _as_budget(num_samples: int | None, evaluations: int | None) -> Budget:
+    if evaluations is None:
+        size = DEFAULT_NUM_SAMPLES if num_samples is None else num_samples
+        return {"num_samples": as_count(size, 1, "num_samples")}
+    if num_samples is not None:
+        got = f"{num_samples} and {evaluations}"
+        raise ValueError(f"num_samples and evaluations exclude each other, got {got}: pass one")
+    return {"evaluations": as_count(evaluations, 1, "evaluations")}
+
+
+def _make(entry: str | Estimator, budget: Budget) -> Estimator:
+    made = as_estimator(entry, **budget) if isinstance(entry, str) else as_estimator(entry)
+    if not made.target.is_expectation:
+        got = f"{label(made)}, which estimates that of the {made.target}"
+        raise ValueError(f"variance compares gradients of the expectation, got {got}")
+    return made
 
 
 def _has_parameters(estimator: Estimator) -> bool:
     return any(True for _ in estimator.parameters())
 
 
-def _defaults(
-    objective: Objective, latent: Latent, budget: _Budget, generator: Generator | None
-) -> tuple[list[_Contender], dict[str, str]]:
-    """Return which estimators are compared by default, and why the others are not."""
-    chosen, left_out = [], {}
+def _reasons_left_out(
+    objective: Objective, latent: Latent, budget: Budget, generator: Generator | None
+) -> dict[str, str]:
+    """Return which estimators are not compared by default, and why."""
+    left_out = {}
     for name in ESTIMATORS:
-        reason = _reason_unsuitable(name, latent) or budget.reason_not(name)
+        reason = _reason_unsuitable(name, latent) or _reason_budget(name, budget)
         if not reason:
-            contender = _contender(name, budget)
-            reason = _reason_objective_refuses(contender.estimator, objective, latent, generator)
+            made = as_estimator(name, **budget)
+            reason = _reason_objective_refuses(made, objective, latent, generator)
         if reason:
             left_out[name] = reason
-        else:
-            chosen.append(contender)
-    if not chosen:
-        raise ValueError(
-            f"no estimator takes this latent with a budget of {budget.size}: allow more samples"
-        )
-    return chosen, left_out
+    if len(left_out) == len(ESTIMATORS):
+        raise ValueError(f"no estimator takes this latent with {budget}: allow more samples")
+    return left_out
 
 
 def _reason_unsuitable(name: str, latent: Latent) -> str:
-    """Return why an estimator is left out of a default comparison, or nothing if it is not."""
-    usual = as_estimator(name)
+    """Return why an estimator is left out for this latent, or nothing if it is not."""
+    usual, kind = as_estimator(name), type(latent).__name__
     design = usual.design
     if latent.has(Binary) and name in SAME_FOR_BITS:
         return f"the same as {SAME_FOR_BITS[name]} for bits"
@@ -266,9 +196,9 @@ def _reason_unsuitable(name: str, latent: Latent) -> str:
     if design.needs.evaluations is None:
         return "enumeration of all states"
     if not takes(usual, latent):
-        return f"not for {type(latent).__name__} latents"
+        return f"not for {kind} latents"
     if design.needs.derivatives and not latent.differentiable:
-        return f"no df/db of {type(latent).__name__} latents"
+        return f"no df/db of {kind} latents"
     if design.weighted:
         assert isinstance(latent, Enumerable)
         if latent.count_states() > MOST_STATES:  # it takes long, and gains nothing
@@ -276,6 +206,28 @@ def _reason_unsuitable(name: str, latent: Latent) -> str:
     if _has_parameters(usual):  # untrained they would mislead
         return "parameters of their own: compare trained objects"
     return ""
+
+
+def _reason_budget(name: str, budget: Budget) -> str:
+    """Return why an estimator does not take this budget, or nothing if it does."""
+    if _takes_budget(name, budget):
+        return ""
+    if "evaluations" in budget:
+        return f"more than {budget['evaluations']} evaluations"
+    n = budget["num_samples"]
+    larger = [m for m in range(n + 1, n + 9) if _takes_budget(name, {"num_samples": m})]
+    if not larger:
+        return f"not for n = {n}"
+    only_even = n % 2 and all(m % 2 == 0 for m in larger)
+    return "only for an even n" if only_even else f"only for n >= {larger[0]}"
+
+
+def _takes_budget(name: str, budget: Budget) -> bool:
+    try:
+        as_estimator(name, **budget)
+    except ValueError:
+        return False
+    return True
 
 
 def _reason_objective_refuses(
@@ -294,24 +246,12 @@ def _reason_objective_refuses(
         return ""
     try:
         for _ in range(ATTEMPTS):
-            draw = draw_points(estimator, latent, generator)
-            evaluate(estimator, objective, draw, Options())
+            evaluate(estimator, objective, draw_points(estimator, latent, generator), Options())
     except ValueError:
         # A black box, an infinite derivative, or an objective that refuses points between the
         # states. One that fails at every point fails for the other estimators too, which say so.
         return "no df/db of this objective at their points"
     return ""
-
-
-def _flips_often(latent: Latent, repeats: int, samples: int) -> Tensor:
-    """Return for which logits both outcomes, this bit or category and not this one, are frequent."""
-    if not latent.has(HasMean):
-        return torch.ones_like(latent.logits, dtype=torch.bool)
-    wide = latent.with_logits(latent.logits.double())
-    assert isinstance(wide, HasMean)
-    probs = wide.mean()
-    rarer = torch.minimum(probs, 1 - probs)
-    return (repeats * samples * rarer).clamp(max=repeats) >= MIN_FLIPS
 
 
 def _without_rare(latent: Latent, scored: Tensor) -> Latent:
@@ -341,14 +281,62 @@ def _reference(
     """Return what means are compared with, its variance, and its name."""
     enumerable = isinstance(latent, Enumerable) and latent.has(Enumerable)
     if enumerable and latent.count_states() <= ENUMERABLE:  # type: ignore[attr-defined]
-        truth = _exact(objective, latent)
         # Flips that the draws may never have seen change the truth of the other latents too.
-        certain = _exact(objective, _without_rare(latent, scored))
+        both = (latent, _without_rare(latent, scored))
+        truth, certain = (estimate(Exact(), objective, one).grad.double() for one in both)
         return truth, (truth - certain).square(), "enumeration"
-    (tally,) = measure([as_estimator("loorf", max(2, n))], objective, latent, repeats, generator)
+    (tally,) = _measure([as_estimator("loorf", max(2, n))], objective, latent, repeats, generator)
     return tally.mean, tally.variance() / repeats, "other draws of loorf"
 
 
-def _exact(objective: Objective, latent: Latent) -> Tensor:
-    grad: Tensor = estimate(Exact(), objective, latent).grad
-    return grad.double()
+class _Tally:
+    """Mean and variance of an estimator by Welford's recurrence, which keeps only two arrays.
+
+    What each estimate adds to the sum of squares has the variance as its expectation, so the
+    spread of these terms gives the standard error of the variance.
+    """
+
+    def __init__(self, estimator: Estimator, logits: Tensor) -> None:
+        self.estimator = estimator
+        self.mean = torch.zeros_like(logits, dtype=torch.float64)
+        self.squares = torch.zeros_like(self.mean)
+        self.added: list[Tensor] = []
+        self.seconds: list[float] = []
+
+    def add(self, objective: Objective, latent: Latent, generator: Generator | None) -> None:
+        start = perf_counter()
+        grad: Tensor = estimate(self.estimator, objective, latent, generator, Options()).grad
+        if grad.is_cuda:
+            torch.cuda.synchronize(grad.device)  # a GPU works on after the call has returned
+        self.seconds.append(perf_counter() - start)
+        delta = grad.double() - self.mean
+        self.mean += delta / len(self.seconds)
+        added = delta * (grad.double() - self.mean)
+        self.squares += added
+        self.added.append(added.mean())
+
+    def variance(self) -> Tensor:
+        """Return the variance of one estimate of every logit's gradient."""
+        return self.squares / (len(self.seconds) - 1)
+
+    def variance_error(self) -> float:
+        """Return the standard error of the mean variance; NaN if there are only two estimates."""
+        added = torch.stack(self.added[1:])  # the first adds nothing
+        return (added.std() / len(added) ** 0.5).item() if len(added) > 1 else float("nan")
+
+
+def _measure(
+    estimators: Sequence[Estimator],
+    objective: Objective,
+    latent: Latent,
+    repeats: int,
+    generator: Generator | None,
+) -> list[_Tally]:
+    """Make estimates in turn, after one of each that does not count, because it is slower."""
+    for one in estimators:
+        estimate(one, objective, latent, generator, Options())
+    tallies = [_Tally(one, latent.logits) for one in estimators]
+    for _ in range(repeats):
+        for tally in tallies:
+            tally.add(objective, latent, generator)
+    return tallies

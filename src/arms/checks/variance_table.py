@@ -1,33 +1,17 @@
-"""Estimators compared on one objective, as rows, as text and as Markdown."""
+"""Estimators compared on one objective, as rows, as text and for notebooks."""
 
 import html
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from textwrap import wrap
 
 WIDTH = 100
 """Columns of a terminal that a table fits."""
 HEADINGS = (
-    "estimator",
-    "n",
-    "evals",
-    "derivs",
-    "variance",
-    "±",
-    "x lowest",
-    "bias |z|",
-    "ms",
-    "var x ms",
-    "x lowest",
+    *("estimator", "n", "evals", "derivs", "variance", "±", "x lowest"),
+    *("bias |z|", "ms", "var x ms", "x lowest"),
 )
-IN_FULL_HTML = {
-    "evals": "evaluations",
-    "derivs": "derivatives",
-    "±": "± of it",
-    "var x ms": "variance x ms",
-}
-IN_FULL = {**IN_FULL_HTML, "bias |z|": r"bias \|z\|"}
 
 
 @dataclass(frozen=True)
@@ -35,9 +19,9 @@ class VarianceRow:
     """One estimator's line of the table."""
 
     estimator: str
-    """Its name, or of an object its class and what tells it from others."""
+    """Its name; for an object, its class and what distinguishes it from others."""
     num_samples: int | None
-    """n; None where it enumerates all states, whatever n is."""
+    """n; None if it enumerates all states, whatever n is."""
     evaluations: int
     """Evaluations of the objective for one estimate."""
     derivatives: int
@@ -45,19 +29,19 @@ class VarianceRow:
     variance: float
     """Mean over all logits of the variance of one estimate."""
     bias_score: float
-    """Largest |z| of the mean estimate against the reference; NaN where no logit could be scored."""
+    """Largest |z| of the mean estimate against the reference; NaN if no logit could be scored."""
     milliseconds: float
     """Time of one estimate, objective included: the median over all draws."""
     unbiased: bool = True
     """What the estimator says of itself."""
     untrained: bool = False
-    """Whether it has parameters of its own, and was given by name: they are as they were made."""
+    """Whether it was given by name and has parameters, which are then the initial ones."""
     variance_error: float = math.nan
     """Standard error of the variance, over repeats."""
 
     @property
     def variance_time(self) -> float:
-        """Variance times milliseconds: what averaging estimates until a given time leaves is proportional to it."""
+        """Variance times milliseconds: proportional to the variance reached in a given time."""
         return self.variance * self.milliseconds
 
     @property
@@ -70,58 +54,42 @@ class VarianceRow:
 class VarianceTable:
     """Estimators compared on one objective; `print` it.
 
-    The unbiased ones come first, each kind by its variance. Ratios are to the lowest of the unbiased.
+    The unbiased ones come first, each kind by its variance. Ratios are to the lowest unbiased one.
     """
 
     rows: tuple[VarianceRow, ...]
     """A line for each estimator."""
     reference: str
-    """What the bias scores are held against."""
+    """What means are compared with."""
     score_limit: float
-    """The |z| that unbiased estimators exceed once in a million tables if scores are normal: see `arms.variance`."""
+    """The |z| that unbiased estimators exceed once in a million tables: see `arms.variance`."""
     unscored: int = 0
-    """How many logits have no part in the bias scores, having flipped too rarely or been drawn too few times."""
+    """How many logits have no bias score: too few flips, or too few repeats."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Why an estimator that was not asked for by name has no row: its name to the reason."""
 
     def __str__(self) -> str:
         rows = [HEADINGS, *self._cells()]
-        widths = [max(len(row[column]) for row in rows) for column in range(1, len(HEADINGS))]
-        longest = max(len(row[0]) for row in rows)
-        gap = "  " if longest + sum(widths) + 2 * len(widths) <= WIDTH else " "
-        first = min(longest, WIDTH - sum(widths) - len(gap) * len(widths))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
+        widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - len(gap) * (len(widths) - 1))
         lines = []
         for name, *figures in rows:
-            fits = len(name) <= first
+            fits = len(name) <= widths[0]
             lines += [] if fits else wrap(name, WIDTH)  # on a line of its own rather than cut
-            cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths, strict=True)]
-            lines.append(gap.join([f"{name if fits else '':<{first}}", *cells]).rstrip())
+            cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:], strict=True)]
+            lines.append(gap.join([f"{name if fits else '':<{widths[0]}}", *cells]).rstrip())
         return "\n".join([*lines, *self._notes()])
 
     def _repr_html_(self) -> str:
         """Return the table for notebooks."""
-        rows = [HEADINGS, *self._cells()]
-        head, *body = [
-            "".join(
-                f"<{tag}>{html.escape(IN_FULL_HTML.get(cell, cell).strip())}</{tag}>"
-                for cell in row
-            )
-            for tag, row in zip(["th", *["td"] * len(self.rows)], rows, strict=True)
-        ]
+        head, *body = (
+            "".join(f"<{tag}>{html.escape(cell.strip())}</{tag}>" for cell in row)
+            for tag, row in [("th", HEADINGS), *(("td", row) for row in self._cells())]
+        )
         lines = "".join(f"<tr>{line}</tr>" for line in body)
-        notes = "<br>".join(html.escape(note) for note in self._notes())
+        notes = "<br>".join(map(html.escape, self._notes()))
         return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table><p>{notes}</p>"
-
-    def to_markdown(self) -> str:
-        """Return the table in Markdown, with the same figures and notes."""
-        lines = [_markdown_line(IN_FULL.get(heading, heading) for heading in HEADINGS)]
-        lines.append("|---|" + "---:|" * (len(HEADINGS) - 1))
-        lines += [
-            _markdown_line(cell.strip().replace("*", r"\*") for cell in cells)
-            for cells in self._cells()
-        ]
-        notes = [note.replace("*", r"\*").replace("|", r"\|") for note in self._notes()]
-        return "\n".join([*lines, "", *(f"{note}  " for note in notes[:-1]), notes[-1]])
 
     def _cells(self) -> list[tuple[str, ...]]:
         unbiased = [row for row in self.rows if row.unbiased]
@@ -147,40 +115,27 @@ class VarianceTable:
     def _notes(self) -> list[str]:
         against = f"bias |z|: the largest over all logits, against {self.reference}"
         notes = [
-            "variance: of one logit's gradient, mean over all logits, in squared units of the objective"
-        ]
-        notes.append(
-            "±: its standard error, in per cent of it; rare large estimates can hide from both"
-        )
-        notes += [
+            "variance: of one logit's gradient, mean over logits, in squared units of the objective",
+            "±: its standard error, in per cent of it; rare large estimates can hide from both",
             "*: the lowest of the unbiased",
             f"{against}; suspicious beyond {self.score_limit:.2f}",
         ]
         if self.unscored:
-            notes.append(
-                f"logits that have no part in it: {self.unscored} (too few flips or repeats)"
-            )
-        of_reason: dict[str, list[str]] = {}
+            few = f"{self.unscored} (too few flips or repeats)"
+            notes.append(f"logits that have no part in it: {few}")
+        names_of: dict[str, list[str]] = {}
         for name, reason in self.left_out.items():
-            of_reason.setdefault(reason, []).append(name)
-        for reason, names in of_reason.items():
-            notes += wrap(
-                f"left out: {', '.join(names)} ({reason})", WIDTH, subsequent_indent=" " * 10
-            )
+            names_of.setdefault(reason, []).append(name)
+        for reason, names in names_of.items():
+            note = f"left out: {', '.join(names)} ({reason})"
+            notes += wrap(note, WIDTH, subsequent_indent=" " * 10)
         return notes
 
 
 def _ratio(value: float, lowest: float, unbiased: bool) -> str:
     """Return how many times the lowest, with a mark on the lowest itself."""
-    ratio = (
-        value / lowest
-        if lowest > 0
-        else math.nan
-        if math.isnan(lowest)
-        else 1.0
-        if value == 0
-        else math.inf
-    )
+    at_zero = 1.0 if value == 0 else math.inf
+    ratio = value / lowest if lowest else at_zero
     return _number(ratio, 3) + ("*" if unbiased and value == lowest else " ")
 
 
@@ -196,7 +151,3 @@ def _number(value: float, digits: int) -> str:
         return "-"
     text = f"{value:.{digits}f}"
     return text if len(text) <= 8 else f"{value:.2e}"
-
-
-def _markdown_line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 from torch import Tensor
+
+from arms.arguments import described
 
 FAILURE_RATE = 1e-6
 """How often a whole check of a correct estimator or coupling may fail by chance."""
@@ -12,16 +15,16 @@ FAILURE_RATE = 1e-6
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was tested."""
 
     name: str
-    """What was looked at."""
+    """What was tested."""
     passed: bool
     """Whether it is as it should be."""
     figure: str
-    """What was measured and what it was held against, in words."""
+    """What was measured, and the limit, in words."""
     label: str = ""
-    """What to say instead of "pass", where passing is no praise: "biased"."""
+    """A word to replace "pass", such as "biased"."""
 
     @property
     def verdict(self) -> str:
@@ -31,14 +34,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """All findings on one subject."""
+    """All findings on one subject; `print` them."""
 
     subject: str
     """What was checked."""
     findings: tuple[Finding, ...]
-    """One by one."""
+    """The findings, in the order of the tests."""
     not_checked: tuple[str, ...] = ()
-    """What a user might take for checked and is not, each in a few words."""
+    """What a user might believe to be checked and is not."""
 
     @property
     def passed(self) -> bool:
@@ -47,38 +50,38 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """All findings in one word: a failure if there is one, else a label such as "biased" if there is one."""
-        return next(
-            (f.verdict for f in sorted(self.findings, key=lambda f: (f.passed, not f.label))),
-            "pass",
-        )
+        """One word for all: "FAIL" if anything failed, else a label if there is one, else "pass"."""
+        ranked = sorted(self.findings, key=lambda one: (one.passed, not one.label))
+        return ranked[0].verdict if ranked else "pass"
 
     def __str__(self) -> str:
-        width = max((len(finding.name) for finding in self.findings), default=0)
-        lines = [
-            f"{finding.name:<{width}}  {finding.verdict:<6}  {finding.figure}"
-            for finding in self.findings
-        ]
+        width = max((len(one.name) for one in self.findings), default=0)
+        lines = [f"{one.name:<{width}}  {one.verdict:<6}  {one.figure}" for one in self.findings]
         notes = [f"not checked: {'; '.join(self.not_checked)}"] if self.not_checked else []
         return "\n".join([f"{self.subject}: {self.verdict}", *lines, *notes])
 
 
-def attempt(name: str, look: Callable[[], Finding | list[Finding]]) -> list[Finding]:
-    """Return what a look at a user's own code finds; whatever it raises is a failure, in one line.
+Found = Finding | list[Finding] | tuple[bool, str]
+"""What one test returns: findings, or whether it passed and the figure."""
 
-    >>> attempt("shapes", lambda: [Finding("shapes", True, str(1 / 0))])
-    [Finding(name='shapes', passed=False, figure='raised ZeroDivisionError: division by zero', label='')]
+
+def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Finding]:
+    """Return what `test(*arguments)` finds; an error of the user's code is a failure.
+
+    >>> attempt("shapes", lambda: (True, str(1 / 0)))[0].figure
+    'raised ZeroDivisionError: division by zero'
     """
     try:
-        found = look()
-        return found if isinstance(found, list) else [found]
-    except Exception as error:
-        what = str(error).strip().partition("\n")[0]
-        return [Finding(name, False, f"raised {type(error).__name__}{f': {what}' if what else ''}")]
+        found = test(*arguments)
+    except (Exception, SystemExit) as error:
+        found = (False, f"raised {described(error)}")
+    if isinstance(found, tuple):
+        found = Finding(name, *found)
+    return found if isinstance(found, list) else [found]
 
 
 def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
-    """Return the |z| that the largest of this many normal scores exceeds with probability at most `failure_rate`.
+    """Return the |z| that the largest of many normal scores exceeds at most at `failure_rate`.
 
     Args:
         comparisons: How many scores.
@@ -90,37 +93,25 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
     return -NormalDist().inv_cdf(failure_rate / (2 * comparisons))
 
 
+def judge_scores(scores: Tensor, failure_rate: float) -> tuple[bool, str]:
+    """Compare the largest |z| with its limit; NaN fails, and no scores pass."""
+    comparisons = max(1, scores.numel())
+    largest = scores.abs().max().item() if scores.numel() else 0.0
+    limit = score_limit(comparisons, failure_rate)
+    return largest <= limit, f"largest |z| of {comparisons} is {largest:.2f}, limit {limit:.2f}"
+
+
 def skew_corrected(
     mean: Tensor, variance: Tensor, third: Tensor, count: int, rounding: float
 ) -> Tensor:
-    """Return z-scores of means that are zero in expectation, corrected for the skewness of what was averaged.
+    """Return z-scores of means of `count` terms with this variance and third central moment.
 
-    The mean of rare events is skewed, and its plain z-score far from normal. Hall's transformation removes the first
-    order of that; it is monotone.
-
-    Args:
-        mean: The means.
-        variance: The variance of one term.
-        third: The third central moment of one term.
-        count: How many terms were averaged.
-        rounding: The least standard error.
-
-    >>> import torch
-    >>> skew_corrected(torch.tensor(0.1), torch.tensor(1.0), torch.tensor(0.0), 100, 1e-12)
-    tensor(1.)
+    The mean of rare events is skewed, and its plain z-score is far from normal. Hall's
+    transformation removes the first order of that; it is monotone. `rounding` is the smallest
+    standard error.
     """
     error = (variance / count).sqrt().clamp(min=rounding)
     score = mean / error
     skew = third / (count**0.5 * (count**0.5 * error) ** 3)
     corrected: Tensor = score + skew * score.square() / 3 + skew.square() * score**3 / 27 + skew / 6
     return corrected
-
-
-def judge_score(
-    name: str, largest: float, comparisons: int, failure_rate: float = FAILURE_RATE
-) -> Finding:
-    """Hold the largest of this many |z| against its limit; NaN fails."""
-    limit = score_limit(comparisons, failure_rate)
-    return Finding(
-        name, largest <= limit, f"largest |z| of {comparisons} is {largest:.2f}, limit {limit:.2f}"
-    )

@@ -9,7 +9,7 @@ from ranks import Ranks
 from torch import Tensor
 
 import arms
-from arms.checks import bias_finding, bias_scores, estimator_findings, exact_gradient
+from arms.checks import bias_finding, bias_scores, exact_gradient, findings
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,18 +44,18 @@ def test_fields_of_a_latent_are_kept_everywhere() -> None:
     (truth,) = torch.autograd.grad((probs * objective(states)).sum(), logits)
     assert torch.allclose(arms.Exact()(objective, latent).grad, truth, atol=1e-14)
     assert torch.allclose(exact_gradient(objective, latent), truth, atol=1e-14)
-    assert estimator_findings(arms.LOORF, 2000, latents=[latent]).passed
+    assert findings(arms.LOORF, 2000, latents=[latent]).passed
 
 
 @pytest.mark.parametrize("seed", [283, 417, 131])
 def test_values_of_rare_states_raise_no_alarm_with_few_draws(seed: int) -> None:
-    found = estimator_findings(arms.VIMCO, 1000, num_samples=[4], seed=seed)
+    found = findings(arms.VIMCO, 1000, num_samples=[4], seed=seed)
     assert found.passed, str(found)
 
 
 def test_latents_in_float32_are_enumerated_in_float64() -> None:
     latents = (arms.Bits(torch.zeros(2)) for _ in range(1))
-    found = estimator_findings(arms.LOORF, 1000, latents=latents)  # type: ignore[arg-type]
+    found = findings(arms.LOORF, 1000, latents=latents)  # type: ignore[arg-type]
     assert found.passed, str(found)
 
 
@@ -71,27 +71,35 @@ def test_latents_in_float32_are_enumerated_in_float64() -> None:
         ({"draws": 0}, "draws must be an integer >= 2, got 0"),
         ({"failure_rate": 0}, "failure_rate must be a float between 0 and 1, got 0"),
         ({"failure_rate": 2.0}, "failure_rate must be a float between 0 and 1"),
-        ({"latents": arms.Bits(torch.zeros(2))}, "latents must be a list of latents, got Bits"),
-        ({"latents": []}, "latents must be at least one latent"),
-        ({"latents": [torch.zeros(2)]}, "latents must be latents such as arms.Bits"),
-        ({"latents": [arms.Bits(torch.zeros(2, 2))]}, "without batch axes"),
-        ({"latents": [arms.Bits(torch.zeros(0))]}, "at least one variable"),
+        (
+            {"latents": arms.Bits(torch.zeros(2))},
+            r"latents must be a list such as \[arms.Bits\(logits\)\], got Bits",
+        ),
+        ({"latents": []}, r"latents must be a list such as .*, got \[\]"),
+        ({"latents": [torch.zeros(2)]}, "latents must be a list such as .*, got .tensor"),
+        (
+            {"latents": [arms.Bits(torch.zeros(2, 2))]},
+            r"no batch axes, got Bits with logits \[2, 2\]",
+        ),
+        ({"latents": [arms.Bits(torch.zeros(0))]}, "latents must have variables"),
         ({"latents": [arms.Bits(torch.zeros(20))]}, "at most 65,536 joint states"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        estimator_findings(arms.LOORF, **{"draws": 1000, **settings})
+        findings(arms.LOORF, **{"draws": 1000, **settings})
     if "num_samples" not in settings:
         with pytest.raises(ValueError, match=message):
             bias_finding(arms.LOORF(2), **{"draws": 1000, **settings})
 
 
 def test_factories_that_make_no_estimators() -> None:
-    with pytest.raises(ValueError, match="must return an estimator for a number of samples"):
-        estimator_findings(int, 1000)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="factory must be a function of num_samples"):
-        estimator_findings(arms.LOORF(2), 1000)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must return an estimator, got int"):
+        findings(int, 1000)  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match="subject must be a coupling or make estimators, got LeaveOneOut"
+    ):
+        findings(arms.LOORF(2), 1000)  # type: ignore[arg-type]
 
 
 def test_no_draws_are_no_evidence() -> None:

@@ -9,8 +9,8 @@ from ranks import Ranks
 from sabotage import BROKEN
 
 import arms
-from arms.checks import bias_finding, estimator_findings
-from arms.checks.bias import BINARY_LOGITS, problem_scores, special_problems
+from arms.checks import bias_finding, findings
+from arms.checks.bias import BITS, problem_scores, special_problems
 from arms.checks.estimator import COUNTS
 from arms.checks.oracle import exact_target_gradient, smooth_objective
 from arms.checks.verdicts import skew_corrected
@@ -27,7 +27,7 @@ SEEN_BY_ENUMERATION_ALONE = {"SmallConstant"}
 def test_broken_estimators_are_caught(name: str) -> None:
     """At a number of samples that is tried by default; fewer of them save time."""
     assert AT.get(name, 2) in COUNTS
-    report = estimator_findings(BROKEN[name], draws=20_000, num_samples=[AT.get(name, 2)])
+    report = findings(BROKEN[name], draws=20_000, num_samples=[AT.get(name, 2)])
     assert not report.passed, str(report)
     assert report.verdict == "FAIL"
     exact = [one for one in report.findings if one.name.startswith("exact expectation")]
@@ -61,7 +61,7 @@ def test_a_sum_that_subtracts_is_caught_in_float32(
 
 def alarms(names: list[str], draws: int, seeds: range, failure_rate: float) -> int:
     return sum(
-        not estimator_findings(arms.ESTIMATORS[name], draws, failure_rate, seed=seed).passed
+        not findings(arms.ESTIMATORS[name], draws, failure_rate, seed=seed).passed
         for name in names
         for seed in seeds
     )
@@ -75,17 +75,17 @@ def test_false_alarms_come_as_often_as_declared() -> None:
 
 
 def test_every_number_of_samples_can_be_asked_for() -> None:
-    report = estimator_findings(arms.LOORF, draws=1000, num_samples=[5, 2])
+    report = findings(arms.LOORF, draws=1000, num_samples=[5, 2])
     assert report.subject == "LOORF, num_samples 2, 5"
     with pytest.raises(ValueError, match="num_samples of DisARM must be even"):
-        estimator_findings(arms.DisARM, draws=1000, num_samples=[3])
+        findings(arms.DisARM, draws=1000, num_samples=[3])
     with pytest.raises(ValueError, match="a list of one or more integers, got"):
-        estimator_findings(arms.LOORF, draws=1000, num_samples=[])
+        findings(arms.LOORF, draws=1000, num_samples=[])
 
 
 def test_any_latent_can_be_given() -> None:
     phi = torch.tensor([0.3, -0.5, 0.9], dtype=torch.float64)
-    assert estimator_findings(arms.LOORF, draws=2000, latents=[Ranks(phi)]).passed
+    assert findings(arms.LOORF, draws=2000, latents=[Ranks(phi)]).passed
     assert bias_finding(arms.UnorderedSet(3), draws=2000, latents=[Ranks(phi)]).passed
 
     class ScoreFromTheMean(arms.LeaveOneOut):
@@ -98,14 +98,14 @@ def test_any_latent_can_be_given() -> None:
     def wrong(n: int) -> ScoreFromTheMean:
         return ScoreFromTheMean(Independent(n))
 
-    assert not estimator_findings(wrong, draws=2000, latents=[Ranks(phi)]).passed
+    assert not findings(wrong, draws=2000, latents=[Ranks(phi)]).passed
 
 
 def test_the_report_says_what_is_not_checked() -> None:
-    lines = str(estimator_findings(arms.REBAR, draws=1000, num_samples=[2])).splitlines()
+    lines = str(findings(arms.REBAR, draws=1000, num_samples=[2])).splitlines()
     assert lines[-1].startswith("not checked: other numbers of samples; finite logits beyond ±10")
     assert "parameters other than the initial ones" in lines[-1]
-    biased = estimator_findings(arms.BIASED_ESTIMATORS["st"], draws=2000, num_samples=[2])
+    biased = findings(arms.BIASED_ESTIMATORS["st"], draws=2000, num_samples=[2])
     assert any("marked biased" in note for note in biased.not_checked)
 
 
@@ -138,7 +138,7 @@ def test_scores_of_rare_events_are_near_normal() -> None:
 
 
 def test_gradients_by_enumeration_agree_with_the_exact_estimator() -> None:
-    for row in (*BINARY_LOGITS, (math.inf, 0.7, -math.inf)):
+    for row in (*BITS.moderate, (math.inf, 0.7, -math.inf)):
         latent = arms.Bits(torch.tensor(row, dtype=torch.float64))
         objective = smooth_objective(latent, torch.Generator().manual_seed(0))
         found = exact_target_gradient(objective, latent, arms.Expectation())

@@ -637,18 +637,16 @@ def test_it_fits_a_terminal_and_loses_no_name() -> None:
         assert name in text
 
 
-def test_markdown_has_the_same_figures() -> None:
+def test_notebooks_show_the_same_figures() -> None:
     table = arms.variance(quadratic, torch.zeros(3), ["loorf", Through(8)], repeats=2)
-    lines = table.to_markdown().splitlines()
-    heading = [cell.strip() for cell in lines[0].replace(r"\|", "!").strip("|").split("|")]
-    assert heading[:6] == ["estimator", "n", "evaluations", "derivatives", "variance", "± of it"]
-    assert heading[7] == "bias !z!"
-    assert all(line.replace(r"\|", "!").count("|") == len(heading) + 1 for line in lines[:4])
-    first = [cell.strip() for cell in lines[2].strip("|").split("|")]
-    assert first[:4] == ["loorf", "8", "8", "0"]
-    assert first[4] == f"{table.rows[0].variance:.4g}"
-    assert lines[3].startswith("| Through (biased) | 8 | 8 | 8 |")
-    assert any("against enumeration" in line for line in lines[4:])
+    page = table._repr_html_()
+    assert page.count("<tr>") == 3
+    assert "<th>derivs</th><th>variance</th>" in page
+    assert f"<td>loorf</td><td>8</td><td>8</td><td>0</td><td>{table.rows[0].variance:.4g}" in page
+    assert "<td>Through (biased)</td><td>8</td><td>8</td><td>8</td>" in page
+    assert "against enumeration" in page
+    hostile = VarianceTable((row("<b>", 1.0),), "<i>", 5.0, left_out={"a": "<u>"})._repr_html_()
+    assert not any(tag in hostile for tag in ("<b>", "<i>", "<u>"))
 
 
 def test_named_ones_with_parameters_are_untrained() -> None:

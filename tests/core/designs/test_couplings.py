@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from arms import ARMS, OnBound, OneHot
-from arms.checks import bias_finding, coupling_findings
-from arms.designs import COUPLINGS, BitCoupling, Dirichlet, Gaussian, Systematic, as_coupling
+from arms.checks import bias_finding, findings
+from arms.designs import (
+    COUPLINGS,
+    BitCoupling,
+    Coupling,
+    Dirichlet,
+    Gaussian,
+    Systematic,
+    as_coupling,
+)
 
 LOGITS = [
     0.0,
@@ -233,13 +241,13 @@ class OnlyEven(Systematic):
 
 
 def test_a_wrong_distribution_of_counts_is_found() -> None:
-    found = coupling_findings(WrongCounts(), draws=5000)
+    found = findings(WrongCounts(), draws=5000)
     wrong = [finding.name for finding in found.findings if not finding.passed]
     assert wrong == ["counts, n = 2", "counts, n = 3", "counts, n = 5"]
 
 
 def test_couplings_of_even_numbers_are_checked_at_even_numbers() -> None:
-    names = [finding.name for finding in coupling_findings(OnlyEven(), draws=1000).findings]
+    names = [finding.name for finding in findings(OnlyEven(), draws=1000).findings]
     assert [name for name in names if name.startswith("counts")] == [
         "counts, n = 2",
         "counts, n = 4",

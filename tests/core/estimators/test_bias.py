@@ -25,7 +25,7 @@ from arms import (
     Reinforce,
     Relaxation,
 )
-from arms.checks import bias_finding, coupling_findings, estimator_findings, score_limit
+from arms.checks import bias_finding, findings, score_limit
 from arms.designs import (
     COUPLINGS,
     BitCoupling,
@@ -152,7 +152,7 @@ def test_a_label_goes_through_wrappers() -> None:
 
 
 def test_report_on_a_biased_estimator_never_reads_as_all_passed() -> None:
-    report = estimator_findings(MarkedStraightThrough, draws=5_000)
+    report = findings(MarkedStraightThrough, draws=5_000)
     assert report.passed, str(report)
     assert report.verdict == "biased"
     lines = str(report).splitlines()
@@ -160,7 +160,7 @@ def test_report_on_a_biased_estimator_never_reads_as_all_passed() -> None:
     assert (
         sum("biased, n = " in line and " biased " in line.split("n = ")[1] for line in lines) == 6
     )
-    wrong = estimator_findings(StraightThrough, draws=5_000, num_samples=[2])
+    wrong = findings(StraightThrough, draws=5_000, num_samples=[2])
     assert not wrong.passed
     assert str(wrong).splitlines()[0].endswith(": FAIL")
 
@@ -242,15 +242,13 @@ def test_a_value_is_not_attached_to_the_estimators_parameters() -> None:
 
 @pytest.mark.parametrize("name", COUPLINGS)
 def test_couplings_hold_what_they_promise(name: str) -> None:
-    report = coupling_findings(
-        COUPLINGS[name](), counts=(2, 3, 4, 7), draws=40_000, failure_rate=RATE
-    )
+    report = findings(COUPLINGS[name](), num_samples=(2, 3, 4, 7), draws=40_000, failure_rate=RATE)
     assert report.passed, str(report)
 
 
 @pytest.mark.parametrize("target", [-1.0, -0.25, 0.5])
 def test_correlated_pairs_hold_what_they_promise(target: float) -> None:
-    report = coupling_findings(CorrelatedPair(target), counts=(2,), draws=40_000, failure_rate=RATE)
+    report = findings(CorrelatedPair(target), num_samples=(2,), draws=40_000, failure_rate=RATE)
     assert report.passed, str(report)
 
 
@@ -303,7 +301,7 @@ class HalfBits(Systematic):
     ids=lambda e: type(e).__name__,
 )
 def test_coupling_check_catches_sabotage(sabotaged: BitCoupling, finding: str) -> None:
-    report = coupling_findings(sabotaged, counts=(4,), draws=50_000, failure_rate=RATE)
+    report = findings(sabotaged, num_samples=(4,), draws=50_000, failure_rate=RATE)
     assert any(f.name.startswith(finding) and not f.passed for f in report.findings), str(report)
 
 
@@ -350,7 +348,7 @@ QUICKLY_CHECKED = (
     ],
 )
 def test_contract(name: str) -> None:
-    report = estimator_findings(ALL_ESTIMATORS[name], draws=2_000, failure_rate=RATE)
+    report = findings(ALL_ESTIMATORS[name], draws=2_000, failure_rate=RATE)
     assert report.passed, str(report)
     assert report.verdict == ("biased" if name in arms.BIASED_ESTIMATORS else "pass")
 
@@ -368,7 +366,7 @@ def test_estimator_check_reports_every_fault() -> None:
     def careless(n: int) -> Careless:
         return Careless(Forgetful(n))
 
-    report = estimator_findings(careless, draws=20_000, num_samples=[2])
+    report = findings(careless, draws=20_000, num_samples=[2])
     failed = {finding.name.split(",")[0] for finding in report.findings if not finding.passed}
     of_both = {
         f"{name}{of_kind}"

@@ -29,14 +29,7 @@ from arms import (
     StraightThrough,
     UnorderedSet,
 )
-from arms.checks import (
-    bias_finding,
-    coupling_findings,
-    estimator_findings,
-    exact_gradient,
-    random_table,
-    table_objective,
-)
+from arms.checks import bias_finding, exact_gradient, findings, random_table, table_objective
 from arms.checks.oracle import exact_target_gradient
 from arms.designs import CategoryCoupling, Coupled, Dirichlet, Draw, Stratified, Systematic
 from arms.designs.couplings.base import undo_pairs
@@ -577,14 +570,14 @@ class DoubledUndo(Systematic):
 
 
 def test_the_check_of_couplings_looks_at_categories() -> None:
-    verdict = coupling_findings(DoubledUndo(), counts=(3,), draws=20_000)
+    verdict = findings(DoubledUndo(), num_samples=(3,), draws=20_000)
     assert {finding.name for finding in verdict.findings if not finding.passed} == {
         "correction, n = 3"
     }
-    assert coupling_findings(Systematic(), counts=(3,), draws=20_000).passed
+    assert findings(Systematic(), num_samples=(3,), draws=20_000).passed
 
 
 def test_the_check_of_estimators_looks_at_categories() -> None:
-    verdict = estimator_findings(DisARM, draws=2000)
+    verdict = findings(DisARM, draws=2000)
     assert verdict.passed
     assert "extreme logits of categories, float32" in {finding.name for finding in verdict.findings}
