@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -88,7 +88,6 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.single_output = True
         tags.target_tags.multi_output = True
         return tags
 
@@ -106,10 +105,10 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         )
         rows, p = X.shape
         size = self._size(p)
-        features = Centred.of(X)
-        targets = Centred.of(np.asarray(y, dtype=np.float64).reshape(rows, -1))
+        features = centre(X)
+        targets = centre(np.asarray(y, dtype=np.float64).reshape(rows, -1))
         # Outputs keep their relative units: the sum of their squared errors is what counts.
-        regressions = Regressions.of(features.values, targets.in_one_unit())
+        regressions = Regressions.of(features.values, _in_one_unit(targets))
         limit = size or max(1, min(p, rows // 2))
         cost = self._cost(rows, targets.values.shape[1], p, limit)
         seed = check_random_state(self.random_state).randint(2**31 - 1)
@@ -229,34 +228,34 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         self.intercept_ = intercept[0] if one_output else intercept
 
 
-@dataclass(frozen=True)
-class Centred:
+class Centred(NamedTuple):
     """Columns in units in which their largest value is below one, minus their means."""
 
     values: Any  # [rows, columns]
     means: Any  # [columns], in the same units
     exponents: Any  # [columns]: the unit of a column is two to this power, which changes no digit
 
-    @classmethod
-    def of(cls, columns: Any) -> "Centred":
-        """Centre columns of any size, without an overflow of their sums or squares."""
-        exponents = np.frexp(np.abs(columns).max(0))[1]
-        small = np.ldexp(columns, -exponents)
-        means = small.mean(0)
-        values = small - means
-        # Where the spread is tiny relative to the mean, the mean's rounding error counts.
-        error, spread = values.mean(0), values.std(0)
-        error = np.where(np.abs(error) > 1e-10 * spread, error, 0.0)
-        # What is left of a constant column is rounding.
-        values = np.where(spread > 10 * np.finfo(np.float64).eps, values - error, 0.0)
-        return cls(values, means + error, exponents)
 
-    def in_one_unit(self) -> Any:
-        """Return the values of all columns in one unit, in which the largest is below one."""
-        spreads = self.exponents + np.frexp(np.abs(self.values).max(0))[1]
-        # A constant column, however large, does not count: next to it the others would vanish.
-        varies = self.values.any(0)
-        return np.ldexp(self.values, self.exponents - spreads.max(where=varies, initial=-(2**20)))
+def centre(columns: Any) -> Centred:
+    """Centre columns of any size, without an overflow of their sums or squares."""
+    exponents = np.frexp(np.abs(columns).max(0))[1]
+    small = np.ldexp(columns, -exponents)
+    means = small.mean(0)
+    values = small - means
+    # Where the spread is tiny relative to the mean, the mean's rounding error counts.
+    error, spread = values.mean(0), values.std(0)
+    error = np.where(np.abs(error) > 1e-10 * spread, error, 0.0)
+    # What is left of a constant column is rounding.
+    values = np.where(spread > 10 * np.finfo(np.float64).eps, values - error, 0.0)
+    return Centred(values, means + error, exponents)
+
+
+def _in_one_unit(columns: Centred) -> Any:
+    """Return the values of all columns in one unit, in which the largest is below one."""
+    spreads = columns.exponents + np.frexp(np.abs(columns.values).max(0))[1]
+    # A constant column, however large, does not count: next to it the others would vanish.
+    largest = spreads.max(where=columns.values.any(0), initial=-(2**20))
+    return np.ldexp(columns.values, columns.exponents - largest)
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
         lambda: arms.variance(total, torch.zeros(2), None, 0),
         r"num_samples must be an integer >= 1, got 0",
     ),
-    (lambda: arms.variance(total, torch.zeros(2), estimators=[]), r"at least one estimator"),
+    (lambda: arms.variance(total, torch.zeros(2), estimators=[]), r"a sequence of these, got \[\]"),
     (
         lambda: arms.variance(total, torch.zeros(2), 4, ["loorf"]),  # type: ignore[arg-type]
         r"estimators must be a name, an estimator or a sequence of these, got 4",

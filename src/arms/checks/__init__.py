@@ -1,6 +1,6 @@
 """Checks that can fail: exact expectations, tests of bias and couplings, variances."""
 
-from arms.checks.bias import bias_finding, bias_scores
+from arms.checks.bias import bias_finding
 from arms.checks.estimator import findings
 from arms.checks.oracle import (
     exact_gradient,
@@ -21,7 +21,6 @@ __all__ = [
     "VarianceRow",
     "VarianceTable",
     "bias_finding",
-    "bias_scores",
     "exact_gradient",
     "exact_value",
     "expected_estimate",

@@ -35,8 +35,6 @@ MOST_ENUMERATED = 8  # samples up to which the moderate problems have enough joi
 SCALES = (6000.0, 1.0, 1.0)
 ONE = torch.ones(())
 
-FEWEST_DRAWS = 2
-MOST_DRAWS = 10**9
 MOST_ROWS = 50_000  # estimates that are made in one call
 # A problem that needs a call for every estimate makes one for this many draws, and at least
 # `FEWEST_CALLS`: means of fewer are too far from normal.
@@ -91,37 +89,36 @@ class Problem:
     """A latent and an objective on which an estimator is tested."""
 
     name: str
-    latent: Latent
-    """Without batch axes, or of a few rows."""
+    latent: Latent  # without batch axes, or of a few rows
     objective: TensorObjective
-    scale: Tensor = ONE
-    """A factor of the objective, or one for each row."""
-    effort: int = 1
-    """How many times `draws` estimates are made."""
-    separate: bool = False
-    """Whether each estimate is a call by itself, instead of a row of one large batch."""
-    scored_rows: int | None = None
-    """How many rows, the first ones, are compared; all of them unless given."""
+    scale: Tensor = ONE  # a factor of the objective, or one for each row
+    effort: int = 1  # how many times `draws` estimates are made
+    separate: bool = False  # each estimate is a call by itself, not a row of one large batch
+    scored_rows: int | None = None  # how many rows, the first ones, are compared: all by default
+
+
+def as_bounded(value: object, least: int, most: int, name: str) -> int:
+    """Return a setting as an int within these bounds."""
+    count = as_count(value, least, name)
+    if count > most:
+        raise ValueError(f"{name} must be at most {most:,}, got {count:.1e}")
+    return count
 
 
 def check_settings(
-    draws: object, failure_rate: object, seed: object, latents: object = None
+    draws: object, failure_rate: object, seed: object, latents: object
 ) -> list[Latent] | None:
     """Raise unless the settings of a check make sense, and return the latents as a list."""
-    if (count := as_count(draws, FEWEST_DRAWS, "draws")) > MOST_DRAWS:
-        raise ValueError(f"draws must be at most {MOST_DRAWS:,}, got {count:.1e}")
+    as_bounded(draws, 2, 10**9, "draws")
+    as_bounded(seed, 0, 2**50, "seed")
     if not isinstance(failure_rate, float) or not 0 < failure_rate < 1:
         raise ValueError(f"failure_rate must be a float between 0 and 1, got {failure_rate!r}")
-    if as_count(seed, 0, "seed") >= 2**50:
-        raise ValueError(f"seed must be less than 2^50, got {seed}")
-    return None if latents is None else _as_latents(latents)
-
-
-def _as_latents(latents: object) -> list[Latent]:
-    single = isinstance(latents, Latent | Tensor) or not isinstance(latents, Iterable)
-    found: list[Any] = [] if single else list(latents)  # type: ignore[call-overload]
+    if latents is None:
+        return None
+    is_list = isinstance(latents, Iterable) and not isinstance(latents, Tensor)
+    found: list[Any] = list(latents) if is_list else []  # type: ignore[call-overload]
     if not found or not all(isinstance(one, Latent) for one in found):
-        got = type(latents).__name__ if single else f"{found}"
+        got = found or repr(latents)
         raise ValueError(f"latents must be a list such as [arms.Bits(logits)], got {got}")
     for one in found:
         got = f"{type(one).__name__} with logits {list(one.logits.shape)}"
@@ -281,30 +278,6 @@ class _Tally:
         return scores.nan_to_num(nan=torch.inf)
 
 
-def bias_scores(
-    estimator: Estimator,
-    objective: TensorObjective,
-    latent: Latent,
-    draws: int,
-    generator: Generator,
-) -> Tensor:
-    """Return z-scores `[*event]` of the mean of many gradient estimates against enumeration.
-
-    The scores are corrected for the skewness of the estimates, which rare events cause.
-
-    Args:
-        estimator: Any estimator, of any target.
-        objective: Defined on states, and between them for estimators that need derivatives; for a
-            bound, log p(x, b).
-        latent: Where to test, without batch axes.
-        draws: How many estimates.
-        generator: Source of all randomness.
-    """
-    draws = as_count(draws, FEWEST_DRAWS, "draws")
-    scores = problem_scores(estimator, Problem("", latent, objective), draws, generator)
-    return scores[: latent.logits.numel()].view(latent.logits.shape)
-
-
 def bias_finding(
     estimator: Estimator,
     draws: int = 100_000,
@@ -333,8 +306,8 @@ def bias_finding(
     latents = check_settings(draws, failure_rate, seed, latents)
     generator = torch.Generator().manual_seed(seed)
     problems = moderate_problems(estimator, generator, latents)
-    scores = [problem_scores(estimator, problem, draws, generator) for problem in problems]
-    agrees, figure = judge_scores(torch.cat(scores), failure_rate)
+    scores = (problem_scores(estimator, problem, draws, generator) for problem in problems)
+    agrees, figure = judge_scores(scores, failure_rate)
     n = num_samples_of(estimator)
     if estimator.unbiased:
         return Finding(f"unbiased, n = {n}", agrees, figure)

@@ -10,8 +10,7 @@ from itertools import combinations
 import torch
 from torch import Generator, Tensor
 
-from arms.checks.bias import CATEGORIES, FEWEST_EVENTS, bias_scores
-from arms.checks.oracle import random_table, table_objective
+from arms.checks.bias import CATEGORIES, FEWEST_EVENTS, make_problem, problem_scores
 from arms.checks.verdicts import Finding, Findings, attempt, judge_scores
 from arms.designs import BitCoupling, CategoryCoupling, Coupling
 from arms.estimators import ARMS
@@ -21,24 +20,22 @@ LOGITS = (0.0, 0.6, -1.5, 2.5)
 
 
 def coupling_findings(
-    coupling: Coupling, draws: int, failure_rate: float, counts: Sequence[int] | None, seed: int
+    coupling: Coupling, draws: int, failure_rate: float, counts: Sequence[int], seed: int
 ) -> Findings:
     """Test whether a coupling is what ARMS needs, for every n in `counts`."""
     generator = torch.Generator().manual_seed(seed)
     usual = (2, 4, 6) if coupling.even_samples else (2, 3, 5)
     taken = [n for n in counts or usual if not (coupling.even_samples and n % 2)]
-    kinds = isinstance(coupling, BitCoupling) + isinstance(coupling, CategoryCoupling)
-    rate = failure_rate / max(1, kinds * len(taken))
+    kinds = (
+        (BitCoupling, "samples", _test_bits),
+        (CategoryCoupling, "categories", _test_categories),
+    )
+    tests = [(name, test) for kind, name, test in kinds if isinstance(coupling, kind)]
+    rate = failure_rate / max(1, len(tests) * len(taken))
     findings: list[Finding] = []
     for n in taken:
-        if isinstance(coupling, BitCoupling):
-            findings += attempt(
-                f"samples, n = {n}", _test_bits, coupling, n, draws, rate, generator
-            )
-        if isinstance(coupling, CategoryCoupling):
-            findings += attempt(
-                f"categories, n = {n}", _test_categories, coupling, n, draws, rate, generator
-            )
+        for name, test in tests:
+            findings += attempt(f"{name}, n = {n}", test, coupling, n, draws, rate, generator)
     return Findings(repr(coupling), tuple(findings))
 
 
@@ -47,8 +44,9 @@ def _test_bits(
 ) -> list[Finding] | tuple[bool, str]:
     logits = torch.tensor(LOGITS, dtype=torch.float64)
     samples = coupling.sample_bits(logits.expand(draws, -1), n, generator)
-    if samples.shape != (n, draws, len(LOGITS)) or not _are_bits(samples).all():
-        return _wrong_samples("zeros and ones", (n, draws, len(LOGITS)), samples)
+    wrong = _wrong_samples(samples, (n, draws, *logits.shape), (samples == 0) | (samples == 1))
+    if wrong:
+        return False, wrong
     scores = {
         "marginals": _scores(samples.sum(1), torch.sigmoid(logits), draws),
         "correlation": _pair_scores(samples, logits, coupling.debias(logits, n)),
@@ -65,29 +63,28 @@ def _test_categories(
 ) -> list[Finding] | tuple[bool, str]:
     latent = OneHot(torch.tensor(CATEGORIES.moderate[0], dtype=torch.float64))
     samples = coupling.sample_categories(latent.expand(draws).logits, n, generator)
-    shape = (n, draws, *latent.logits.shape)
-    one_hot = _are_bits(samples).all(-1) & (samples.sum(-1) == 1)
-    if samples.shape != shape or not one_hot.all():
-        return _wrong_samples("one-hot samples", shape, samples)
-    objective = table_objective(random_table(latent.count_states(), generator), latent)
+    one_hot = ((samples == 0) | (samples == 1)).all(-1) & (samples.sum(-1) == 1)
+    wrong = _wrong_samples(samples, (n, draws, *latent.logits.shape), one_hot)
+    if wrong:
+        return False, wrong
+    problem = make_problem("correction", CATEGORIES, CATEGORIES.moderate[0], generator)
+    correction = problem_scores(ARMS(n, coupling), problem, draws, generator)
     scores = {
         "marginals of categories": _scores(samples.sum(1), latent.mean(), draws),
-        "correction": bias_scores(ARMS(n, coupling), objective, latent, draws, generator),
+        "correction": correction[: latent.logits.numel()],  # without the value
     }
     return _judge_all(scores, n, failure_rate / len(scores))
 
 
-def _are_bits(samples: Tensor) -> Tensor:
-    return (samples == 0) | (samples == 1)
-
-
-def _wrong_samples(kind: str, shape: Sequence[int], samples: Tensor) -> tuple[bool, str]:
+def _wrong_samples(samples: Tensor, shape: Sequence[int], valid: Tensor) -> str:
+    if samples.shape == shape and bool(valid.all()):
+        return ""
     got = f"{samples.dtype} {list(samples.shape)}"
-    return False, f"expected {kind} of shape {list(shape)}, got {got}"
+    return f"expected bits, or one-hot samples, of shape {list(shape)}, got {got}"
 
 
 def _judge_all(scores: Mapping[str, Tensor], n: int, rate: float) -> list[Finding]:
-    return [Finding(f"{name}, n = {n}", *judge_scores(one, rate)) for name, one in scores.items()]
+    return [Finding(f"{name}, n = {n}", *judge_scores([one], rate)) for name, one in scores.items()]
 
 
 def _scores(hits: Tensor, probability: Tensor, draws: Tensor | int) -> Tensor:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import as_count, described, unknown_name
+from arms.arguments import unknown_name
 from arms.checks.bias import (
     Cases,
     Problem,
+    as_bounded,
     bias_finding,
     cases_of,
     check_settings,
@@ -21,7 +22,7 @@ from arms.checks.bias import (
 )
 from arms.checks.coupling import coupling_findings
 from arms.checks.oracle import exact_target_gradient, exact_value, expected_estimate
-from arms.checks.verdicts import FAILURE_RATE, Finding, Findings, attempt, judge_scores
+from arms.checks.verdicts import FAILURE_RATE, Finding, Findings, attempt, call, judge_scores
 from arms.designs import COUPLINGS, Coupling
 from arms.estimators import (
     ALL_ESTIMATORS,
@@ -82,24 +83,17 @@ def findings(
     (True, True)
     """
     latents = check_settings(draws, failure_rate, seed, latents)
-    counts = None if num_samples is None else _as_counts(num_samples)
+    if not isinstance(num_samples, None | Sequence) or num_samples in ("", [], ()):
+        raise ValueError(f"num_samples must be a list of one or more integers, got {num_samples!r}")
+    counts = sorted({as_bounded(n, 1, MOST_SAMPLES, "num_samples") for n in num_samples or ()})
     found: Any = _find(subject) if isinstance(subject, str) else subject
     if inspect.isclass(found) and issubclass(found, Coupling):
-        found = _make_coupling(found)
+        found = call("give a coupling object instead of its class", found)
     if not isinstance(found, Coupling):
         return _estimator_findings(found, draws, failure_rate, counts, latents, seed)
     if latents is not None:
         raise ValueError("latents are for estimators: leave them out to check a coupling")
     return coupling_findings(found, draws, failure_rate, counts, seed)
-
-
-def _as_counts(num_samples: object) -> list[int]:
-    if not isinstance(num_samples, Sequence) or not num_samples or isinstance(num_samples, str):
-        raise ValueError(f"num_samples must be a list of one or more integers, got {num_samples!r}")
-    counts = sorted({as_count(n, 1, "num_samples") for n in num_samples})
-    if counts[-1] > MOST_SAMPLES:
-        raise ValueError(f"num_samples must be at most {MOST_SAMPLES:,}, got {counts[-1]:,}")
-    return counts
 
 
 def _find(name: str) -> Factory | Coupling:
@@ -111,29 +105,21 @@ def _find(name: str) -> Factory | Coupling:
     raise unknown_name("estimator or coupling", name, known, or_else="module:Class of your own")
 
 
-def _make_coupling(kind: type[Coupling]) -> Coupling:
-    try:
-        return kind()
-    except (Exception, SystemExit) as error:
-        got = f"{kind.__name__}() raised {described(error)}"
-        raise ValueError(f"{got}: give a coupling object instead of its class") from error
-
-
 def _estimator_findings(
     factory: Factory,
     draws: int,
     failure_rate: float,
-    counts: Sequence[int] | None,
+    counts: Sequence[int],
     latents: Sequence[Latent] | None,
     seed: int,
 ) -> Findings:
-    accepted = {num_samples_of(one): one for one in _accepted(factory, counts)}
+    accepted = _accepted(factory, counts)
     first, last = accepted[min(accepted)], max(accepted)
     usual = max((n for n in accepted if n <= USUAL), default=min(accepted))
     generator = torch.Generator().manual_seed(seed)
     found: list[Finding] = []
     for cases in cases_of(accepted[last]) if latents is None else ():
-        for name, test in TESTS.items():
+        for name, test in CERTAIN.items():
             found += attempt(name.format(cases.suffix), test, factory(last), cases)
     for n, one in accepted.items():
         if first.unbiased and n <= EXACT_COUNT:
@@ -150,8 +136,8 @@ def _estimator_findings(
         # A baseline that depends on the batch shows most with few samples.
         n = min(accepted) if alike[0].separate else usual
         # A fresh estimator every time: its parameters may settle on a number of latents.
-        make = partial(factory, n)
-        found += attempt(f"{name}, n = {n}", _test_bias, make, alike, draws, rate, generator)
+        scores = (problem_scores(factory(n), one, draws, generator) for one in alike)
+        found += attempt(f"{name}, n = {n}", judge_scores, scores, rate)
     subject = f"{label(first)}, num_samples {', '.join(map(str, accepted))}"
     return Findings(subject, tuple(found), _not_checked(first, latents))
 
@@ -174,40 +160,27 @@ def _not_checked(estimator: Estimator, latents: Sequence[Latent] | None) -> tupl
     return tuple(notes)
 
 
-def _accepted(factory: object, counts: Sequence[int] | None) -> list[Estimator]:
+def _accepted(factory: object, counts: Sequence[int]) -> dict[int, Estimator]:
     """Return the estimators of these numbers of samples, or of those in `COUNTS` it accepts."""
     remedy = "give a coupling, or a function of num_samples such as an estimator's class"
     if not callable(factory) or isinstance(factory, Estimator):
         got = type(factory).__name__
         raise ValueError(f"subject must be a coupling or make estimators, got {got}: {remedy}")
-    accepted = []
+    accepted = {}
     for n in counts or COUNTS:
         try:
-            made = factory(n)
-        except ValueError:
-            if counts:
+            made = call(remedy, factory, n)
+        except ValueError as error:
+            if counts or error.__cause__:
                 raise
             continue  # this estimator does not take so many samples
-        except (Exception, SystemExit) as error:
-            raise ValueError(f"{factory!r}({n}) raised {described(error)}: {remedy}") from error
         if not isinstance(made, Estimator):
             got = type(made).__name__
             raise ValueError(f"{factory!r} must return an estimator, got {got}: {remedy}")
-        accepted.append(made)
+        accepted[num_samples_of(made)] = made
     if not accepted:
         raise ValueError(f"{factory!r} accepts no num_samples among {COUNTS}: give some it accepts")
     return accepted
-
-
-def _test_bias(
-    make: Callable[[], Estimator],
-    problems: Sequence[Problem],
-    draws: int,
-    rate: float,
-    generator: Generator,
-) -> tuple[bool, str]:
-    scores = [problem_scores(make(), one, draws, generator) for one in problems]
-    return judge_scores(torch.cat(scores), rate)
 
 
 def _test_exactly(
@@ -249,21 +222,14 @@ def _example(cases: Cases, logits: Tensor) -> tuple[Latent, TensorObjective]:
 
 
 def _test_shapes(estimator: Estimator, cases: Cases) -> tuple[bool, str]:
+    passed = True
     for batch in ((), (5,), (2, 3)):
         latent, objective = _example(cases, torch.linspace(-2, 2, 4).expand(*batch, 4))
-        logits = latent.logits
         grad, value, values = estimator(objective, latent, torch.Generator().manual_seed(0))
-        attached = grad.requires_grad and not any(True for _ in estimator.parameters())
-        if grad.shape != logits.shape or grad.dtype != logits.dtype or attached:
-            got = f"{list(grad.shape)}, {grad.dtype}{', attached' if attached else ''}"
-            return (
-                False,
-                f"expected a detached gradient like logits {list(logits.shape)}, got {got}",
-            )
-        if values.shape[1:] != batch or value.shape != batch:
-            got = f"{list(value.shape)} and {list(values.shape)}"
-            return False, f"expected value {list(batch)} and values [n, *value], got {got}"
-    return True, "grad as the logits, values [n, *batch], for batch (), (5,), (2, 3)"
+        detached = not grad.requires_grad or any(True for _ in estimator.parameters())
+        alike = grad.shape == latent.logits.shape and grad.dtype == latent.logits.dtype
+        passed &= alike and detached and values.shape[1:] == value.shape == batch
+    return passed, "grad must be like the logits, values [n, *batch], for batch (), (5,), (2, 3)"
 
 
 def _test_repeatable(estimator: Estimator, cases: Cases) -> tuple[bool, str]:
@@ -272,9 +238,8 @@ def _test_repeatable(estimator: Estimator, cases: Cases) -> tuple[bool, str]:
     seeds = [torch.Generator().manual_seed(7) for _ in range(2)]
     first, second = (estimator(objective, latent, seed).grad for seed in seeds)
     untouched = torch.equal(before, latent.logits) and torch.equal(state, torch.get_rng_state())
-    passed = torch.equal(first, second) and untouched
-    figure = "same generator, same bits; logits and the global generator untouched"
-    return passed, figure if passed else f"NOT: {figure}"
+    figure = "the same generator must give the same bits, and nothing else may change"
+    return torch.equal(first, second) and untouched, figure
 
 
 def _test_extremes(dtype: torch.dtype, estimator: Estimator, cases: Cases) -> tuple[bool, str]:
@@ -283,14 +248,13 @@ def _test_extremes(dtype: torch.dtype, estimator: Estimator, cases: Cases) -> tu
     grad = estimator(objective, latent, torch.Generator().manual_seed(0)).grad
     certain = grad[:, [2, 3, 6, 7]]  # |logit| >= 200: p is 0 or 1
     passed = bool(grad.isfinite().all()) and bool((certain == 0).all())
-    figure = "finite at |logit| 20, 90, 200, inf; zero where p is 0 or 1"
-    return passed, figure if passed else f"NOT: {figure}"
+    return passed, "must be finite at |logit| 20, 90, 200, inf, and zero where p is 0 or 1"
 
 
-TESTS: dict[str, Callable[[Estimator, Cases], tuple[bool, str]]] = {
+# These tests do not depend on chance. Their names take the suffix of the cases.
+CERTAIN: dict[str, Callable[[Estimator, Cases], tuple[bool, str]]] = {
     "shapes{}": _test_shapes,
     "repeatable{}": _test_repeatable,
     "extreme logits{}, float32": partial(_test_extremes, torch.float32),
     "extreme logits{}, bfloat16": partial(_test_extremes, torch.bfloat16),
 }
-"""Tests that do not depend on chance; the name takes the suffix of the kind of latent."""

@@ -1,6 +1,7 @@
 """Compare estimators on a user's own objective, by repeated draws."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -12,31 +13,19 @@ from arms.checks.oracle import rarer_probs
 from arms.checks.variance_table import VarianceRow, VarianceTable
 from arms.checks.verdicts import score_limit
 from arms.estimate import draw_points, estimate, takes
-from arms.estimators import (
-    DEFAULT_NUM_SAMPLES,
-    ESTIMATORS,
-    Estimator,
-    Exact,
-    Objective,
-    as_estimator,
-    num_samples_of,
-)
+from arms.estimators import ESTIMATORS, Estimator, Exact, Objective, as_estimator, num_samples_of
 from arms.estimators.labels import deduplicate_labels, label
 from arms.latents import Binary, Choices, Enumerable, Latent, Logits, as_latent
 from arms.latents.base import MOST_STATES
 from arms.objective import Options, evaluate
 
-Budget = dict[str, int]
-"""What an estimator given by name may spend: `num_samples` or `evaluations`."""
+Make = Callable[[str], Estimator]
+Measure = Callable[[Sequence[Estimator]], "list[_Tally]"]
 
 SAME_FOR_BITS = {"arms-stratified": "arms", "disarm-stick": "disarm"}
-"""Estimators that differ from others for categories only."""
-ENUMERABLE = 1024
-"""The joint states up to which the reference is enumerated."""
-MIN_FLIPS = 100
-"""Flips of a latent, and repeats, below which a bias score is far from normal."""
-ATTEMPTS = 10
-"""Draws on which an objective is tried first: one draw may miss the points that it refuses."""
+ENUMERABLE = 1024  # joint states up to which the reference is enumerated
+MIN_FLIPS = 100  # of a latent, and repeats: with fewer, a bias score is far from normal
+ATTEMPTS = 10  # draws on which an objective is tried: one may miss the points that it refuses
 
 
 def variance(
@@ -85,49 +74,51 @@ def variance(
     """
     entries = None if estimators is None else _as_entries(estimators)
     repeats = as_count(repeats, 2, "repeats")
-    budget = _as_budget(num_samples, evaluations)
+    if num_samples is not None:
+        as_count(num_samples, 1, "num_samples")
+    make = partial(as_estimator, num_samples=num_samples, evaluations=evaluations)
+    n = num_samples_of(make("reinforce"))  # the budget; whatever else is wrong with it is said here
     latent = as_latent(logits).detach()
     check_generator(generator)
     if not latent.logits.numel():
-        raise ValueError(f"logits must not be empty, got shape {list(latent.logits.shape)}")
+        shape = list(latent.logits.shape)
+        raise ValueError(f"there must be logits to compare at, got shape {shape}")
     left_out: dict[str, str] = {}
+    measure = partial(_measure, objective, latent, repeats, generator)
     with torch.no_grad():
         if entries is None:
-            left_out = _reasons_left_out(objective, latent, budget, generator)
+            left_out = _find_left_out(make, n, objective, latent, generator)
             entries = [name for name in ESTIMATORS if name not in left_out]
-        contenders = [_make(entry, budget) for entry in entries]
+        contenders = [_check_target(make(one) if isinstance(one, str) else one) for one in entries]
         draws = [draw_points(one, latent, generator) for one in contenders]
         for entry, draw in zip(entries, draws, strict=True):
             # Enumeration ignores num_samples.
-            if isinstance(entry, str) and len(draw.points) > budget.get("evaluations", torch.inf):
-                made = f"{entry} makes {len(draw.points)} evaluations"
-                raise ValueError(f"{made}, more than evaluations={evaluations}: leave it out")
-        samples = min(len(draw.samples) for draw in draws)
-        flips = (repeats * samples * rarer_probs(latent)).clamp(max=repeats)
-        scored = flips >= MIN_FLIPS
-        (n,) = budget.values()
-        truth, truth_error, reference = _reference(objective, latent, scored, n, repeats, generator)
-        tallies = _measure(contenders, objective, latent, repeats, generator)
+            if evaluations and isinstance(entry, str) and len(draw.points) > evaluations:
+                got = f"{entry} makes {len(draw.points)} evaluations"
+                raise ValueError(f"{got}, more than evaluations={evaluations}: leave it out")
+        flips = repeats * min(len(draw.samples) for draw in draws) * rarer_probs(latent)
+        scored = flips.clamp(max=repeats) >= MIN_FLIPS
+        truth, truth_error, reference = _reference(objective, latent, scored, n, measure)
+        tallies = measure(contenders)
     labels = [entry if isinstance(entry, str) else label(entry) for entry in entries]
     floor = 1e-6 * truth.abs().max().clamp(min=1e-30)
     rows = []
-    for entry, name, draw, tally in zip(
-        entries, deduplicate_labels(labels), draws, tallies, strict=True
+    for index, (name, one, tally) in enumerate(
+        zip(deduplicate_labels(labels), contenders, tallies, strict=True)
     ):
-        one, spread = tally.estimator, tally.variance()
+        spread, needs = tally.variance(), one.design.needs
         error = (spread / repeats + truth_error).sqrt().clamp(min=floor)
         scores = ((tally.mean - truth).abs() / error)[scored]
-        needs = one.design.needs
         row = VarianceRow(
             estimator=name,
             num_samples=None if needs.evaluations is None else num_samples_of(one),
-            evaluations=len(draw.points),
+            evaluations=len(draws[index].points),
             derivatives=needs.derivatives,
             variance=spread.mean().item(),
             bias_score=scores.max().item() if len(scores) else float("nan"),
             milliseconds=1e3 * median(tally.seconds),
             unbiased=one.unbiased,
-            untrained=isinstance(entry, str) and _has_parameters(one),
+            untrained=isinstance(entries[index], str) and _has_parameters(one),
             variance_error=tally.variance_error(),
         )
         rows.append(row)
@@ -146,18 +137,8 @@ def _as_entries(estimators: object) -> list[str | Estimator]:
     return entries
 
 
-def _as_budget(num_samples: int | None, evaluations: int | None) -> Budget:
-    if evaluations is None:
-        size = DEFAULT_NUM_SAMPLES if num_samples is None else num_samples
-        return {"num_samples": as_count(size, 1, "num_samples")}
-    if num_samples is not None:
-        got = f"{num_samples} and {evaluations}"
-        raise ValueError(f"num_samples and evaluations exclude each other, got {got}: pass one")
-    return {"evaluations": as_count(evaluations, 1, "evaluations")}
-
-
-def _make(entry: str | Estimator, budget: Budget) -> Estimator:
-    made = as_estimator(entry, **budget) if isinstance(entry, str) else as_estimator(entry)
+def _check_target(estimator: object) -> Estimator:
+    made = as_estimator(estimator)  # type: ignore[arg-type]
     if not made.target.is_expectation:
         got = f"{label(made)}, which estimates that of the {made.target}"
         raise ValueError(f"variance compares gradients of the expectation, got {got}")
@@ -168,81 +149,53 @@ def _has_parameters(estimator: Estimator) -> bool:
     return any(True for _ in estimator.parameters())
 
 
-def _reasons_left_out(
-    objective: Objective, latent: Latent, budget: Budget, generator: Generator | None
+def _find_left_out(
+    make: Make, n: int, objective: Objective, latent: Latent, generator: Generator | None
 ) -> dict[str, str]:
     """Return which estimators are not compared by default, and why."""
     left_out = {}
     for name in ESTIMATORS:
-        reason = _reason_unsuitable(name, latent) or _reason_budget(name, budget)
+        reason = _reason_unsuitable(name, latent)
         if not reason:
-            made = as_estimator(name, **budget)
-            reason = _reason_objective_refuses(made, objective, latent, generator)
+            try:
+                reason = _reason_refused(make(name), objective, latent, generator)
+            except ValueError:
+                reason = f"not for a budget of {n}"
         if reason:
             left_out[name] = reason
     if len(left_out) == len(ESTIMATORS):
-        raise ValueError(f"no estimator takes this latent with {budget}: allow more samples")
+        raise ValueError(f"no estimator takes this latent with {n} samples: allow more samples")
     return left_out
 
 
 def _reason_unsuitable(name: str, latent: Latent) -> str:
-    """Return why an estimator is left out for this latent, or nothing if it is not."""
+    """Return why an estimator is not compared on this kind of latent, or nothing if it is."""
     usual, kind = as_estimator(name), type(latent).__name__
-    design = usual.design
+    needs = usual.design.needs
     if latent.has(Binary) and name in SAME_FOR_BITS:
         return f"the same as {SAME_FOR_BITS[name]} for bits"
     if not usual.target.is_expectation:
         return "another target"
-    if design.needs.evaluations is None:
+    if needs.evaluations is None:
         return "enumeration of all states"
     if not takes(usual, latent):
         return f"not for {kind} latents"
-    if design.needs.derivatives and not latent.differentiable:
+    if needs.derivatives and not latent.differentiable:
         return f"no df/db of {kind} latents"
-    if design.weighted:
-        assert isinstance(latent, Enumerable)
-        if latent.count_states() > MOST_STATES:  # it takes long, and gains nothing
-            return "too many states for n samples"
+    states = latent.count_states() if isinstance(latent, Enumerable) else 0
+    if usual.design.weighted and states > MOST_STATES:  # it takes long, and gains nothing
+        return "too many states for n samples"
     if _has_parameters(usual):  # untrained they would mislead
         return "parameters of their own: compare trained objects"
     return ""
 
 
-def _reason_budget(name: str, budget: Budget) -> str:
-    """Return why an estimator does not take this budget, or nothing if it does."""
-    if _takes_budget(name, budget):
-        return ""
-    if "evaluations" in budget:
-        return f"more than {budget['evaluations']} evaluations"
-    n = budget["num_samples"]
-    larger = [m for m in range(n + 1, n + 9) if _takes_budget(name, {"num_samples": m})]
-    if not larger:
-        return f"not for n = {n}"
-    only_even = n % 2 and all(m % 2 == 0 for m in larger)
-    return "only for an even n" if only_even else f"only for n >= {larger[0]}"
-
-
-def _takes_budget(name: str, budget: Budget) -> bool:
-    try:
-        as_estimator(name, **budget)
-    except ValueError:
-        return False
-    return True
-
-
-def _reason_objective_refuses(
+def _reason_refused(
     estimator: Estimator, objective: Objective, latent: Latent, generator: Generator | None
 ) -> str:
-    """Return why an estimator and this objective do not fit, by trying; nothing if they do."""
-    if estimator.design.weighted and isinstance(latent, Enumerable):
-        states = latent.count_states()
-        if states < estimator.design.num_samples:
-            return f"more samples than the {states} states"
+    """Return why an estimator does not take this objective, by trying, or nothing if it does."""
     if not estimator.design.needs.derivatives:
-        try:
-            draw_points(estimator, latent, torch.Generator(latent.logits.device).manual_seed(0))
-        except ValueError:
-            return f"not for this {type(latent).__name__}"
+        draw_points(estimator, latent, torch.Generator(latent.logits.device).manual_seed(0))
         return ""
     try:
         for _ in range(ATTEMPTS):
@@ -271,12 +224,7 @@ def _without_rare(latent: Latent, scored: Tensor) -> Latent:
 
 
 def _reference(
-    objective: Objective,
-    latent: Latent,
-    scored: Tensor,
-    n: int,
-    repeats: int,
-    generator: Generator | None,
+    objective: Objective, latent: Latent, scored: Tensor, n: int, measure: Measure
 ) -> tuple[Tensor, Tensor, str]:
     """Return what means are compared with, its variance, and its name."""
     enumerable = isinstance(latent, Enumerable) and latent.has(Enumerable)
@@ -285,8 +233,8 @@ def _reference(
         both = (latent, _without_rare(latent, scored))
         truth, certain = (estimate(Exact(), objective, one).grad.double() for one in both)
         return truth, (truth - certain).square(), "enumeration"
-    (tally,) = _measure([as_estimator("loorf", max(2, n))], objective, latent, repeats, generator)
-    return tally.mean, tally.variance() / repeats, "other draws of loorf"
+    (tally,) = measure([as_estimator("loorf", max(2, n))])
+    return tally.mean, tally.variance() / len(tally.seconds), "other draws of loorf"
 
 
 class _Tally:
@@ -296,19 +244,14 @@ class _Tally:
     spread of these terms gives the standard error of the variance.
     """
 
-    def __init__(self, estimator: Estimator, logits: Tensor) -> None:
-        self.estimator = estimator
+    def __init__(self, logits: Tensor) -> None:
         self.mean = torch.zeros_like(logits, dtype=torch.float64)
         self.squares = torch.zeros_like(self.mean)
         self.added: list[Tensor] = []
         self.seconds: list[float] = []
 
-    def add(self, objective: Objective, latent: Latent, generator: Generator | None) -> None:
-        start = perf_counter()
-        grad: Tensor = estimate(self.estimator, objective, latent, generator, Options()).grad
-        if grad.is_cuda:
-            torch.cuda.synchronize(grad.device)  # a GPU works on after the call has returned
-        self.seconds.append(perf_counter() - start)
+    def add(self, grad: Tensor, seconds: float) -> None:
+        self.seconds.append(seconds)
         delta = grad.double() - self.mean
         self.mean += delta / len(self.seconds)
         added = delta * (grad.double() - self.mean)
@@ -326,17 +269,20 @@ class _Tally:
 
 
 def _measure(
-    estimators: Sequence[Estimator],
     objective: Objective,
     latent: Latent,
     repeats: int,
     generator: Generator | None,
+    estimators: Sequence[Estimator],
 ) -> list[_Tally]:
     """Make estimates in turn, after one of each that does not count, because it is slower."""
-    for one in estimators:
-        estimate(one, objective, latent, generator, Options())
-    tallies = [_Tally(one, latent.logits) for one in estimators]
-    for _ in range(repeats):
-        for tally in tallies:
-            tally.add(objective, latent, generator)
+    tallies = [_Tally(latent.logits) for _ in estimators]
+    for number in range(repeats + 1):
+        for one, tally in zip(estimators, tallies, strict=True):
+            start = perf_counter()
+            grad: Tensor = estimate(one, objective, latent, generator, Options()).grad
+            if grad.is_cuda:
+                torch.cuda.synchronize(grad.device)  # a GPU works on after the call has returned
+            if number:
+                tally.add(grad, perf_counter() - start)
     return tallies

@@ -1,10 +1,11 @@
 """What a check returns: findings, each with its figure and the limit it was compared with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from arms.arguments import described
@@ -80,6 +81,17 @@ def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Find
     return found if isinstance(found, list) else [found]
 
 
+def call(remedy: str, make: Callable[..., Any], *arguments: object) -> Any:
+    """Call a user's function; an error in it becomes a `ValueError` that names it."""
+    try:
+        return make(*arguments)
+    except ValueError:
+        raise
+    except (Exception, SystemExit) as error:
+        called = f"{make!r}({', '.join(map(str, arguments))})"
+        raise ValueError(f"{called} raised {described(error)}: {remedy}") from error
+
+
 def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
     """Return the |z| that the largest of many normal scores exceeds at most at `failure_rate`.
 
@@ -93,10 +105,11 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
     return -NormalDist().inv_cdf(failure_rate / (2 * comparisons))
 
 
-def judge_scores(scores: Tensor, failure_rate: float) -> tuple[bool, str]:
-    """Compare the largest |z| with its limit; NaN fails, and no scores pass."""
-    comparisons = max(1, scores.numel())
-    largest = scores.abs().max().item() if scores.numel() else 0.0
+def judge_scores(scores: Iterable[Tensor], failure_rate: float) -> tuple[bool, str]:
+    """Compare the largest |z| of all with its limit; NaN fails, and no scores pass."""
+    sizes = torch.cat([one.abs().flatten() for one in scores])
+    comparisons = max(1, sizes.numel())
+    largest = sizes.max().item() if sizes.numel() else 0.0
     limit = score_limit(comparisons, failure_rate)
     return largest <= limit, f"largest |z| of {comparisons} is {largest:.2f}, limit {limit:.2f}"
 

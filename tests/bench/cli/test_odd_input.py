@@ -291,11 +291,11 @@ ABSURD = "4000000000000000000"
         (["toy", "--num-samples", "2", "--seed", "1" * 30], "--seed must be an integer >= 0"),
         (
             ["check", "loorf", "--seed", "9223372036854775807"],
-            r"seed must be less than 2\^50, got 9223372036854775807",
+            r"seed must be at most 1,125,899,906,842,624, got 9.2e\+18",
         ),
         (
             ["check", "loorf", "--num-samples", "2147483648"],
-            "num_samples must be at most 1,000,000, got 2,147,483,648",
+            r"num_samples must be at most 1,000,000, got 2.1e\+09",
         ),
         (
             ["check", "loorf", "--draws", ABSURD],
@@ -530,9 +530,9 @@ class Huge(Systematic):
     ("words", "message"),
     [
         (["sys:exit"], r"exit>\(1\) raised SystemExit: 1"),
-        (["loorf", "--latent", "sys:exit"], r"sys:exit\(\) raised SystemExit: give"),
+        (["loorf", "--latent", "sys:exit"], r"exit>\(\) raised SystemExit: give a latent"),
         (["ending:leave"], r"leave at .*>\(1\) raised SystemExit: 0"),
-        (["ending:Leaving"], r"Leaving\(\) raised SystemExit: 0"),
+        (["ending:Leaving"], r"Leaving'>\(\) raised SystemExit: 0: give a coupling object"),
         (["ending:Huge"], "does not fit into memory: ask for fewer samples"),
     ],
 )

@@ -8,12 +8,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms import checks
-from arms.arguments import as_count, described
+from arms.arguments import as_count
 from arms.bench.cli.console import print_plain, print_table
 from arms.bench.cli.own import find_attribute
 from arms.bench.runs.machine import is_out_of_memory
+from arms.checks.verdicts import FAILURE_RATE, call
 from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ENTRIES
-from arms.latents import Latent
 
 COLOURS = {"pass": "[green]", "FAIL": "[bold red]"}
 MIN_DRAWS = 1000
@@ -28,7 +28,7 @@ def check(
         str | None, tyro.conf.arg(metavar="MODULE:NAME", help_behavior_hint="(default: none)")
     ] = None,
     draws: int = 100_000,
-    failure_rate: float = checks.verdicts.FAILURE_RATE,
+    failure_rate: float = FAILURE_RATE,
     seed: int = 0,
 ) -> None:
     """Check an estimator or a coupling against enumeration: bias, value, extreme logits and more.
@@ -69,12 +69,7 @@ def check(
 def _find_latent(subject: str) -> Any:
     """Return the latent that a user has named, or that the function of that name makes."""
     found = find_attribute(subject)
-    if isinstance(found, Latent) or not callable(found):
-        return found
-    try:
-        return found()
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{subject}() raised {described(error)}: give a latent") from None
+    return call("give a latent", found) if callable(found) else found
 
 
 def estimators() -> None:
