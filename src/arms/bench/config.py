@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -28,34 +28,33 @@ SCHEMA = 4
 the defaults of `TrainConfig` as they are, because identities are relative to them."""
 RETIRED_FIELDS = (("layer_samples", "chains"),)
 """Fields that no longer exist, with the value that means what is done now."""
+LEAST = {"seed": 0, "warmup_steps": 0, "decay_every": 0, "evaluate_every": 0, "categories": 2}
+"""The smallest value of whole numbers that do not start at 1."""
 
 
 class _Group:
-    """A group of fields, which checks itself. Numbers of NumPy become plain ones."""
+    """A group of fields. Each is checked by its type, and then all of them by `check`."""
 
     def __post_init__(self) -> None:
-        raise NotImplementedError
+        for name, kind in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if kind is int:  # also one of NumPy, which becomes plain
+                self._set(name, as_count(value, LEAST.get(name, 1), name))
+            elif kind is float:
+                self._set(name, as_positive(value, name))
+            elif kind in (str, bool):
+                expected = "a string" if kind is str else "True or False"
+                _require(isinstance(value, kind), f"{name} must be {expected}, got {value!r}")
+            elif get_origin(kind) is Literal:
+                choices = ", ".join(get_args(kind))
+                _require(value in get_args(kind), f"{name} must be one of {choices}, got {value!r}")
+        self.check()
+
+    def check(self) -> None:
+        """Raise if fields do not fit together."""
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-
-    def _check_counts(self, least: int, *names: str) -> None:
-        for name in names:
-            self._set(name, as_count(getattr(self, name), least, name))
-
-    def _check_text(self, *names: str) -> None:
-        for name in names:
-            if not isinstance(value := getattr(self, name), str):
-                raise ValueError(f"{name} must be a string, got {value!r}")
-            # With half of a surrogate pair, config.json could not be read again.
-            if any("\ud800" <= letter <= "\udfff" for letter in value):
-                raise ValueError(
-                    f"{name} must be Unicode text, got half a surrogate pair: {value!r}"
-                )
-
-    def _check_choice(self, name: str, kind: object) -> None:
-        if (value := getattr(self, name)) not in get_args(kind):
-            raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +66,8 @@ class DataConfig(_Group):
     batch_size: int = 50
     """Images per step and replica."""
 
-    def __post_init__(self) -> None:
-        self._check_text("dataset")
-        self._check_counts(1, "batch_size")
+    def check(self) -> None:
+        _check_text(self.dataset, "dataset")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,60 +79,40 @@ class ModelConfig(_Group):
     latents: int = 200
     """Latent variables; on the command line 20x10 is 20 of 10 categories each."""
     layers: tuple[int, ...] = ()
-    """Latents of each of several stochastic layers, the one nearest the image first, such as
-    200 200; one layer of `latents` unless given."""
+    """Latents of several stochastic layers, the one nearest the image first, such as 200 200."""
     categories: int = 2
     """Among which each latent variable chooses; 2 makes them bits."""
     likelihood: Likelihood = "bernoulli"
-    """Pixels of a built-in network: bits, grey values with normal noise of standard deviation 0.1,
-    or a probability for every grey value."""
+    """Of the pixels: bits; grey values, with noise of standard deviation 0.1 or as categories."""
     structure: str = ""
     """Fingerprint of your own model; a built-in network has none."""
 
-    def __post_init__(self) -> None:
-        self._check_text("network", "structure")
-        self._check_counts(1, "latents")
-        self._check_counts(2, "categories")
-        self._check_choice("likelihood", Likelihood)
+    def check(self) -> None:
         as_count(self.latents * self.categories, 1, "latents times categories")
-        if not self.structure and self.network not in NETWORKS:
+        _check_text(self.network, "network")
+        _check_text(self.structure, "structure")
+        if self.structure:
+            named = re.fullmatch(r"[\w .,+()-]{1,60}", self.network)
+            allowed = "1 to 60 letters, digits, spaces or . , + ( ) -"
+            _require(named, f"a model's name must be {allowed}, got {self.network!r}")
+            taken = self.network in NETWORKS
+            _require(not taken, f"{self.network!r} is a built-in network: rename your model")
+            theirs = "likelihood is for built-in networks: give it to your DiscreteVAE"
+            _require(self.likelihood == "bernoulli", f"{theirs}, got {self.likelihood!r}")
+        elif self.network not in NETWORKS:
             or_else = "model=, whose name DiscreteVAE(..., name=...) says"
             raise unknown_name("network", self.network, NETWORKS, or_else=or_else)
-        if self.structure:
-            self._check_own_model()
-        self._check_layers()
-
-    def _check_own_model(self) -> None:
-        if not re.fullmatch(r"[\w .,+()-]{1,60}", self.network):
-            allowed = "1 to 60 letters, digits, spaces or . , + ( ) -"
-            raise ValueError(f"a model's name must be {allowed}, got {self.network!r}")
-        if self.network in NETWORKS:
-            raise ValueError(f"{self.network!r} is a built-in network: rename your model")
-        if self.likelihood != "bernoulli":
-            raise ValueError(
-                f"likelihood is for built-in networks, got {self.likelihood!r}: leave it out, and "
-                "give your model DiscreteVAE(..., likelihood=...)"
-            )
-
-    def _check_layers(self) -> None:
-        try:
-            given = tuple(self.layers)  # a list, where it was read from a file
-        except TypeError:
-            raise ValueError(
-                f"layers must list the latents of each layer, such as (200, 200), got "
-                f"{self.layers!r}: for one layer, give latents"
-            ) from None
-        self._set("layers", tuple(as_count(width, 1, "layers") for width in given))
-        if not given:
-            return
-        first = self.layers[0]
-        if len(given) == 1:
-            raise ValueError(f"layers must name at least two layers, got {first}: give latents")
-        if self.latents not in (ModelConfig.latents, first):
-            raise ValueError(
-                f"latents is the first of layers, {first}, got {self.latents}: leave it out"
-            )
-        self._set("latents", first)
+        listed = isinstance(self.layers, list | tuple)
+        example = "layers must list latents, such as (200, 200)"
+        _require(listed, f"{example}, got {self.layers!r}: for one layer, give latents")
+        self._set("layers", tuple(as_count(width, 1, "layers") for width in self.layers))
+        if self.layers:
+            first, count = self.layers[0], len(self.layers)
+            _require(count > 1, f"layers must be at least two layers, got {first}: give latents")
+            fits = self.latents in (ModelConfig.latents, first)
+            message = f"latents is the first of layers, {first}, got {self.latents}: leave it out"
+            _require(fits, message)
+            self._set("latents", first)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,22 +124,11 @@ class EstimatorConfig(_Group):
     num_samples: int = 4
     """Evaluations of the decoder per image and step."""
     folded: bool = True
-    """Whether an estimator of the importance-weighted bound includes the direct term in each
-    slot's function; without it, it is the form of the papers."""
+    """Whether estimators of the bound include the direct term; without it, as in the papers."""
     decoder_samples: DecoderSamples = "all"
-    """Where decoder and prior take their gradient from: all samples, or one extra, independent one
-    (the paper). The multi-sample bound always uses its own samples, and says all."""
+    """What decoder and prior learn from: all samples (always, for a bound), or an extra one."""
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.estimator, str):
-            raise ValueError(
-                f"estimator must be a name, such as 'arms', got {self.estimator!r}: give the name, "
-                "and the number of samples as num_samples"
-            )
-        if not isinstance(self.folded, bool):
-            raise ValueError(f"folded must be True or False, got {self.folded!r}")
-        self._check_counts(1, "num_samples")
-        self._check_choice("decoder_samples", DecoderSamples)
+    def check(self) -> None:
         name, options = resolve(self.estimator)  # aliases name the same run
         self._set("estimator", name)
         self._set("folded", self.folded and options.get("folded", True))
@@ -175,9 +142,8 @@ class EstimatorConfig(_Group):
         try:
             return as_estimator(self.estimator, self.num_samples, folded=False)
         except TypeError:
-            raise ValueError(
-                f"folded=False is for estimators of the bound, got {self.estimator}: leave it out"
-            ) from None
+            got = f"got {self.estimator}: leave it out"
+            raise ValueError(f"folded=False is for estimators of the bound, {got}") from None
 
     @property
     def label(self) -> str:
@@ -200,8 +166,7 @@ class OptimizerConfig(_Group):
     prior_learning_rate: float = 1e-2
     """Gradient ascent's, for the prior logits."""
     schedule: Schedule = "constant"
-    """Both rates stay, fall along half a cosine to 0 at the last step, or are cut every
-    `decay_every` steps."""
+    """Both rates stay, fall along half a cosine to 0, or are cut every `decay_every` steps."""
     warmup_steps: int = 0
     """Steps over which both rates first rise in a straight line, whatever the schedule."""
     decay_every: int = 0
@@ -209,33 +174,19 @@ class OptimizerConfig(_Group):
     decay_factor: float = 0.1
     """What each cut of the schedule `step` multiplies both rates by."""
     precision: Precision = "highest"
-    """Matrix products on a GPU, in PyTorch's words: float32; high takes TF32; medium also bfloat16,
-    in gradients."""
+    """Matrix products on a GPU: float32; high takes TF32; medium also bfloat16, in gradients."""
 
-    def __post_init__(self) -> None:
-        self._check_counts(1, "replicas", "steps")
-        self._check_counts(0, "seed", "warmup_steps", "decay_every")
-        self._check_choice("schedule", Schedule)
-        self._check_choice("precision", Precision)
-        for name in ("learning_rate", "prior_learning_rate", "decay_factor"):
-            self._set(name, as_positive(getattr(self, name), name))
-        if self.warmup_steps >= self.steps:
-            raise ValueError(
-                f"warmup_steps must be less than steps ({self.steps}), got {self.warmup_steps}: "
-                "the rate would never be reached"
-            )
-        if self.schedule == "step" and not self.decay_every:
-            raise ValueError(
-                "schedule 'step' needs decay_every, the steps between two cuts of the rate, got 0: "
-                f"try a third of steps, {max(1, self.steps // 3)}"
-            )
-        if self.schedule != "step" and self.decay_every:
-            raise ValueError(
-                f"decay_every is for schedule 'step' only, got {self.decay_every} with schedule "
-                f"{self.schedule!r}: leave it out, or choose 'step'"
-            )
-        if self.decay_factor > 1:
-            raise ValueError(f"decay_factor must be at most 1, got {self.decay_factor}")
+    def check(self) -> None:
+        warmup, every, cuts = self.warmup_steps, self.decay_every, self.schedule == "step"
+        _require(
+            warmup < self.steps, f"warmup_steps must be below {self.steps} steps, got {warmup}"
+        )
+        example = f"try a third of steps, {max(1, self.steps // 3)}"
+        _require(every or not cuts, f"schedule 'step' needs decay_every, got 0: {example}")
+        got = f"got {every} with schedule {self.schedule!r}"
+        _require(cuts or not every, f"decay_every is for schedule 'step' only, {got}: leave it out")
+        factor = self.decay_factor
+        _require(factor <= 1, f"decay_factor must be at most 1, got {factor}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,28 +196,16 @@ class ObservationConfig(_Group):
     report_every: int = 100
     """Steps between two records of the metrics."""
     evaluate_every: int = 0
-    """Steps between two looks at the test set, a multiple of `report_every`; 0 looks only at the
-    end."""
+    """Steps between two looks at the test set, a multiple of `report_every`; 0: only at the end."""
     evaluate_images: int = 500
     """Test images of such a look; at the end it is all of them."""
 
-    def __post_init__(self) -> None:
-        self._check_counts(1, "report_every", "evaluate_images")
-        self._check_counts(0, "evaluate_every")
-        if self.evaluate_every % self.report_every:
-            every = f"report_every ({self.report_every})"
-            raise ValueError(
-                f"evaluate_every must be a multiple of {every}, got {self.evaluate_every}"
-            )
+    def check(self) -> None:
+        whole = self.evaluate_every % self.report_every == 0
+        expected = f"evaluate_every must be a multiple of report_every ({self.report_every})"
+        _require(whole, f"{expected}, got {self.evaluate_every}")
 
 
-GROUPS: tuple[type[_Group], ...] = (
-    DataConfig,
-    ModelConfig,
-    EstimatorConfig,
-    OptimizerConfig,
-    ObservationConfig,
-)
 OBSERVATION = tuple(field.name for field in fields(ObservationConfig))
 """Fields that are not part of a run's identity."""
 
@@ -278,34 +217,31 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
     The defaults are the paper's, but for the decoder's gradient.
     """
 
-    def __post_init__(self) -> None:
-        for group in GROUPS:
-            group.__post_init__(self)
-        chosen = self.make_estimator()
+    def check(self) -> None:
+        DataConfig.check(self)
+        ModelConfig.check(self)
+        EstimatorConfig.check(self)
+        OptimizerConfig.check(self)
+        ObservationConfig.check(self)
+        chosen, n = self.make_estimator(), self.num_samples
         if self.layers and (reason := reason_not_first_layer(chosen)):
+            remedy = "try arms, loorf or midpoint"
             raise ValueError(
-                f"{self.estimator} {reason} and does not train several layers: "
-                "try arms, loorf or midpoint"
+                f"{self.estimator} {reason} and does not train several layers: {remedy}"
             )
         # Beyond the largest that matters, the exact number would take long to compute.
-        states = self.categories ** min(self.latents, 64)
+        states, got = self.categories ** min(self.latents, 64), latents_in_words(self)
         if isinstance(chosen.design, AllStates) and states > MOST_STATES:
-            raise ValueError(
-                f"exact trains with at most {MOST_STATES} states, got {latents_in_words(self)} "
-                "latents: choose another estimator"
-            )
-        if isinstance(chosen.design, WithoutReplacement) and states < self.num_samples:
-            raise ValueError(
-                f"unordered-set trains with at most as many samples as there are joint states, "
-                f"{states}, got num_samples {self.num_samples}: choose exact"
-            )
+            limit = f"at most {MOST_STATES} states, got {got} latents"
+            raise ValueError(f"exact trains with {limit}: choose another estimator")
+        if isinstance(chosen.design, WithoutReplacement) and states < n:
+            limit = f"at most as many samples as there are joint states, {states}"
+            raise ValueError(f"unordered-set trains with {limit}, got {n}: choose exact")
         if self.categories > 2 and not takes_kind(chosen, OneHot):
             bound = chosen.target.subtracts_log_q
             others = "vimco or arms-ms" if bound else "arms, loorf or midpoint"
-            raise ValueError(
-                f"{self.estimator} takes bits only, got {latents_in_words(self)}: choose an "
-                f"estimator of categories, such as {others}"
-            )
+            remedy = f"choose an estimator of categories, such as {others}"
+            raise ValueError(f"{self.estimator} takes bits only, got {got}: {remedy}")
 
     def build_model(
         self, pixel_mean: Tensor, levels: int, device: str = "cpu", *, blank: bool = False
@@ -314,6 +250,17 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
         latents, likelihood = self.layers or self.latents, LIKELIHOODS[self.likelihood](levels)
         sizes = (latents, pixel_mean, self.replicas, None if blank else self.seed, device)
         return build_vae(self.network, *sizes, self.categories, likelihood)
+
+
+def _require(holds: object, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
+def _check_text(value: str, name: str) -> None:
+    """Raise if config.json could not be read again with this text."""
+    half = any("\ud800" <= letter <= "\udfff" for letter in value)
+    _require(not half, f"{name} must be Unicode text, got half a surrogate pair: {value!r}")
 
 
 def latents_in_words(config: TrainConfig) -> str:

@@ -214,7 +214,7 @@ def test_a_replica_that_stopped_is_left_out(tmp_path: Path, digits: Dataset) -> 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda dataset: nn.Linear(3, 3), "must return a DiscreteVAE, got Linear"),
+        (lambda dataset: nn.Linear(3, 3), "must return an arms.bench.DiscreteVAE, got Linear"),
         (lambda dataset: replicated(lambda: conv(dataset), 2, 0), "must return one replica, got 2"),
         (
             lambda dataset: DiscreteVAE(

@@ -94,10 +94,10 @@ def test_a_cosine_ends_near_zero_and_a_rate_that_never_changes_is_no_work() -> N
     [
         ({"schedule": "linear"}, "schedule must be one of constant, cosine, step, got 'linear'"),
         ({"warmup_steps": -1}, "warmup_steps must be an integer >= 0, got -1"),
-        ({"warmup_steps": 30}, r"warmup_steps must be less than steps \(30\), got 30"),
+        ({"warmup_steps": 30}, r"warmup_steps must be below 30 steps, got 30"),
         (
             {"schedule": "step"},
-            "schedule 'step' needs decay_every, .* got 0: try a third of steps, 10",
+            "schedule 'step' needs decay_every, got 0: try a third of steps, 10",
         ),
         (
             {"decay_every": 10},

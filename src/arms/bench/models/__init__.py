@@ -3,7 +3,9 @@
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
 from arms.bench.models.networks import NETWORKS, build_vae, perceptron
-from arms.bench.models.own import (
+from arms.bench.models.pixels import LIKELIHOODS
+from arms.bench.models.seeding import seeded_generator
+from arms.bench.models.user_models import (
     PlainNetwork,
     check_finite,
     check_registered,
@@ -13,8 +15,6 @@ from arms.bench.models.own import (
     replicated,
     structure_of,
 )
-from arms.bench.models.pixels import LIKELIHOODS
-from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import DiscreteVAE
 
 __all__ = [

@@ -1,9 +1,9 @@
-"""Triton kernels for a GPU: the decoder's last matrix product, the likelihood of the pixels, and their gradient.
+"""Triton kernels for a GPU: the decoder's last product, the likelihood of pixels, their gradient.
 
-The logit of every pixel is read once after the product has made it, by a kernel that writes the log-likelihood of a row
-and the residual x - sigmoid(logit), all that the gradient needs. The products follow PyTorch's own setting
-(`torch.set_float32_matmul_precision`). Rough gradients use bfloat16 products, and the residual is then written in
-bfloat16. `rough_product` is the same for other layers.
+The logit of every pixel is read once after the product has made it, by a kernel that writes the
+log-likelihood of a row and the residual x - sigmoid(logit), all that the gradient needs. The
+products follow `torch.set_float32_matmul_precision`. Rough gradients use bfloat16 products, and the
+residual is then written in bfloat16. `rough_product` is the same for other layers.
 """
 
 from typing import Any
@@ -29,20 +29,17 @@ def affine_log_prob(
 ) -> Tensor:
     """Return sum over pixels of log Bernoulli(x; sigmoid(h weight + bias)) as `[n, R, B]`.
 
-    h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]`, x `[R, B, pixels]` of 0 and 1. Gradients
-    flow through the first `attached` samples only, or, towards h, the first `inward` if that is given and more; with
-    `rough`, they use bfloat16 products.
+    h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]`, x `[R, B, pixels]`.
+    Gradients flow through the first `attached` samples only, or, towards h, the first `inward` if
+    that is more; with `rough`, they use bfloat16 products.
     """
     samples, replicas, batch, _ = h.shape
-    rows = (
-        h.movedim(0, 1).flatten(1, 2).contiguous()
-    )  # [R, nB, inputs]: one matrix product per replica
-    learns = torch.is_grad_enabled() and (
-        h.requires_grad or weight.requires_grad or bias.requires_grad
-    )
-    bits = x.to(torch.uint8).expand(
-        replicas, -1, -1
-    )  # read once per sample: a quarter of the bytes
+    # [R, nB, inputs]: one matrix product per replica
+    rows = h.movedim(0, 1).flatten(1, 2).contiguous()
+    needed = h.requires_grad or weight.requires_grad or bias.requires_grad
+    learns = torch.is_grad_enabled() and needed
+    # read once per sample: a quarter of the bytes
+    bits = x.to(torch.uint8).expand(replicas, -1, -1)
     dtype = torch.bfloat16 if rough else torch.float32
     kept = max(attached, inward or 0) * batch if learns else 0
     value, _ = _forward(rows, weight, bias, bits, kept, attached * batch, dtype)
@@ -94,9 +91,8 @@ def _(
 def _outputs(
     rows: Tensor, pixels: int, kept: int, residual_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    return rows.new_empty(rows.shape[:2]), rows.new_empty(
-        (len(rows), kept, pixels), dtype=residual_dtype
-    )
+    residual = rows.new_empty((len(rows), kept, pixels), dtype=residual_dtype)
+    return rows.new_empty(rows.shape[:2]), residual
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -111,16 +107,15 @@ def _backward(
     rows, weight, residual = ctx.saved_tensors
     count, kept, learnt, inputs = grad.shape[1], residual.shape[1], rows.shape[1], rows.shape[2]
     scale = grad[:, :learnt].unsqueeze(-1)
-    # One more column, of ones, gives the bias's gradient in the same product; zeros keep every row aligned.
+    # One more column, of ones, gives the bias's gradient in the same product; zeros align rows.
     filler = scale.new_zeros(()).expand(*scale.shape[:2], 7 - inputs % 8)
     augmented = torch.cat([rows * scale, scale, filler], -1).to(residual.dtype)
     both = _product(augmented.mT, residual[:, :learnt])
     inward = None
     if ctx.needs_input_grad[0]:
         inward = _product(residual, weight.to(residual.dtype).mT) * grad[:, :kept].unsqueeze(-1)
-        inward = (
-            torch.nn.functional.pad(inward, (0, 0, 0, count - kept)) if kept < count else inward
-        )
+        if kept < count:
+            inward = torch.nn.functional.pad(inward, (0, 0, 0, count - kept))
     return inward, both[:, :inputs], both[:, inputs : inputs + 1], None, None, None, None
 
 
@@ -170,9 +165,8 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
     count, rows: tl.constexpr, batch: tl.constexpr, pixels: tl.constexpr, kept: tl.constexpr,
     ROWS: tl.constexpr, PIXELS: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(
-        0, ROWS
-    )  # (replica * samples + sample) * batch + image
+    # (replica * samples + sample) * batch + image
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row_in = row < count
     replica, image = row // rows, row % batch
     logits_row = (logits_ptr + row.to(tl.int64) * pixels)[:, None]
@@ -206,9 +200,9 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _tile(logits_row, bias_row, x_row, residual_row, pixel, inside, keep, KEEP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the two parts of -log p of a pixel: softplus(u) = max(u, 0) + log(1 + e^-|z|), where u is -z or z.
+    """Return the two parts of -log p of a pixel: softplus(u) = max(u, 0) + log(1 + e^-|z|), u = +-z.
 
-    The second is returned without its logarithm: factors are multiplied before one logarithm is taken of them.
+    The second comes without its logarithm: one logarithm is taken of the product of many.
     """
     z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(
         bias_row + pixel, mask=inside, other=0.0

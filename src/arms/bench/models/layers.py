@@ -1,7 +1,7 @@
 """Layers whose parameters have a leading replica axis, and calls of modules with other tensors."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,7 +15,7 @@ class ReplicaLinear(nn.Module):
     """R affine maps at once: `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`."""
 
     bfloat16_backward = False
-    """Whether its gradient may use bfloat16 products on a GPU; it can then be differentiated only once."""
+    """Whether its gradient may use bfloat16 products on a GPU; it can then be taken only once."""
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -26,22 +26,21 @@ class ReplicaLinear(nn.Module):
         """Apply to the rows of each replica, over all leading axes, its own matrix."""
         first = x.movedim(-3, 0)  # [R, *lead, B, inputs]: one matrix product per replica
         rows = first.flatten(1, -2)
-        # On a GPU a product that starts from a bias costs one more pass; an addition is fused with what follows.
-        if x.is_cuda:
-            out = self._product()(rows, self.weight) + self.bias
-        else:
-            out = torch.baddbmm(self.bias, rows, self.weight)
+        # A product that starts from a bias costs a GPU one more pass; an addition is fused.
+        on_gpu, bias = x.is_cuda, self.bias
+        out = self._product(rows) + bias if on_gpu else torch.baddbmm(bias, rows, self.weight)
         return out.reshape(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
 
-    def _product(self) -> Callable[[Tensor, Tensor], Tensor]:
+    def _product(self, rows: Tensor) -> Tensor:
         if not (self.bfloat16_backward and HAS_TRITON):
-            return torch.bmm
+            return torch.bmm(rows, self.weight)
         from arms.bench.models import kernels
 
-        return kernels.rough_product
+        product: Tensor = kernels.rough_product(rows, self.weight)
+        return product
 
     def initialise(self, generators: Sequence[Generator]) -> None:
-        """Draw Glorot-uniform weights, those of replica r from generator r, and set biases to zero."""
+        """Draw Glorot-uniform weights of replica r from generator r, and set biases to zero."""
         _, inputs, outputs = self.weight.shape
         limit = math.sqrt(6 / (inputs + outputs))
         with torch.no_grad():
@@ -50,36 +49,23 @@ class ReplicaLinear(nn.Module):
             self.bias.zero_()
 
 
-def parameter_places(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameter in every place of a module that holds one, by the name of the place.
+def tensor_places(module: nn.Module, kind: str) -> dict[str, Tensor]:
+    """Return the tensor in every place of a module that holds one, by the name of the place.
 
-    A layer that is used twice has one place, and a parameter that two layers share has two.
+    A layer that is used twice has one place, and a parameter that two layers share has two. The
+    kind is "_parameters" or "_buffers".
     """
-    return _tensors_in([(path, owner._parameters) for path, owner in module.named_modules()])
+    return {
+        f"{path}.{name}" if path else name: tensor
+        for path, owner in module.named_modules()
+        for name, tensor in getattr(owner, kind).items()
+        if tensor is not None
+    }
 
 
-def buffer_places(module: nn.Module) -> dict[str, Tensor]:
-    """Return the same for buffers."""
-    return _tensors_in([(path, owner._buffers) for path, owner in module.named_modules()])
-
-
-def call_with(
-    module: nn.Module,
-    tensors: dict[str, Tensor],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any] | None = None,
-) -> Any:
+def call_with(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
     """Call a module with other tensors in its places.
 
     PyTorch's own search for ties would leave them in a layer that is used twice, after the call.
     """
     return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
-
-
-def _tensors_in(places: Sequence[tuple[str, Mapping[str, Tensor | None]]]) -> dict[str, Tensor]:
-    return {
-        f"{path}.{name}" if path else name: tensor
-        for path, held in places
-        for name, tensor in held.items()
-        if tensor is not None
-    }

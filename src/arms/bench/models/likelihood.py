@@ -1,7 +1,6 @@
-"""log Bernoulli(x; sigmoid(logits)) summed over pixels, with a gradient that needs few passes over memory.
+"""log Bernoulli(x; sigmoid(logits)) summed over pixels, with a gradient in few passes over memory.
 
-The logits of the pixels are the largest tensor of a training step. Likelihoods of other pixels are in
-`pixels.py`.
+The logits of the pixels are the largest tensor of a training step.
 """
 
 from typing import Any
@@ -13,7 +12,7 @@ from arms.bench.models.layers import HAS_TRITON, ReplicaLinear
 
 
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """Return the sum over the last axis of log Bernoulli(x; sigmoid(logits)), for x of 0 and 1 that broadcasts.
+    """Return the sum of log Bernoulli(x; sigmoid(logits)) over the last axis, for x of 0 and 1.
 
     >>> bernoulli_log_prob(torch.zeros(2), torch.tensor([0.0, 1.0]))  # 2 log 1/2
     tensor(-1.3863)
@@ -23,8 +22,7 @@ def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
 
 
 def smooth_log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """Return the same for x between 0 and 1 too, where it is a straight line; it can be differentiated in both, and
-    more than once."""
+    """Return the same, linear for x between 0 and 1, differentiable in both and more than once."""
     return (x * logits - torch.nn.functional.softplus(logits)).sum(-1)
 
 
@@ -35,28 +33,28 @@ def affine_log_prob(
     attached: int | None = None,
     all_inward: bool = False,
 ) -> Tensor:
-    """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]` and x `[R, B, pixels]`, in half the passes.
+    """Return `bernoulli_log_prob(layer(h), x)`, h `[n, R, B, inputs]`, in half the passes.
 
-    The logits are made, used and overwritten in place. Gradients flow through the first `attached` samples only,
-    through all unless given; with `all_inward`, those towards h through all samples in any case.
+    The logits are made, used and overwritten in place. Gradients flow through the first `attached`
+    samples only, by default all; with `all_inward`, those towards h through all in any case.
     """
     attached = len(h) if attached is None else attached
     inward = len(h) if all_inward else attached
+    weight, bias, roughly = layer.weight, layer.bias, layer.bfloat16_backward
     if h.is_cuda and h.dtype == torch.float32 and HAS_TRITON:
         from arms.bench.models import kernels
 
-        return kernels.affine_log_prob(
-            h, layer.weight, layer.bias, x, attached, layer.bfloat16_backward, inward
-        )
-    # Two nodes in the graph, one towards h, one towards the weights: whoever asks for one does not pay for the other.
-    value, rows, residual = _AffineLogProb.apply(
-        h, layer.weight.detach(), layer.bias.detach(), x, inward
-    )  # type: ignore[no-untyped-call]
-    if not (torch.is_grad_enabled() and (layer.weight.requires_grad or layer.bias.requires_grad)):
-        return value  # type: ignore[no-any-return]
+        return kernels.affine_log_prob(h, weight, bias, x, attached, roughly, inward)
+    # Two nodes in the graph, towards h and towards the weights: asking for one costs one.
+    constants = weight.detach(), bias.detach()
+    value: Tensor
+    value, rows, residual = _AffineLogProb.apply(h, *constants, x, inward)  # type: ignore[no-untyped-call]
+    if not (torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad)):
+        return value
     kept = attached * h.shape[2]
-    learnt = rows[:, :kept], residual[:, :kept]
-    return value + _OfWeights.apply(layer.weight, layer.bias, *learnt, value.shape)  # type: ignore[no-any-return, no-untyped-call]
+    learnt = rows[:, :kept], residual[:, :kept], value.shape
+    zero: Tensor = _OfWeights.apply(weight, bias, *learnt)  # type: ignore[no-untyped-call]
+    return value + zero
 
 
 class _LogProb(torch.autograd.Function):
@@ -76,7 +74,7 @@ class _LogProb(torch.autograd.Function):
 
 
 class _AffineLogProb(torch.autograd.Function):
-    """The value, differentiable with respect to h; the rows and residuals of the attached samples besides."""
+    """The value, differentiable in h, and the rows and residuals of the attached samples."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,7 +93,7 @@ class _AffineLogProb(torch.autograd.Function):
         return value.movedim(1, 0), rows, residual
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         _check_first_derivative()
         weight, residual = ctx.saved_tensors
         samples, _, batch = grads[0].shape
@@ -118,39 +116,32 @@ class _OfWeights(torch.autograd.Function):
         return zero.expand(shape)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         _check_first_derivative()
         rows, residual = ctx.saved_tensors
         scale = _per_row(grads[0], rows.shape[1] // grads[0].shape[2])
-        return (
-            torch.bmm((rows * scale).mT, residual),
-            torch.bmm(scale.mT, residual),
-            None,
-            None,
-            None,
-        )
+        of_weight, of_bias = torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual)
+        return of_weight, of_bias, None, None, None
 
 
 def _per_row(grad: Tensor, kept: int) -> Tensor:
-    """Return the gradients `[n, R, B]` of the first samples as `[R, rows, 1]`: cheaper there than on every pixel."""
+    """Return the gradients `[n, R, B]` of the first samples as `[R, rows, 1]`."""
     return grad[:kept].movedim(0, 1).flatten(1, 2).unsqueeze(-1)
 
 
 def _check_first_derivative() -> None:
-    if (
-        torch.is_grad_enabled()
-    ):  # backward with create_graph=True, where the saved residual would count as a constant
+    if torch.is_grad_enabled():  # create_graph=True, where the residual would count as a constant
         raise RuntimeError(
-            "this log-probability is differentiable once, got a second derivative: ask for the form that "
-            "is differentiable twice, with twice=True"
+            "this log-probability is differentiable once: ask for it with twice=True"
         )
 
 
 def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
-    """From z = logits (1 - 2x), which is overwritten, return log p(x) summed over pixels, and x - sigmoid(logits).
+    """From z = logits (1 - 2x), which is overwritten, return log p(x) and x - sigmoid(logits).
 
-    log p(x) is -softplus(z). softplus(z) = relu(z) - log sigmoid(|z|), and sigmoid(|z|) lies in [1/2, 1]: dozens can be
-    multiplied before one logarithm is taken. One sigmoid per pixel serves both results, in two buffers.
+    log p(x) is -softplus(z). softplus(z) = relu(z) - log sigmoid(|z|), and sigmoid(|z|) lies in
+    [1/2, 1]: dozens can be multiplied before one logarithm is taken. One sigmoid per pixel serves
+    both results, in two buffers.
     """
     scratch = z.clamp(min=0)
     missed = scratch.sum(-1)
@@ -160,7 +151,7 @@ def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sum_log(y: Tensor) -> Tensor:
-    """Sum log y over the last axis, for y in [1/2, 1]: up to 64 factors per logarithm, far from underflow."""
+    """Sum log y over the last axis, y in [1/2, 1], with up to 64 factors per logarithm."""
     for _ in range(6):
         if y.shape[-1] % 2:
             break

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from arms.arguments import as_count, as_positive
 from arms.bench.models.likelihood import bernoulli_log_prob
@@ -25,14 +26,11 @@ class PixelLikelihood(ABC):
 
     @abstractmethod
     def log_prob(self, outputs: Tensor, x: Tensor) -> Tensor:
-        """Return log p(x|b), the sum over pixels.
+        """Return log p(x|b), the sum over pixels, `[*lead, R, B]`.
 
         Args:
             outputs: What the decoder returned, `[*lead, R, B, outputs]`.
             x: Pixels from 0 to 1, `[R, B, pixels]`.
-
-        Returns:
-            `[*lead, R, B]`.
         """
 
     @abstractmethod
@@ -88,22 +86,23 @@ class GaussianPixels(PixelLikelihood):
         return pixels if self.std is not None else 2 * pixels
 
     def log_prob(self, outputs: Tensor, x: Tensor) -> Tensor:
-        if self.std is not None:
-            mean, log_variance = outputs, torch.full_like(outputs[..., :1], 2 * math.log(self.std))
-        else:
-            mean, log_variance = outputs.chunk(2, -1)
+        mean, log_variance = self._split(outputs)
         squares = (x - mean).square() * torch.exp(-log_variance)
         return -0.5 * (squares + log_variance + math.log(2 * math.pi)).sum(-1)
 
     def mean(self, outputs: Tensor) -> Tensor:
-        mean = outputs if self.std is not None else outputs.chunk(2, -1)[0]
-        return mean.clamp(0, 1)
+        return self._split(outputs)[0].clamp(0, 1)
 
     def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
-        if self.std is not None:
-            return pixel_mean
-        inside = pixel_mean.clamp(0.001, 0.999)
-        return torch.cat([pixel_mean, (inside * (1 - inside)).log()])  # the variance of bits
+        pixels = len(pixel_mean)
+        return pad(pixel_mean, (0, self.outputs(pixels) - pixels))  # log-variances are zero
+
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and log-variances."""
+        if self.std is None:
+            mean, log_variance = outputs.chunk(2, -1)
+            return mean, log_variance
+        return outputs, torch.full_like(outputs[..., :1], 2 * math.log(self.std))
 
 
 @dataclass(frozen=True)
@@ -143,10 +142,8 @@ class CategoricalPixels(PixelLikelihood):
 
     def check_levels(self, levels: int) -> None:
         if levels != self.levels:
-            raise ValueError(
-                f"the model's pixels have levels 0 to {self.levels}, the data set 0 to {levels}: "
-                f"use CategoricalPixels({levels})"
-            )
+            both = f"pixels have levels 0 to {self.levels}, the data set 0 to {levels}"
+            raise ValueError(f"the model's {both}: use CategoricalPixels({levels})")
 
     def _grey_values(self, like: Tensor) -> Tensor:
         return torch.linspace(0, 1, self.levels + 1, dtype=like.dtype, device=like.device)

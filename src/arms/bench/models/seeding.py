@@ -8,12 +8,12 @@ from arms.arguments import as_count
 
 
 def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:
-    """Return the generator for one use, named by `stream` and `index`, of a run's seed; uses never share numbers.
+    """Return the generator for one use of a run's seed, named by `stream` and `index`.
 
-    >>> torch.rand(1, generator=seeded_generator(0, "init")) == torch.rand(1, generator=seeded_generator(0, "train"))
+    >>> one, other = seeded_generator(0, "init"), seeded_generator(0, "train")
+    >>> torch.rand(1, generator=one) == torch.rand(1, generator=other)
     tensor([False])
     """
-    words = np.random.SeedSequence(
-        [as_count(seed, 0, "seed"), index, *stream.encode()]
-    ).generate_state(2)
+    entropy = [as_count(seed, 0, "seed"), index, *stream.encode()]
+    words = np.random.SeedSequence(entropy).generate_state(2)
     return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))

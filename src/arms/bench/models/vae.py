@@ -2,14 +2,12 @@
 
 One or more stochastic layers of bits or categories, x - b1 - ... - bL. q(b1|x) q(b2|b1) ... is
 drawn from the image upwards, and p(bL) p(b(L-1)|bL) ... p(x|b1) generates downwards. With one layer,
-log w(b) = log p(x|b) + log p(b) - log q(b|x). Shapes are x `[R, B, pixels]`, logits `[R, B, latents]`,
-b `[n, R, B, latents]` and log-weights `[n, R, B]`; categories add one axis to logits and b.
+log w(b) = log p(x|b) + log p(b) - log q(b|x). Shapes: x `[R, B, pixels]`, logits `[R, B, *event]`,
+b `[n, R, B, *event]`, log-weights `[n, R, B]`, where the event is `[latents]` or `[latents, K]`.
 Training R independent replicas costs little more than training one.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -17,7 +15,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import pad, softplus
 
 from arms.arguments import as_count
-from arms.bench.models.layers import ReplicaLinear, call_with, parameter_places
+from arms.bench.models.layers import ReplicaLinear, call_with, tensor_places
 from arms.bench.models.likelihood import affine_log_prob, smooth_log_prob
 from arms.bench.models.pixels import BernoulliPixels, PixelLikelihood
 from arms.latents import Bits, Latent, OneHot
@@ -26,55 +24,36 @@ Network: TypeAlias = Callable[[Tensor], Tensor]
 BERNOULLI = BernoulliPixels()
 
 
-@dataclass(frozen=True)
-class Layer(ABC):
-    """A stochastic layer. Only its two subclasses know whether latents are bits or categories."""
+class BitLayer:
+    """A stochastic layer of bits. Nothing but this class and the next knows the kind of latents."""
 
-    event_shape: torch.Size
-    """The shape of logits and samples, beyond replicas and images."""
+    def __init__(self, latents: int) -> None:
+        self.event_shape = torch.Size([latents])
 
-    @abstractmethod
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
         """Return the latents of these logits; some estimators of bits look at the context."""
-
-    @abstractmethod
-    def inputs(self, b: Tensor) -> Tensor:
-        """Return samples in the form that networks get."""
-
-    @abstractmethod
-    def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
-        """Return log p(b), also for b between samples."""
-
-    @abstractmethod
-    def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return w and c such that log p(b) - log q(b) is the sum of b w over latents, plus c."""
-
-    def logits(self, outputs: Tensor) -> Tensor:
-        """Return the outputs of a network as logits."""
-        logits: Tensor = outputs.unflatten(-1, self.event_shape)
-        return logits
-
-
-class BitLayer(Layer):
-    """Bits, which networks get as -1 and 1."""
-
-    def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
         return Bits(logits, context)
 
     def inputs(self, b: Tensor) -> Tensor:
+        """Return samples as networks get them: bits as -1 and 1, categories side by side."""
         return (2 * b).sub_(1)
 
     def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
+        """Return log p(b), also for b between samples."""
         return smooth_log_prob(logits, b)
 
     def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return w and c such that log p(b) - log q(b) is the sum of b w over latents, plus c."""
         # Padded by a zero, the sum is a kernel of its own. Fused, the rest would wait for it.
         constant = pad(softplus(logits) - softplus(prior), (0, 1)).sum(-1)
         return prior - logits, constant
 
 
-class CategoryLayer(Layer):
-    """Choices among K categories, one-hot, which networks get side by side."""
+class CategoryLayer:
+    """A stochastic layer of choices among K categories, one-hot; methods as for `BitLayer`."""
+
+    def __init__(self, latents: int, categories: int) -> None:
+        self.event_shape = torch.Size([latents, categories])
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
         return OneHot(logits)
@@ -90,33 +69,36 @@ class CategoryLayer(Layer):
         return weight, torch.zeros_like(weight[..., 0, 0])
 
 
+Layer: TypeAlias = BitLayer | CategoryLayer
+
+
 def layer_of(latents: int, categories: int) -> Layer:
-    """Return a layer of bits if there are two categories, and else of one-hot categories."""
+    """Return a layer of bits if there are two categories, else one of one-hot categories."""
     width = as_count(latents, 1, "latents")
-    if as_count(categories, 2, "categories") == 2:
-        return BitLayer(torch.Size([width]))
-    return CategoryLayer(torch.Size([width, categories]))
+    bits = as_count(categories, 2, "categories") == 2
+    return BitLayer(width) if bits else CategoryLayer(width, categories)
 
 
 class DiscreteVAE(nn.Module):
     """A discrete VAE with any encoder and decoder.
 
+    With several stochastic layers, `encoder`, `decoder` and `latents` are lists, the layer nearest
+    the image first. Deeper encoders map latents, as decoders get them, to logits of the next layer.
+    Deeper decoders map latents to logits of the layer before.
+
     Args:
         encoder: Module or function from centred pixels `[R, B, pixels]` to logits
-            `[R, B, latents]`, with categories `[R, B, latents K]`. For several layers, a list: the
-            next one maps latents, in the form that decoders get, to the logits of the next layer.
+            `[R, B, latents]`, with categories `[R, B, latents K]`.
         decoder: Module or function from latents as -1 and 1, `[n, R, B, latents]`, with categories
-            one-hot `[n, R, B, latents K]`, to what the likelihood needs: logits of the pixels
-            unless one is given. For several layers, a list: the next one maps the latents of the
-            second layer to logits of the first, and so on.
-        latents: How many latent variables. For several layers, a list, the layer nearest the image
-            first.
+            one-hot `[n, R, B, latents K]`, to what the likelihood takes, by default logits of the
+            pixels `[n, R, B, pixels]`.
+        latents: How many latent variables.
         pixel_mean: Subtracted from the encoder's input: `[pixels]`, or `[R, 1, pixels]` if replicas
             learn from different data sets.
         replicas: How many independent models are side by side. With more than one, every parameter
             must have a leading axis of that length, as in `ReplicaLinear`.
         name: What runs and reports call it.
-        likelihood: What the decoder's outputs mean; the logits of bits by default.
+        likelihood: What the decoder's outputs mean; logits of bits by default.
         categories: K, among which each latent variable chooses; 2 makes them bits.
 
     >>> mean = torch.full((64,), 0.3)
@@ -145,16 +127,15 @@ class DiscreteVAE(nn.Module):
                 f"pixel_mean must be [pixels] or [{replicas}, 1, pixels], "
                 f"got {list(pixel_mean.shape)}: pass dataset.pixel_mean()"
             )
-        encoders, decoders = _per_layer(encoder), _per_layer(decoder)
+        encoders = encoder if isinstance(encoder, Sequence) else [encoder]
+        decoders = decoder if isinstance(decoder, Sequence) else [decoder]
         widths = latents if isinstance(latents, Sequence) else [latents]
         if not len(encoders) == len(decoders) == len(widths) > 0:
-            raise ValueError(
-                "a model needs an encoder, a decoder and a number of latents per layer, got "
-                f"{len(encoders)}, {len(decoders)} and {len(widths)}"
-            )
+            got = f"{len(encoders)}, {len(decoders)} and {len(widths)}"
+            raise ValueError(f"encoder, decoder and latents must be of as many layers, got {got}")
         self.layers = tuple(layer_of(width, categories) for width in widths)
         self.encoder, self.decoder = encoders[0], decoders[0]
-        if len(widths) > 1:  # not empty in models of one layer: the structure of a model names them
+        if len(widths) > 1:  # an empty list would be part of the structure of a model
             self.deeper_encoders = nn.ModuleList(encoders[1:])  # type: ignore[arg-type]
             self.deeper_decoders = nn.ModuleList(decoders[1:])  # type: ignore[arg-type]
         self.replicas, self.latents, self.categories = replicas, widths[0], categories
@@ -178,20 +159,23 @@ class DiscreteVAE(nn.Module):
         return self.layers[0].latent(logits, context)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the logits of q(b1|x) `[R, B, latents]`, or `[R, B, latents, K]`."""
-        outputs = self.encoder(x - self.pixel_mean)
-        _check_width(outputs, self.event_shape.numel(), "encoder", "latents (times categories)")
-        return self.layers[0].logits(outputs)
+        """Return the logits of q(b1|x), `[R, B, *event]`."""
+        return _as_logits(self.encoder(x - self.pixel_mean), self.layers[0], "encoder")
 
     def encode_layer(self, layer: int, below: Tensor) -> Tensor:
         """Return the logits of layer 1, 2, ... (0 is `encode`) given the layer before."""
-        return self._logits(self.deeper_encoders[layer - 1], layer - 1, below, layer)
+        outputs = self.deeper_encoders[layer - 1](self.layers[layer - 1].inputs(below))
+        return _as_logits(outputs.contiguous(), self.layers[layer], "encoder")
+
+    def decode_layer(self, layer: int, b: Tensor) -> Tensor:
+        """Return the logits of the layer before layer 1, 2, ... (0 is `decode`)."""
+        outputs = self.deeper_decoders[layer - 1](self.layers[layer].inputs(b))
+        # A compiled backward counts on the layout of the samples.
+        return _as_logits(outputs.contiguous(), self.layers[layer - 1], "decoder")
 
     def decode(self, b: Tensor) -> Tensor:
         """Return the decoder's outputs, such as logits of pixels `[*lead, R, B, pixels]`."""
-        outputs = self.decoder(self.layers[0].inputs(b))
-        self._check_outputs(outputs)
-        return outputs
+        return self._checked(self.decoder(self.layers[0].inputs(b)))
 
     def mean_image(self, b: Tensor) -> Tensor:
         """Return the mean of p(x|b1), `[*lead, R, B, pixels]` from 0 to 1."""
@@ -206,23 +190,20 @@ class DiscreteVAE(nn.Module):
         differentiated: int = 0,
         twice: bool = False,
     ) -> Tensor:
-        """Return log p(x|b) + log p(b) - log q(b|x) `[n, R, B]` of a model with one layer.
+        """Return log p(x|b) + log p(b) - log q(b|x), `[n, R, B]`, of a model with one layer.
 
         Args:
-            b: `[n, R, B, latents]`, bits or points between them, or `[n, R, B, latents, K]`.
+            b: `[n, R, B, *event]`, samples or points between them.
             x: `[R, B, pixels]`.
-            logits: `[R, B, latents]` of q(b|x), or `[R, B, latents, K]`.
-            attached: How many points, the first ones, are in the graph of parameters and logits:
-                one pass evaluates samples to learn from and samples without a graph. All by default.
+            logits: `[R, B, *event]` of q(b|x).
+            attached: How many points, the first ones, have a graph to parameters and logits: one
+                pass evaluates points to learn from and others. All by default.
             differentiated: How many points, the last ones, pass gradients to themselves. If none
                 of these is attached, everything else is constant there.
             twice: Whether that gradient is differentiated again, which needs a slower likelihood.
         """
         if len(self.layers) > 1:
-            raise ValueError(
-                "a model of several layers has log-weights of whole chains: use chain_log_weights, "
-                "or terms with the samples of every layer"
-            )
+            raise ValueError("several layers have log-weights of whole chains: chain_log_weights")
         attached = len(b) if attached is None else attached
         split = len(b) - differentiated
         if differentiated and attached <= split:
@@ -241,24 +222,17 @@ class DiscreteVAE(nn.Module):
     forward = log_weights
 
     def terms(self, x: Tensor, logits: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]:
-        """Return the terms `[n, R, B]` of log w, one per layer; term l depends on layers 1 to l.
+        """Return the terms `[n, R, B]` of log w; that of layer l depends on layers 1 to l alone.
 
         They are log p(x|b1) - log q(b1|x), then log p(b(l-1)|bl) - log q(bl|b(l-1)), with log p(bL)
-        in the last.
-
-        Args:
-            x: `[R, B, pixels]`.
-            logits: The logits of q for each layer.
-            samples: `[n, R, B, ...]` for each layer, or points between samples.
+        in the last. Logits of q and samples, or points between them, are those of each layer.
         """
-        found = []
-        for index, (layer, own) in enumerate(zip(self.layers, samples, strict=True)):
-            if index == 0:
-                likelihood = self.log_likelihood(own, x)
-            else:
-                below = self._logits(self.deeper_decoders[index - 1], index, own, index - 1)
-                likelihood = self.layers[index - 1].log_prob(below, samples[index - 1])
-            found.append(likelihood - layer.log_prob(logits[index], own))
+        found = [self.log_likelihood(samples[0], x)]
+        for index in range(1, len(samples)):
+            below = self.decode_layer(index, samples[index])
+            found.append(self.layers[index - 1].log_prob(below, samples[index - 1]))
+        for index, layer in enumerate(self.layers):
+            found[index] = found[index] - layer.log_prob(logits[index], samples[index])
         found[-1] = found[-1] + self.layers[-1].log_prob(self.prior, samples[-1])
         return found
 
@@ -279,8 +253,8 @@ class DiscreteVAE(nn.Module):
         logits = self.prior.expand(-1, count, *self.prior.shape[2:])
         b = self.layers[-1].latent(logits).sample(1, generator)[0]
         for index in range(len(self.layers) - 1, 0, -1):
-            below = self._logits(self.deeper_decoders[index - 1], index, b, index - 1)
-            b = self.layers[index - 1].latent(below).sample(1, generator)[0]
+            latent = self.layers[index - 1].latent(self.decode_layer(index, b))
+            b = latent.sample(1, generator)[0]
         return b
 
     def encoder_modules(self) -> list[nn.Module]:
@@ -296,7 +270,7 @@ class DiscreteVAE(nn.Module):
         differentiated: bool = False,
         twice: bool = False,
     ) -> Tensor:
-        """Return log p(x|b) `[n, R, B]`, with a graph for the first `attached` samples only.
+        """Return log p(x|b1), `[n, R, B]`, with a graph for the first `attached` samples only.
 
         If points are `differentiated`, the rest has a graph too, to the points alone.
         """
@@ -309,41 +283,31 @@ class DiscreteVAE(nn.Module):
                 h = _attach_first(decoder[:-1], h, attached, differentiated)
             return affine_log_prob(h, decoder[-1], x, attached, differentiated)
         outputs = _attach_first(decoder, h, attached, differentiated)
-        self._check_outputs(outputs)
-        return self.likelihood.log_prob(outputs, x)
+        return self.likelihood.log_prob(self._checked(outputs), x)
 
-    def _logits(self, network: nn.Module, layer: int, samples: Tensor, target: int) -> Tensor:
-        """Return the logits of one layer that a network makes of samples of another."""
-        outputs: Tensor = network(self.layers[layer].inputs(samples))
-        event = self.layers[target].event_shape
-        _check_width(outputs, event.numel(), "network of a deeper layer", "latents")
-        # A compiled backward counts on the layout of the samples.
-        return self.layers[target].logits(outputs.contiguous())
-
-    def _check_outputs(self, outputs: Tensor) -> None:
+    def _checked(self, outputs: Tensor) -> Tensor:
         width = self.likelihood.outputs(self.pixel_mean.shape[-1])
-        _check_width(outputs, width, "decoder", "pixel_mean")
+        return _check_width(outputs, width, "decoder")
 
 
-def _per_layer(networks: Network | Sequence[Network]) -> list[Network]:
-    return list(networks) if isinstance(networks, Sequence | nn.ModuleList) else [networks]
+def _as_logits(outputs: Tensor, layer: Layer, part: str) -> Tensor:
+    logits: Tensor = _check_width(outputs, layer.event_shape.numel(), part)
+    return logits.unflatten(-1, layer.event_shape) if len(layer.event_shape) > 1 else logits
 
 
-def _check_width(outputs: Tensor, width: int, part: str, other: str) -> None:
+def _check_width(outputs: Tensor, width: int, part: str) -> Tensor:
     if outputs.shape[-1] != width:
         raise ValueError(
-            f"the {part} must return logits [..., {width}], got {list(outputs.shape)}: "
-            f"change its last layer, or {other}"
+            f"the {part} must return logits [..., {width}], got {list(outputs.shape)}: change its "
+            "last layer, or latents, categories or pixel_mean"
         )
+    return outputs
 
 
 def _attach_first(
     network: Network, b: Tensor, attached: int | None, differentiated: bool
 ) -> Tensor:
-    """Apply a network to all samples, with a graph for the first `attached` only.
-
-    If points are `differentiated`, the rest has a graph too, to the points alone.
-    """
+    """Apply a network to all samples, with a graph as in `DiscreteVAE.log_likelihood`."""
     if attached is None or attached == len(b):
         return network(b)
     if differentiated:
@@ -357,5 +321,6 @@ def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a module as a function in which parameters are constants."""
     if not isinstance(function, nn.Module):
         return function
-    constants = {place: weight.detach() for place, weight in parameter_places(function).items()}
-    return lambda *args, **kwargs: call_with(function, constants, args, kwargs)
+    places = tensor_places(function, "_parameters")
+    constants = {place: weight.detach() for place, weight in places.items()}
+    return lambda *args, **kwargs: call_with(function, constants, *args, **kwargs)

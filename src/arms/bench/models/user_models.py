@@ -1,0 +1,333 @@
+"""User models: an adapter to the replica axis, replicas side by side, names, fingerprints, checks."""
+
+import copy
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from arms.arguments import described
+from arms.bench.models.layers import call_with, tensor_places
+from arms.bench.models.seeding import seeded_generator
+from arms.bench.models.vae import DiscreteVAE
+
+Places: TypeAlias = tuple[str, ...]
+"""The names of all places that hold one and the same tensor."""
+WIDE = ("prior", "pixel_mean")
+"""Tensors of a `DiscreteVAE` that have a replica axis even with one replica."""
+NETWORK = re.compile(r"(en|de)coder|deeper_(en|de)coders\.\d+")
+"""The names of the modules that get a replica axis by `ReplicaModules`."""
+
+
+class PlainNetwork(nn.Module):
+    """An ordinary network, `[N, *shape]` to `[N, ...]`, as an encoder or decoder of `DiscreteVAE`.
+
+    Samples, replicas and images become one batch axis, and the outputs of each image one row.
+
+    Args:
+        network: Any module; it sees one batch axis.
+        shape: What it sees a row of features as, such as (1, 28, 28) for a convolution; a row
+            unless given.
+
+    >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 20))
+    >>> PlainNetwork(network, (1, 8, 8))(torch.zeros(3, 5, 64)).shape
+    torch.Size([3, 5, 20])
+    """
+
+    def __init__(self, network: nn.Module, shape: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.network, self.shape = network, tuple(shape) if shape is not None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `[*lead, outputs]` of x `[*lead, features]`."""
+        rows = x.reshape(-1, *([x.shape[-1]] if self.shape is None else self.shape))
+        outputs: Tensor = self.network(rows)
+        return outputs.reshape(*x.shape[:-1], -1)
+
+    def extra_repr(self) -> str:
+        """Return the shape."""
+        return f"shape={self.shape}" if self.shape else ""
+
+
+class ReplicaModules(nn.Module):
+    """Modules of one structure side by side: `[*lead, R, B, features]` to `[*lead, R, B, outputs]`.
+
+    Args:
+        module: One of them. All its parameters and buffers have a leading replica axis.
+        replicas: How many there are.
+    """
+
+    def __init__(self, module: nn.Module, replicas: int) -> None:
+        super().__init__()
+        self.replicas = replicas
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to the rows of each replica its own module.
+
+        Rows and buffers are copies. The module may change them in place, and what it computed from
+        them earlier can still be differentiated.
+        """
+        outputs = []
+        for replica in range(x.shape[-3]):
+            before = self._tensors_of(replica)
+            after = dict(before)
+            outputs.append(call_with(self.module, after, x.select(-3, replica).clone()))
+            self._keep_buffers(replica, before, after)
+        return torch.stack(outputs, -3)
+
+    def _tensors_of(self, replica: int) -> dict[str, Tensor]:
+        """Return the parameters of one replica, and copies of its buffers; ties stay ties."""
+        parameters = tensor_places(self.module, "_parameters")
+        own = {place: tensor[replica] for place, tensor in parameters.items()}
+        copies: dict[int, Tensor] = {}
+        for place, buffer in tensor_places(self.module, "_buffers").items():
+            if isinstance(buffer, nn.Parameter):  # which is a parameter in another place
+                own[place] = buffer[replica]
+            else:
+                own[place] = copies.setdefault(id(buffer), buffer[replica].clone())
+        return own
+
+    def _keep_buffers(
+        self, replica: int, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+    ) -> None:
+        """Write back what a call has made of the buffers of one replica.
+
+        PyTorch does not say whether they were changed: batch normalization does not count it.
+        """
+        buffers = tensor_places(self.module, "_buffers")
+        assigned = [place for place in buffers if after[place] is not before[place]]
+        dense = [place for place, held in buffers.items() if held.layout == torch.strided]
+        copied = [place for place in dense if not isinstance(buffers[place], nn.Parameter)]
+        for place in (*copied, *assigned):  # of a tie, the place that was assigned anew counts
+            buffers[place][replica] = after[place].detach()
+
+
+def replicated(make: Callable[[], object], replicas: int, seed: int) -> DiscreteVAE:
+    """Return a model of R replicas from a function that makes a `DiscreteVAE` of one.
+
+    What the function draws from PyTorch's global generator on the CPU depends on the seed and the
+    replica alone. The generator is left as it was.
+    """
+    models = []
+    for replica in range(replicas):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seeded_generator(seed, "init", replica).initial_seed())
+            models.append(_check_one_replica(make()))
+            _initialise_lazy_layers(models[-1])
+    if replicas == 1:
+        return models[0]
+    _check_alike(models)
+    every = [_shared_tensors(model) for model in models]
+
+    def join(places: Places, _: Tensor) -> Tensor:
+        own = [tensors[places].detach() for tensors in every]
+        return torch.cat(own) if places[0] in WIDE else torch.stack(own)
+
+    try:
+        wide = _changed(models[0], replicas, join)
+    except Exception as error:  # a module that cannot be copied, for example a scripted one
+        failed = f"replicas cannot be put side by side ({described(error)})"
+        raise ValueError(f"{failed}: train with one replica, several times") from error
+    for name, module in _networks(wide):
+        wide.set_submodule(name, ReplicaModules(module, replicas))
+    return wide
+
+
+def keep_replicas(model: DiscreteVAE, kept: Sequence[int]) -> DiscreteVAE:
+    """Return a copy of a model of several replicas with some of them."""
+    return _changed(model, len(kept), lambda _, tensor: tensor[list(kept)])
+
+
+def structure_of(model: DiscreteVAE) -> str:
+    """Return a fingerprint of a model, whatever its weights and its number of replicas.
+
+    It covers the modules with their settings, and the names, types and shapes of tensors. It does
+    not cover what a `forward` does with them: models that differ in that need different names.
+    """
+    wrapped = [name for name, part in _networks(model) if isinstance(part, ReplicaModules)]
+    if wrapped:
+        model = _changed(model, 1, lambda at, held: held[:1] if at[0] in WIDE else held[0])
+        for name in wrapped:
+            model.set_submodule(name, model.get_submodule(f"{name}.module"))
+    parts = [re.sub(r" at 0x[0-9a-f]+", "", repr(model))]
+    functions = [f for f in (model.encoder, model.decoder) if not isinstance(f, nn.Module)]
+    parts += [str(getattr(f, "__qualname__", type(f).__name__)) for f in functions]
+    for name, tensor in model.state_dict().items():
+        shape = list(tensor.shape)
+        shape = shape[1:] if shape[:1] == [model.replicas] else shape
+        parts.append(f"{name} {tensor.dtype} {shape}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def name_of(model: DiscreteVAE, made_by: object = None) -> str:
+    """Return a model's name, else that of the function that made it, else that of its class."""
+    function = getattr(made_by, "__name__", "")
+    own_class = type(model).__name__ if type(model) is not DiscreteVAE else "own"
+    return model.name or (function if function.isidentifier() else "") or own_class
+
+
+def check_savable(model: nn.Module) -> None:
+    """Raise if a checkpoint cannot hold all of a model's state."""
+    for name, value in model.state_dict().items():
+        if is_lazy(value):
+            raise ValueError(f"every lazy layer must be used, got {name} without a size: remove it")
+        if not isinstance(value, Tensor) or name.endswith("_extra_state"):
+            remedy = "from get_extra_state: keep it in a buffer"
+            raise ValueError(f"state must be parameters and buffers, got {name} {remedy}")
+        if value.layout != torch.strided or value.is_nested:
+            got = f"parameters and buffers must be dense, got {name} of layout {value.layout}"
+            raise ValueError(f"{got}: call .to_dense(), or register it with persistent=False")
+
+
+def check_finite(model: nn.Module) -> None:
+    """Raise if a weight of a model is infinite or not a number."""
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            got = f"{'NaN' if weight.isnan().any() else 'infinite numbers'} in {name}"
+            expected = "weights must be finite before the first step"
+            raise ValueError(f"{expected}, got {got}: check how it is initialised")
+
+
+def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
+    """Raise if outputs of a model depend on a tensor that requires a gradient but is no parameter.
+
+    Such a tensor would never be trained. Examples are a layer in a Python list, and a layer that
+    only a function refers to.
+    """
+    known = {id(parameter) for parameter in model.parameters()}
+    nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor) and id(leaf) not in known:
+            raise ValueError(
+                "what a model learns must be a parameter of its modules, got a tensor of shape "
+                f"{list(leaf.shape)} that is not: use modules and nn.ModuleList, or freeze it"
+            )
+        following = {after for after, _ in node.next_functions if after is not None} - seen
+        seen |= following
+        nodes += following
+
+
+def _check_one_replica(model: object) -> DiscreteVAE:
+    expected = "a function that makes a model must return"
+    if not isinstance(model, DiscreteVAE):
+        raise ValueError(f"{expected} an arms.bench.DiscreteVAE, got {type(model).__name__}")
+    if model.replicas != 1:
+        raise ValueError(f"{expected} one replica, got {model.replicas}: it is called for each")
+    return model
+
+
+def _initialise_lazy_layers(model: DiscreteVAE) -> None:
+    """Give lazy layers, which learn their sizes from the first input, their weights."""
+    if not any(map(is_lazy, chain(model.parameters(), model.buffers()))):
+        return
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    samples = [torch.zeros(1, 1, 1, *layer.event_shape) for layer in model.layers]
+    try:
+        with torch.no_grad():
+            logits = [model.encode(torch.zeros_like(model.pixel_mean))]
+            logits += [model.encode_layer(i + 1, b) for i, b in enumerate(samples[:-1])]
+            model.terms(model.pixel_mean, logits, samples)
+    except Exception as error:
+        raise ValueError(f"lazy layers cannot be initialised: {described(error)}") from error
+    for module, mode in modes.items():
+        module.training = mode
+    check_savable(model)  # in particular, no layer is left without a size
+
+
+def _check_alike(models: Sequence[DiscreteVAE]) -> None:
+    """Raise if models made for different replicas cannot be put side by side."""
+    _check_replaceable_tensors(models[0])
+    tensors = [_shared_tensors(model) for model in models]
+    names = [name for places in tensors[0] for name in places if name not in WIDE]
+    if others := [name for name in names if not NETWORK.match(name)]:
+        raise ValueError(
+            f"replicas must be made of encoder, decoder and prior, got {others[0]} besides: move "
+            "it into the encoder or the decoder, or train one replica"
+        )
+    shapes = [[(places, t.shape, t.dtype) for places, t in own.items()] for own in tensors]
+    if any(own != shapes[0] for own in shapes):
+        raise ValueError("the models made for replicas must have the same tensors: make them alike")
+    _check_ties(tensors[0])
+    for first, *rest in zip(*(model.modules() for model in models), strict=False):
+        for name, value in vars(first).items():
+            if any(_differ(value, vars(other).get(name)) for other in rest):
+                got = f"the attribute {name} of {type(first).__name__}: register it as a buffer"
+                raise ValueError(f"tensors that differ between replicas must be buffers, got {got}")
+
+
+def _check_replaceable_tensors(model: DiscreteVAE) -> None:
+    """Raise if the modules of a model cannot be called with the tensors of another replica."""
+    for name, module in _networks(model):
+        if isinstance(module, torch.jit.ScriptModule):
+            remedy = "train with one replica, or wrap it in nn.Sequential"
+            raise ValueError(f"the {name} of replicas must not be scripted or traced: {remedy}")
+    for hook in chain(*(module._forward_pre_hooks.values() for module in model.modules())):
+        if isinstance(hook, SpectralNorm | WeightNorm):
+            norm = "spectral_norm" if isinstance(hook, SpectralNorm) else "weight_norm"
+            remedy = f"which hides them: use torch.nn.utils.parametrizations.{norm} or one replica"
+            raise ValueError(f"weights must be parameters, got torch.nn.utils.{norm}, {remedy}")
+
+
+def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
+    """Raise if a model shares weights in a way that is lost when it gets a replica axis."""
+    memory: dict[int, str] = {}
+    for places, tensor in tensors.items():
+        if len(places) > 1 and set(WIDE) & set(places):
+            shared = " and ".join(places)
+            raise ValueError(f"the prior must not be shared, got {shared}: train one replica")
+        start = tensor.data_ptr() if isinstance(tensor, nn.Parameter) else 0
+        if start and (other := memory.setdefault(start, places[0])) != places[0]:
+            got = f"{other} and {places[0]} that share only their memory"
+            raise ValueError(f"tied weights must be one parameter, got {got}: assign it itself")
+
+
+def _differ(one: object, other: object) -> bool:
+    """Whether an attribute of a module is a constant tensor, and another one in another replica."""
+    if not isinstance(one, Tensor) or one.requires_grad or one.layout != torch.strided:
+        return False
+    return not isinstance(other, Tensor) or one.dtype != other.dtype or not torch.equal(one, other)
+
+
+def _networks(model: DiscreteVAE) -> list[tuple[str, nn.Module]]:
+    """Return the encoders and decoders that are modules, with their names."""
+    modules = model.named_modules(remove_duplicate=False)
+    return [(name, part) for name, part in modules if NETWORK.fullmatch(name)]
+
+
+def _changed(
+    model: DiscreteVAE, replicas: int, change: Callable[[Places, Tensor], Tensor]
+) -> DiscreteVAE:
+    """Return a copy of a model with changed parameters and buffers; shared ones stay shared."""
+    changed = copy.deepcopy(model)
+    changed.replicas = replicas
+    for places, tensor in _shared_tensors(changed).items():
+        new = change(places, tensor.detach())
+        if isinstance(tensor, nn.Parameter):
+            new = nn.Parameter(new, tensor.requires_grad)
+        for name in places:
+            path, _, own = name.rpartition(".")
+            owner = changed.get_submodule(path)
+            held: dict[str, Any] = owner._parameters if own in owner._parameters else owner._buffers
+            held[own] = new
+    return changed
+
+
+def _shared_tensors(module: nn.Module) -> dict[Places, Tensor]:
+    """Return every parameter and buffer of a module once, by the names of all its places."""
+    found: dict[int, tuple[list[str], Tensor]] = {}
+    held = [tensor_places(module, kind).items() for kind in ("_parameters", "_buffers")]
+    for name, tensor in chain(*held):
+        found.setdefault(id(tensor), ([], tensor))[0].append(name)
+    return {tuple(names): tensor for names, tensor in found.values()}
