@@ -34,6 +34,7 @@ from arms.bench.config import (
 )
 from arms.bench.ensemble import ensemble_trainer, share_of_model
 from arms.bench.models import replicated, structure_of
+from arms.bench.report.groups import setting_of
 
 CONFIG = TrainConfig(
     latents=10, replicas=2, steps=20, report_every=10, learning_rate=1e-2, batch_size=20
@@ -85,6 +86,9 @@ def test_a_run_has_its_likelihood_in_its_identity(
     assert "likelihood" not in identity(TrainConfig())
     model, _ = load_model(run, "cpu")
     assert model.likelihood == GaussianPixels(0.1)
+    assert "gaussian pixels" in setting_of(run.config()).title
+    layers = setting_of(TrainConfig(layers=(20, 10), categories=4)).title
+    assert "20x4 categories, 2 layers of 20, 10 latents" in layers
 
 
 def test_ensembles_keep_their_likelihood(digits: Dataset) -> None:

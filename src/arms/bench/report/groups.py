@@ -24,6 +24,7 @@ class Setting(NamedTuple):
     latents: int = 0
     """How many latents of more than two categories; bits may be compared in one table, whatever their number."""
     layers: tuple[int, ...] = ()
+    likelihood: str = "bernoulli"
 
     @property
     def parts(self) -> list[str]:
@@ -32,8 +33,9 @@ class Setting(NamedTuple):
         rule = decoder.get(self.decoder_samples, self.decoder_samples)
         network = f"{self.network} (structure {self.structure})" if self.structure else self.network
         latents = f"{self.latents}x{self.categories} categories" if self.categories > 2 else ""
+        kind = "latents" if self.categories > 2 else "bits"
         layers = (
-            f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} bits"
+            f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} {kind}"
             if self.layers
             else ""
         )
@@ -42,6 +44,7 @@ class Setting(NamedTuple):
             network,
             latents,
             layers,
+            f"{self.likelihood} pixels" if self.likelihood != "bernoulli" else "",
             f"n = {self.num_samples}",
             f"{self.steps:,} steps",
             rule,
@@ -122,6 +125,7 @@ def setting_of(config: TrainConfig) -> Setting:
         config.categories,
         config.latents if config.categories > 2 else 0,
         config.layers,
+        config.likelihood,
     )
 
 

@@ -87,6 +87,7 @@ def _departures(group: Group) -> list[str]:
         "batch_size",
         "latents",
         "categories",
+        "likelihood",
         "learning_rate",
         "prior_learning_rate",
         "precision",
