@@ -223,7 +223,7 @@ def plot(result: dict[str, Any]) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    from arms.bench.report.style import MARKERS, style_of
+    from arms.bench.report.style import style_of
 
     figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.4), sharex=True, layout="constrained")
     for axis, network in zip(axes, ("nonlinear", "linear"), strict=True):
@@ -237,7 +237,7 @@ def plot(result: dict[str, Any]) -> None:
         for height, row in enumerate(rows):
             style = style_of(row["estimator"])
             axis.errorbar(
-                row["ratio"], height, xerr=2 * row["ratio_error"], color=style.color, marker=MARKERS[style.marker],
+                row["ratio"], height, xerr=2 * row["ratio_error"], color=style.color, marker=style.marker,
                 markersize=6, linewidth=1.2,
             )  # fmt: skip
             axis.annotate(

@@ -24,7 +24,7 @@ def test_importing_the_bench_is_light() -> None:
     script = """
 import sys
 import arms.bench
-heavy = {"tyro", "rich", "pooch", "scipy", "sklearn", "safetensors", "tensorboard", "matplotlib", "plotly", "jinja2"}
+heavy = {"tyro", "rich", "pooch", "scipy", "sklearn", "safetensors", "tensorboard", "matplotlib", "jinja2"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 assert not [name for name in sys.modules if name.startswith("arms.bench.")]
 """

@@ -10,7 +10,7 @@ from arms.bench.config import TrainConfig
 from arms.bench.metrics import METRICS, Metric, stopped_replicas
 from arms.bench.progress import figures
 from arms.bench.report import build_report, collect
-from arms.bench.report.curves import plots
+from arms.bench.report.curves import training_panels
 from arms.bench.report.groups import group_runs
 from arms.bench.runs.loop import Member
 from arms.bench.runs.run import Run
@@ -43,13 +43,12 @@ def test_a_new_metric_is_drawn_and_shown(entropy: Metric, tmp_path: Path) -> Non
         }
     )
     (group,) = group_runs(collect([tmp_path / "runs"]).runs)
-    *_, plot = plots(group)
-    assert plot.metric == entropy
-    assert plot.curves[0].mean == [7.5]
+    panel = training_panels(group)[entropy.key]
+    assert panel.curves[0].y == [7.5]
     build_report([tmp_path / "runs"], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "<h3>Entropy of q(b|x)</h3>" in page
-    assert '"axis":"entropy / bits"' in page
+    assert ">Entropy of q(b|x)</text>" in page
+    assert ">entropy / bits</text>" in page
     assert figures(run.metrics()[-1]) == "ELBO -96.50  var/weight 1.00e-01  entropy 7.50"
 
 

@@ -8,6 +8,7 @@ Screenshots go to the folder that ARMS_SCREENSHOTS names, else to pytest's tempo
 import base64
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -48,15 +49,12 @@ class Browser:
         self.driver = driver
 
     def open(self, page: Path | str, width: int = 1200, scheme: str = "light") -> None:
-        """Open a page at that width and colour scheme, and wait until its plots are drawn."""
+        """Open a page at that width and colour scheme."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
         self.driver.get(page if isinstance(page, str) else page.as_uri())
-        self.wait(
-            "return [...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.legend'))"
-        )
 
     def wait(self, script: str) -> None:
         """Wait until a script returns something true."""
@@ -158,13 +156,11 @@ def test_plots_are_drawn_in_silence(browser: Browser, page: Path, pictures: Path
     plots = browser.driver.find_elements("css selector", ".plot")
     assert len(plots) == 3
     for plot in plots:
-        lines = plot.find_elements("css selector", ".scatterlayer .js-line")
+        lines = plot.find_elements("css selector", "[class^=curve-] path")
         drawn = [line.get_attribute("d") or "" for line in lines]
-        assert sum(len(path) > 50 for path in drawn) >= 2
-        assert {text.text for text in plot.find_elements("css selector", ".legendtext")} == {
-            "arms",
-            "loorf",
-        }
+        assert sum("l" in path for path in drawn) == 4  # a line and its band, twice
+        keys = plot.find_elements("css selector", "[class^=key-] text")
+        assert {text.text for text in keys} == {"arms", "loorf"}
     loaded = "return [...document.images].every(image => image.complete && image.naturalWidth > 0)"
     assert browser.driver.execute_script(loaded)
     assert browser.errors() == []
@@ -182,10 +178,8 @@ def test_named_report_is_drawn_in_silence(browser: Browser, pictures: Path) -> N
     browser.errors(), browser.requests()
     browser.open(Path(named).resolve())
     for plot in browser.driver.find_elements("css selector", ".plot"):
-        drawn = [
-            line.get_attribute("d") or "" for line in plot.find_elements("css selector", ".js-line")
-        ]
-        assert sum(len(path) > 50 for path in drawn) >= 2
+        lines = plot.find_elements("css selector", "[class^=curve-] path")
+        assert sum("l" in (line.get_attribute("d") or "") for line in lines) >= 2
     assert browser.errors() == []
     assert [
         url for url in browser.requests() if not url.startswith(("file:", "data:", "blob:"))
@@ -197,58 +191,68 @@ def test_hovering_shows_values(browser: Browser, page: Path, pictures: Path) -> 
     from selenium.webdriver.common.action_chains import ActionChains
 
     browser.open(page)
-    plot = browser.driver.find_element("css selector", ".plot .nsewdrag")
-    ActionChains(browser.driver).move_to_element(plot).perform()
-    browser.wait("return document.querySelector('.hoverlayer .legend') !== null")
-    shown = browser.driver.find_element("css selector", ".hoverlayer").text
-    assert "step" in shown
-    assert "arms" in shown
-    assert "±" in shown
+    plot = browser.driver.find_element("css selector", ".plot")
+    numbers = json.loads(plot.get_attribute("data-numbers"))
+    area = plot.find_element("css selector", ".area")
+    ActionChains(browser.driver).move_to_element(area).perform()
+    browser.wait("return !document.querySelector('.plot .tip').hidden")
+    step, *shown = plot.find_element("css selector", ".tip").text.splitlines()
+    middle = sum(numbers["xlim"]) / 2
+    nearest = min(numbers["curves"][0]["x"], key=lambda x: abs(x - middle))
+    assert step == f"step {nearest}"
+    place = numbers["curves"][0]["x"].index(nearest)
+    assert shown == [
+        f"{curve['name']}: {curve['y'][place]:.2f} ± {curve['std'][place]:.2f}"
+        for curve in numbers["curves"]
+    ]
+    assert len(plot.find_elements("css selector", ".guide")) == 1
     browser.driver.save_screenshot(
         str(pictures / "report-hover.png")
     )  # a shot of the whole page ends the hover
+    heading = browser.driver.find_element("css selector", "h1")
+    ActionChains(browser.driver).move_to_element(heading).perform()
+    browser.wait("return document.querySelector('.plot .tip').hidden")
 
 
-def test_legend_hides_a_curve(browser: Browser, page: Path) -> None:
+def display(element: Any) -> str:
+    return str(element.value_of_css_property("display"))
+
+
+@pytest.mark.parametrize("by_keyboard", [False, True])
+def test_legend_hides_a_curve(browser: Browser, page: Path, by_keyboard: bool) -> None:
     browser.open(page)
-    hidden = "return document.querySelector('.plot').data.filter(trace => trace.visible === 'legendonly').length"
-    assert browser.driver.execute_script(hidden) == 0
-    browser.driver.find_element("css selector", ".plot .legendtoggle").click()
-    browser.wait(hidden)
-    assert browser.driver.execute_script(hidden) == 2  # a line and its band
-
-
-def test_dragging_zooms_and_a_double_click_goes_back(browser: Browser, page: Path) -> None:
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    browser.open(page)
-    span = "(axis => axis[1] - axis[0])(document.querySelector('.plot').layout.xaxis.range)"
-    before = browser.driver.execute_script(f"return {span}")
-    plot = browser.driver.find_element("css selector", ".plot .nsewdrag")
-    chain = (
-        ActionChains(browser.driver).move_to_element_with_offset(plot, -60, -30).click_and_hold()
-    )
-    chain.move_by_offset(90, 60).release().perform()
-    browser.wait(f"return {span} < 0.9 * {before}")
-    ActionChains(browser.driver).double_click(plot).perform()
-    browser.wait(f"return Math.abs({span} - {before}) < 1e-6 * {before}")
-
-
-def test_a_plot_can_be_kept_as_a_picture(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    script = "Plotly.toImage(document.querySelector('.plot'), {format: 'png'}).then(arguments[0], arguments[0])"
-    assert str(browser.driver.execute_async_script(script)).startswith("data:image/png;base64,")
+    plot, other = browser.driver.find_elements("css selector", ".plot")[:2]
+    key = plot.find_element("css selector", "[role=button].key-1")
+    for visible in (False, True):
+        if by_keyboard:
+            key.send_keys("\n")
+        else:
+            key.find_element("css selector", "text").click()
+        shown = ["inline" if visible else "none"] * 2  # a line and its band
+        assert [display(part) for part in plot.find_elements("css selector", ".curve-1")] == shown
+        assert display(plot.find_element("css selector", ".curve-0")) == "inline"
+        assert display(other.find_element("css selector", ".curve-1")) == "inline"
+        assert key.get_attribute("aria-pressed") == str(visible).lower()
     assert browser.errors() == []
+
+
+def test_figures_need_no_script(browser: Browser, page: Path, tmp_path: Path) -> None:
+    static = tmp_path / "static.html"
+    static.write_text(re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.DOTALL))
+    browser.open(static)
+    plots = browser.driver.find_elements("css selector", ".plot svg")
+    assert len(plots) == 3
+    assert all(plot.is_displayed() and plot.size["height"] > 200 for plot in plots)
 
 
 def test_dark_page_is_dark(browser: Browser, page: Path, pictures: Path) -> None:
     background = "return getComputedStyle(document.body).backgroundColor"
-    plot_paper = "return document.querySelector('.plot').layout.paper_bgcolor"
+    ink = "return getComputedStyle(document.querySelector('.plot text')).fill"
     browser.open(page)
-    light = browser.driver.execute_script(background), browser.driver.execute_script(plot_paper)
+    light = browser.driver.execute_script(background), browser.driver.execute_script(ink)
     browser.open(page, scheme="dark")
     assert browser.driver.execute_script(background) != light[0]
-    assert browser.driver.execute_script(plot_paper) != light[1]
+    assert browser.driver.execute_script(ink) != light[1]
     browser.screenshot(pictures / "report-dark.png")
 
 

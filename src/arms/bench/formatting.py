@@ -28,7 +28,7 @@ def is_drawable(value: float) -> bool:
 
 
 def format_mean_std(values: Sequence[float | None]) -> str:
-    """Return mean and standard deviation over the surviving replicas, and how many those are where some stopped.
+    """Return mean and standard deviation over the surviving replicas, and how many those are.
 
     >>> format_mean_std([-1.0, None, -2.0])
     '-1.50 ±0.71 (2 of 3 replicas)'
@@ -43,7 +43,7 @@ def format_mean_std(values: Sequence[float | None]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number with two decimals, or with three digits and an exponent from a million on.
+    """Return a number with two decimals, or from a million on with three digits and an exponent.
 
     >>> format_number(-123.456), format_number(-1.2345e31)
     ('-123.46', '-1.23e+31')
@@ -55,8 +55,10 @@ def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
     """Return the mean of a metric over the surviving replicas, in the form that suits its axis.
 
     >>> from arms.bench.metrics import GRADIENT_VARIANCE, TRAIN_ELBO
-    >>> format_metric(TRAIN_ELBO, [-1.0, None, -2.0]), format_metric(GRADIENT_VARIANCE, [0.001, 0.003])
-    ('-1.50', '2.00e-03')
+    >>> format_metric(TRAIN_ELBO, [-1.0, None, -2.0])
+    '-1.50'
+    >>> format_metric(GRADIENT_VARIANCE, [0.001, 0.003])
+    '2.00e-03'
     """
     numbers = surviving(values)
     if not numbers:

@@ -1,4 +1,4 @@
-"""Pictures of a trained model as one PNG: test images, their reconstructions, and samples from the prior."""
+"""Pictures of a trained model: test images, reconstructions, and samples from the prior."""
 
 import io
 from pathlib import Path
@@ -11,15 +11,13 @@ from arms.bench.models import DiscreteVAE
 from arms.bench.runs.files import make_folder, replace_file
 
 PIXEL_SIZE = 3
-"""Width of a square that shows one pixel."""
-GAP_PIXELS = 1
-"""Space between images."""
+"""Width of the square that shows one pixel, and of the gap between images."""
 
 
 def write_samples(
     path: Path | str, model: DiscreteVAE, dataset: Dataset, count: int, generator: Generator
 ) -> None:
-    """Write a PNG: one row of test images, then per replica one row of reconstructions and one of prior samples.
+    """Write a PNG: test images, then per replica a row of reconstructions and one of prior samples.
 
     Args:
         path: File to write; its folder is made.
@@ -38,27 +36,16 @@ def write_samples(
 
 
 def sample_grid(model: DiscreteVAE, dataset: Dataset, count: int, generator: Generator) -> Tensor:
-    """Return the picture that `write_samples` writes, `[height, width]` with values from 0 to 1."""
+    """Return the picture that `write_samples` writes, `[height, width]`, from 0 to 1."""
     with torch.no_grad():
-        images = dataset.test[:count]
-        x = observe(
-            images, dataset.levels, generator, bits=model.likelihood.binarizes_input
-        ).expand(model.replicas, -1, -1)
+        bits = model.likelihood.binarizes_input
+        x = observe(dataset.test[:count], dataset.levels, generator, bits=bits)
+        x = x.expand(model.replicas, -1, -1)
         posterior = model.latent(model.encode(x)).sample(1, generator)[0]
         prior = model.sample_prior(len(x[0]), generator)
         means = [model.mean_image(b.unsqueeze(0))[0] for b in (posterior, prior)]
     rows = [x[0], *(mean[replica] for replica in range(model.replicas) for mean in means)]
-    return _tile(torch.stack(rows), dataset.height, dataset.width)
-
-
-def _tile(rows: Tensor, height: int, width: int) -> Tensor:
-    """Lay out images `[rows, columns, pixels]` as one picture, each pixel as a square, with gaps between images."""
-    images = (
-        rows.unflatten(-1, (height, width))
-        .repeat_interleave(PIXEL_SIZE, -2)
-        .repeat_interleave(PIXEL_SIZE, -1)
-    )
-    framed = torch.nn.functional.pad(
-        images, (0, GAP_PIXELS * PIXEL_SIZE, 0, GAP_PIXELS * PIXEL_SIZE), value=0.5
-    )
+    images = torch.stack(rows).unflatten(-1, (dataset.height, dataset.width))
+    squares = images.repeat_interleave(PIXEL_SIZE, -2).repeat_interleave(PIXEL_SIZE, -1)
+    framed = torch.nn.functional.pad(squares, (0, PIXEL_SIZE, 0, PIXEL_SIZE), value=0.5)
     return framed.movedim(2, 1).flatten(0, 1).flatten(1, 2)

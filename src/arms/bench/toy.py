@@ -1,4 +1,4 @@
-"""The paper's toy problem: ascend E[(b - 0.499)^2], whose two values hardly differ, from sigma(phi) = 0.1 to 0.9."""
+"""The paper's toy problem: ascend E[(b - 0.499)^2] from sigma(phi) = 0.1 to 0.9."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,25 +15,23 @@ P0 = 0.499
 ESTIMATORS = ("arm", "disarm", "loorf", "arms-dirichlet", "arms-gaussian", "arms")
 BUDGETS = (2, 4, 6, 8, 10, 20, 50, 100)
 GRID_POINTS = 98
-"""Probabilities from 0.1 to 0.9: 97 intervals, a prime, so that np is hardly ever a whole number, where `arms` has no
-variance."""
+"""97 intervals, a prime: np is hardly ever a whole number, where `arms` has no variance."""
 NUMBERS_AT_ONCE = 200_000
 """A batch that does not fit into the processor's cache takes twice as long."""
 LEARNING_RATE = 100.0
-"""Large: 133 steps lead from 0.1 to 0.9 where the paper takes some 20,000, and the noise is large enough to see."""
+"""133 steps lead from 0.1 to 0.9 where the paper takes some 20,000, and the noise is visible."""
 
 
 @dataclass(frozen=True)
 class ToyCurve:
-    """Variance of one estimator's gradient as a function of sigma(phi)."""
+    """Variance of one estimator's gradient as a function of sigma(phi), float64 `[points]` each."""
 
     estimator: str
     num_samples: int
     probs: Tensor
     measured: Tensor
-    """Variance by Monte Carlo, float64 `[points]`."""
     exact: Tensor | None
-    """Variance in closed form, float64 `[points]`; None where there is none."""
+    """The closed form; None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -64,33 +62,18 @@ def variance_curves(
 ) -> list[ToyCurve]:
     """Measure the variance of every estimator's gradient at probabilities from 0.1 to 0.9.
 
-    Args:
-        num_samples: Evaluations of the objective per estimate.
-        estimators: Their names.
-        points: How many probabilities.
-        replicas: Monte-Carlo estimates per probability.
-        generator: Draws the samples; PyTorch's default one unless given.
-
-    Returns:
-        One curve per estimator, in their order.
-
     >>> [curve.estimator for curve in variance_curves(4, ["loorf", "arms"], points=3, replicas=10)]
     ['loorf', 'arms']
     """
-    probs = torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
-    logits = torch.logit(probs)
-    batch = logits.expand(as_count(replicas, 2, "replicas"), -1).unsqueeze(-1)
+    probs = _probabilities(points)
+    batch = torch.logit(probs).expand(as_count(replicas, 2, "replicas"), -1).unsqueeze(-1)
     curves = []
     for name in estimators:
         estimator = as_estimator(name, num_samples)
         parts = batch.split(max(1, NUMBERS_AT_ONCE // (points * num_samples)))
-        measured = (
-            torch.cat([estimator(objective, part, generator).grad for part in parts])
-            .squeeze(-1)
-            .var(0)
-        )
-        exact = univariate_variance(estimator, logits, P0**2, (1 - P0) ** 2)
-        curves.append(ToyCurve(name, num_samples, probs, measured, exact))
+        grads = torch.cat([estimator(objective, part, generator).grad for part in parts])
+        exact = _exact_variance(name, num_samples, probs)
+        curves.append(ToyCurve(name, num_samples, probs, grads.squeeze(-1).var(0), exact))
     return curves
 
 
@@ -103,14 +86,10 @@ def exact_curve(
     >>> f"{variances[0]:.4e} at {probs[0]}"
     '1.4760e-07 at 0.1'
     """
-    probs = torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
-    exact = univariate_variance(
-        as_estimator(estimator, num_samples), torch.logit(probs), P0**2, (1 - P0) ** 2
-    )
+    probs = _probabilities(points)
+    exact = _exact_variance(estimator, num_samples, probs)
     if exact is None:
-        raise ValueError(
-            f"{estimator} has no variance in closed form: measure it with variance_curves"
-        )
+        raise ValueError(f"{estimator} has no closed form: measure it with variance_curves")
     return probs.tolist(), exact.tolist()
 
 
@@ -121,33 +100,28 @@ def ascents(
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[Ascent]:
-    """Ascend the objective with every estimator; the estimator `exact` shows the path without noise.
-
-    Args:
-        num_samples: Evaluations of the objective per step.
-        estimators: Their names.
-        steps: Steps per ascent.
-        replicas: Independent ascents per estimator.
-        generator: Draws the samples; PyTorch's default one unless given.
-
-    Returns:
-        The ascents of each estimator, in their order.
+    """Ascend the objective with every estimator; that of `exact` has no noise.
 
     >>> ascents(4, ["exact"], steps=1, replicas=2)[0].logits.sigmoid()
     tensor([[0.1000, 0.1000],
             [0.1016, 0.1016]], dtype=torch.float64)
     """
-    start = torch.logit(
-        torch.full((as_count(replicas, 2, "replicas"), 1), 0.1, dtype=torch.float64)
-    )
+    count = as_count(replicas, 2, "replicas")
+    start = torch.full((count, 1), 0.1, dtype=torch.float64).logit()
     all_ascents = []
     for name in estimators:
-        estimator = as_estimator(name, num_samples)
-        path = [start]
+        estimator, path = as_estimator(name, num_samples), [start]
         for _ in range(as_count(steps, 1, "steps")):
-            path.append(
-                path[-1]
-                + LEARNING_RATE * estimator(objective, path[-1], generator, validate=False).grad
-            )
+            grad = estimator(objective, path[-1], generator, validate=False).grad
+            path.append(path[-1] + LEARNING_RATE * grad)
         all_ascents.append(Ascent(name, num_samples, torch.cat(path, 1).T))
     return all_ascents
+
+
+def _probabilities(points: int) -> Tensor:
+    return torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
+
+
+def _exact_variance(estimator: str, num_samples: int, probs: Tensor) -> Tensor | None:
+    made = as_estimator(estimator, num_samples)
+    return univariate_variance(made, torch.logit(probs), P0**2, (1 - P0) ** 2)

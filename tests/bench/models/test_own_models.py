@@ -20,7 +20,7 @@ from arms.bench.models import PlainNetwork, replicated, structure_of
 from arms.bench.models.pixels import CategoricalPixels, GaussianPixels
 from arms.bench.pictures import sample_grid, write_samples
 from arms.bench.report import build_report, collect
-from arms.bench.report.groups import group_runs, name_structures
+from arms.bench.report.groups import group_runs
 from arms.bench.runs.loop import TerminatedError
 from arms.bench.training.engine import Engine
 
@@ -108,7 +108,7 @@ def test_architectures_are_rows_of_their_own(tmp_path: Path, digits: Dataset) ->
     found = build_report([tmp_path], tmp_path / "report.html", files=False)
     assert len(found.runs) == 4
     assert not found.problems
-    titles = [group.setting.parts[1] for group in name_structures(group_runs(found.runs))]
+    titles = [group.setting.parts[1] for group in group_runs(found.runs)]
     assert sorted(titles)[:2] == ["conv", "linear"]
     assert all(title.startswith("perceptron (structure ") for title in sorted(titles)[2:])
     assert "digits, conv, n = 4" in (tmp_path / "report.html").read_text()

@@ -9,7 +9,7 @@ from run_directories import bounds_of, make_run
 
 from arms.bench.config import TrainConfig
 from arms.bench.report import build_report, collect
-from arms.bench.report.curves import MAX_POINTS, plots
+from arms.bench.report.curves import MAX_POINTS, training_panels
 from arms.bench.report.groups import Group, group_runs
 from arms.bench.report.paper import printed, released_count
 from arms.bench.report.style import DASHES, MARKERS, STYLES, style_of
@@ -48,18 +48,13 @@ def column(table: Table, heading: str) -> dict[str, Cell]:
 def test_best_is_the_highest_and_what_lies_within_the_standard_error() -> None:
     # standard errors of the difference: sqrt(1/4 + 1/4) = 0.707 to the second and third
     top, near, far = Stat(-10.0, 1.0, 4), Stat(-10.7, 1.0, 4), Stat(-10.72, 1.0, 4)
-    assert [cell.best for cell in mark_best([far, top, near])] == [False, True, True]
+    assert [cell.best for cell in mark_best([far, top, near], [False] * 3)] == [False, True, True]
 
 
 def test_more_replicas_make_the_mark_stricter() -> None:
-    assert [cell.best for cell in mark_best([Stat(-10.0, 1.0, 4), Stat(-10.7, 1.0, 4)])] == [
-        True,
-        True,
-    ]
-    assert [cell.best for cell in mark_best([Stat(-10.0, 1.0, 40), Stat(-10.7, 1.0, 40)])] == [
-        True,
-        False,
-    ]
+    for count, marks in ((4, [True, True]), (40, [True, False])):
+        stats = [Stat(-10.0, 1.0, count), Stat(-10.7, 1.0, count)]
+        assert [cell.best for cell in mark_best(stats, [False] * 2)] == marks
 
 
 def test_what_is_never_best() -> None:
@@ -67,9 +62,10 @@ def test_what_is_never_best() -> None:
     assert not math.isfinite(diverged.mean)
     assert "not finite" in str(diverged)
     assert str(Stat(-1.5e31, 2.5e30, 2)) == "\u22121.5e+31 ± 2.5e+30"
-    cells = mark_best([single, diverged, None, Stat(-10.0, 0.1, 4), Stat(-12.0, 0.1, 4)])
+    stats = [single, diverged, None, Stat(-10.0, 0.1, 4), Stat(-12.0, 0.1, 4)]
+    cells = mark_best(stats, [False] * 5)
     assert [cell.best for cell in cells] == [False, False, False, True, False]
-    assert not mark_best([Stat(-10.0, 1.0, 4), None])[0].best
+    assert not mark_best([Stat(-10.0, 1.0, 4), None], [False] * 2)[0].best
 
 
 def test_standard_deviation_is_the_samples() -> None:
@@ -104,9 +100,8 @@ def test_a_biased_estimator_is_never_best_and_no_other_is_held_against_it(tmp_pa
             {True},
             {False},
         ]
-        assert {curve.label for plot in plots(group) for curve in plot.curves} >= {
-            "reinmax (biased)"
-        }
+        panels = training_panels(group).values()
+        assert {curve.name for panel in panels for curve in panel.curves} >= {"reinmax (biased)"}
     table = overview(groups_of(tmp_path), "overview")
     assert table is not None
     assert list(table.columns) == ["loorf", "arms", "reinmax (biased)"]
@@ -309,15 +304,17 @@ def test_curves_pool_replicas_and_stay_thin(tmp_path: Path) -> None:
     make_run(tmp_path / "a", TrainConfig(seed=0, replicas=2), records=3 * MAX_POINTS)
     make_run(tmp_path / "b", TrainConfig(seed=1, replicas=1), records=2, finish=False)
     (group,) = groups_of(tmp_path)
-    elbo, variance = plots(group)
+    elbo, variance = training_panels(group).values()
     (curve,) = elbo.curves
-    assert curve.replicas == 2
-    assert len(curve.steps) == MAX_POINTS
-    assert curve.steps[:2] == [3, 6]
-    assert curve.mean[0] == pytest.approx(-100 + 2 + 0.5)  # steps 1, 2, 3 of replicas 0 and 1
-    assert curve.std is not None
-    assert curve.std[0] == pytest.approx(math.sqrt(0.5))
-    assert variance.metric.scale == "log"
+    assert len(curve.x) == MAX_POINTS
+    assert curve.x[:2] == [3, 6]
+    assert curve.y[0] == pytest.approx(-100 + 2 + 0.5)  # steps 1, 2, 3 of replicas 0 and 1
+    assert curve.low is not None
+    assert curve.high is not None
+    assert curve.high[0] - curve.y[0] == pytest.approx(math.sqrt(0.5))
+    assert curve.y[0] - curve.low[0] == pytest.approx(math.sqrt(0.5))
+    assert not elbo.log
+    assert variance.log
 
 
 def test_a_diverged_curve_is_cut_not_fatal(tmp_path: Path) -> None:
@@ -326,7 +323,7 @@ def test_a_diverged_curve_is_cut_not_fatal(tmp_path: Path) -> None:
     )
     run.append({"step": 3, "train_elbo": [math.nan], "gradient_variance": [math.inf]})
     (group,) = groups_of(tmp_path)
-    assert plots(group)[0].curves[0].steps == [1, 2]
+    assert training_panels(group)["train_elbo"].curves[0].x == [1, 2]
     build_report([tmp_path], tmp_path / "report.html")
     assert "not finite" in (tmp_path / "report.html").read_text()
 

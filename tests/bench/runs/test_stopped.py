@@ -18,7 +18,7 @@ from arms.bench.metrics import Record
 from arms.bench.models import DiscreteVAE, build_vae
 from arms.bench.progress import figures
 from arms.bench.report import build_report, collect, summary
-from arms.bench.report.curves import plots
+from arms.bench.report.curves import training_panels
 from arms.bench.report.groups import group_runs
 from arms.bench.report.tables import comparison
 from arms.bench.runs.loading import load_model
@@ -292,9 +292,9 @@ def test_reports_take_the_mean_over_those_left(
     assert cells[0].stat is not None
     assert cells[0].stat.count == 2
     assert cells[0].stat.mean == pytest.approx(sum(numbers) / 2)
-    for plot in plots(group):
-        (curve,) = plot.curves
-        assert (curve.label, curve.replicas, curve.steps[-1]) == ("arms, R=2 of 3", 2, 40)
+    for panel in training_panels(group).values():
+        (curve,) = panel.curves
+        assert (curve.name, curve.x[-1]) == ("arms, R=2 of 3", 40)
     assert summary(found).endswith("3 replicas · data: digits · 1 stopped")
     (problem,) = found.problems
     assert (

@@ -1,6 +1,5 @@
 """Verbs that write pages and figures: report, toy, correlations."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -37,21 +36,16 @@ def report(
     """
     if not runs:
         raise ValueError("give at least one run directory, or a folder of them: arms report runs")
+    names = " or ".join(map(str, runs))
     if not any(path.exists() for path in runs):
-        raise ValueError(
-            f"there is no {' and no '.join(map(str, runs))}: give run directories, or a folder of them"
-        )
+        raise ValueError(f"there is no {names}: give run directories, or a folder of them")
     with explaining_missing_packages():
         from arms.bench.report import build_report, summary
 
         if not any(True for path in runs for _ in run_sources(path)):
-            raise ValueError(
-                f"there is no run in {' or '.join(map(str, runs))}: train one first, or give another folder"
-            )
+            raise ValueError(f"there is no run in {names}: train one, or give another folder")
         for path in filter(Path.is_file, runs):
-            read_archive(
-                path
-            )  # a file that was named and is no archive is a mistake, not a problem for the page
+            read_archive(path)  # a file that was named must be an archive
         collection = build_report(runs, output, files=files)
     for problem in collection.problems:
         print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
@@ -65,7 +59,7 @@ def toy(
     seed: int = 0,
     output: Output = Path("toy"),
 ) -> None:
-    """Measure gradient variances on the paper's toy problem, beside their closed forms, and draw its figure 2.
+    """Measure gradient variances on the paper's toy problem, and draw its figure 2.
 
     Args:
         num_samples: Budgets n, one panel each.
@@ -74,34 +68,32 @@ def toy(
         output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
     """
     generator = torch.Generator().manual_seed(as_count(seed, 0, "--seed"))
-    by_budget = {
-        n: toy_problem.variance_curves(n, replicas=replicas, generator=generator)
-        for n in num_samples
-    }
-    if not by_budget:
+    if not num_samples:
         raise ValueError("give at least one budget: --num-samples 4 10")
-    table = Table(
-        "n",
-        "estimator",
-        "variance / loorf's",
-        "closed form",
-        title="toy problem, mean over p from 0.1 to 0.9",
-    )
-    for n, curves in by_budget.items():
-        _add_budget(table, n, curves)
+    headings = ("n", "estimator", "variance / loorf's", "closed form")
+    table = Table(*headings, title="toy problem, mean over p from 0.1 to 0.9")
+    curves = []
+    for n in num_samples:
+        found = toy_problem.variance_curves(n, replicas=replicas, generator=generator)
+        (loorf,) = [curve for curve in found if curve.estimator == "loorf"]
+        assert loorf.exact is not None
+        for curve in found:
+            ratio = f"{curve.measured.mean() / loorf.measured.mean():.3f}"
+            exact = "" if curve.exact is None else f"{curve.exact.mean() / loorf.exact.mean():.3f}"
+            table.add_row(str(n) if curve is found[0] else "", curve.estimator, ratio, exact)
+        table.add_section()
+        curves += found
     print_table(table)
     shown = 10 if 10 in num_samples else num_samples[-1]
     paths = toy_problem.ascents(shown, replicas=replicas, generator=generator)
     with explaining_missing_packages():
         from arms.bench.report.toy import write_toy
 
-        print_paths(
-            write_toy([curve for curves in by_budget.values() for curve in curves], paths, output)
-        )
+        print_paths(write_toy(curves, paths, output))
 
 
 def correlations(num_samples: int = 5, output: Output = Path("correlations")) -> None:
-    """Draw the correlation of every coupling against p, above the smallest possible: the paper's figure 1.
+    """Draw the correlation of every coupling against p: the paper's figure 1.
 
     Args:
         num_samples: How many samples are coupled.
@@ -111,14 +103,3 @@ def correlations(num_samples: int = 5, output: Output = Path("correlations")) ->
         from arms.bench.report.correlations import correlation_curves, write_correlations
 
         print_paths(write_correlations(correlation_curves(num_samples), output))
-
-
-def _add_budget(table: Table, n: int, curves: Sequence[toy_problem.ToyCurve]) -> None:
-    """Add a row per estimator: the measured variance, and the closed form where there is one."""
-    loorf = next(curve for curve in curves if curve.estimator == "loorf")
-    assert loorf.exact is not None
-    for curve in curves:
-        measured = f"{curve.measured.mean() / loorf.measured.mean():.3f}"
-        exact = "" if curve.exact is None else f"{curve.exact.mean() / loorf.exact.mean():.3f}"
-        table.add_row(str(n) if curve is curves[0] else "", curve.estimator, measured, exact)
-    table.add_section()

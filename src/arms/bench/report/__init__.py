@@ -1,16 +1,16 @@
-"""Reports: one HTML page, with tables and figures, from run directories, the paper's numbers beside ours."""
+"""Reports: one HTML page, with tables and figures, from runs, the paper's numbers beside ours."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arms.bench.report.collect import Collection, Problem, collect
-from arms.bench.report.curves import plots
-from arms.bench.report.figures import budgets_figure, figure_settings, save, training_figure
-from arms.bench.report.groups import Group, Setting, group_runs, name_structures
-from arms.bench.report.page import Overview, Section, render, summary
+from arms.bench.report.curves import budget_grid, training_panels
+from arms.bench.report.figures import Panel, draw, write_figure
+from arms.bench.report.groups import Group, Setting, group_runs
+from arms.bench.report.page import Section, render, summary
 from arms.bench.report.table_files import write_table
-from arms.bench.report.tables import Table, beside_paper, comparison, overview
+from arms.bench.report.tables import beside_paper, comparison, overview
 from arms.bench.runs.files import check_path, check_replaceable, make_folder, replace_file
 
 __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
@@ -26,89 +26,72 @@ def build_report(
     Args:
         run_paths: Run directories, archives (`arms archive`), or folders of them.
         output: The page, an .html file; its folder is made.
-        files: Whether to write every table (Markdown, LaTeX, CSV) and figure (PDF, SVG) too, into `<page>_files`.
+        files: Whether to write every table (Markdown, LaTeX, CSV) and figure (PDF, SVG) too, into
+            `<page>_files`.
     """
-    from arms import __version__
-
     page = Path(output)
     _check_page_path(page)
     collection = collect(run_paths)
-    groups = name_structures(group_runs(collection.runs))
     folder = page.with_name(f"{page.stem}_files") if files else None
+    make_folder(folder or page.parent)
+    groups = group_runs(collection.runs)
+    sections = [_section(group, index, folder) for index, group in enumerate(groups, 1)]
+    table, links = overview(groups, "overview"), []
     if folder:
-        make_folder(folder)
-    sections = [
-        _section(group, f"{index}-{_slug(group.setting)}", folder)
-        for index, group in enumerate(groups, 1)
-    ]
-    across = _overview(groups, sections, folder)
-    make_folder(page.parent)
-    replace_file(page, render(collection, sections, across, __version__))
+        written = write_table(table, folder) if table else []
+        links = _links([*written, *_write_budgets(sections, folder)])
+    replace_file(page, render(collection, sections, table, links))
     return collection
 
 
 def _check_page_path(page: Path) -> None:
     check_path(page)
     if page.is_dir():
-        raise ValueError(
-            f"the report must be a file, got the folder {page}: try {page / 'report.html'}"
-        )
+        raise ValueError(f"the report must be a file, got a folder: try {page / 'report.html'}")
     check_replaceable(page)
     if page.suffix not in (".html", ".htm"):
-        raise ValueError(
-            f"the report must be an .html file, got {page}: try {page.with_suffix('.html')}"
-        )
+        better = page.with_suffix(".html")
+        raise ValueError(f"the report must be an .html file, got {page}: try {better}")
 
 
-def _section(group: Group, name: str, folder: Path | None) -> Section:
-    first = comparison(group, name)
-    tables = [*([first] if first else []), *beside_paper(group, name)]
-    curves = plots(group)
-    written: list[Path] = []
+def _section(group: Group, index: int, folder: Path | None) -> Section:
+    name = f"{index}-{_slug(group.setting)}"
+    table, panels = comparison(group, name), training_panels(group)
+    tables = [*([table] if table else []), *beside_paper(group, name)]
+    drawings, written = [], []
     if folder:
-        written = _write_tables(tables, folder)
-        if curves:
-            with figure_settings():
-                written += save(training_figure(curves), folder, f"{name}-training")
-    return Section(group, tables, curves, _links(written))
+        written = [path for table in tables for path in write_table(table, folder)]
+    for key, panel in panels.items():
+        drawn = draw([[panel]], ("svg", "pdf") if folder else ("svg",))
+        drawings.append(drawn["svg"])
+        if folder:
+            written += write_figure(drawn, folder, f"{name}-{key.replace('_', '-')}")
+    return Section(group, tables, panels, drawings, _links(written))
 
 
-def _overview(
-    groups: Sequence[Group], sections: Sequence[Section], folder: Path | None
-) -> Overview:
-    """Return what spans several comparisons: their table, and one figure per family that differs in n alone."""
-    table = overview(groups, "overview")
-    written: list[Path] = []
-    if folder:
-        written = _write_tables([table] if table else [], folder)
-        for index, family in enumerate(_families(sections), 1):
-            name = f"budgets-{index}-{_slug(family[0].group.setting._replace(num_samples=0)).replace('-n0', '')}"
-            with figure_settings():
-                columns = {section.group.setting.num_samples: section.plots for section in family}
-                written += save(budgets_figure(columns), folder, name)
-    return Overview(table, _links(written))
-
-
-def _families(sections: Sequence[Section]) -> list[list[Section]]:
-    """Return the sections with curves that differ in n alone, where there are at least two of them."""
-    families: dict[Setting, list[Section]] = {}
+def _write_budgets(sections: Sequence[Section], folder: Path) -> list[Path]:
+    """Write a figure of each family of comparisons that differ in n alone."""
+    families: dict[Setting, dict[int, Mapping[str, Panel]]] = {}
     for section in sections:
-        if section.plots:
-            families.setdefault(section.group.setting._replace(num_samples=0), []).append(section)
-    return [family for family in families.values() if len(family) > 1]
+        setting = section.group.setting
+        if section.panels:
+            family = families.setdefault(setting._replace(num_samples=0), {})
+            family[setting.num_samples] = section.panels
+    written = []
+    large = {setting: family for setting, family in families.items() if len(family) > 1}
+    for index, (setting, family) in enumerate(large.items(), 1):
+        name = f"budgets-{index}-{_slug(setting).replace('-n0', '')}"
+        written += write_figure(draw(budget_grid(family), ("svg", "pdf")), folder, name)
+    return written
 
 
 def _links(paths: Sequence[Path]) -> list[str]:
+    """Return paths of files beside the page, relative to it."""
     return [f"{path.parent.name}/{path.name}" for path in paths]
 
 
-def _write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
-    return [path for table in tables for path in write_table(table, folder)]
-
-
 def _slug(setting: Setting) -> str:
-    """Return a file name of letters, digits and dashes only, whatever the name of the data set."""
-    words = re.sub(r"[^a-z0-9]+", "-", f"{setting.dataset}-{setting.network}".lower()).strip("-")[
-        :60
-    ]
-    return f"{words}-n{setting.num_samples}-{setting.steps}-{re.sub('[^a-z]', '', setting.decoder_samples)[:10]}"
+    """Return a file name of letters, digits and dashes, whatever the name of the data set."""
+    words = re.sub(r"[^a-z0-9]+", "-", f"{setting.dataset}-{setting.network}".lower())
+    rule = re.sub("[^a-z]", "", setting.decoder_samples)[:10]
+    return f"{words.strip('-')[:60]}-n{setting.num_samples}-{setting.steps}-{rule}"

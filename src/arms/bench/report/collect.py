@@ -45,11 +45,10 @@ class RunData:
     def surviving(self) -> int:
         """How many of its replicas have not stopped."""
         lists = [
-            values for of_split in (self.bounds or {}).values() for values in of_split.values()
+            values for by_count in (self.bounds or {}).values() for values in by_count.values()
         ]
-        lists += [
-            values for record in self.metrics[-1:] for values in stopping_values(record).values()
-        ]
+        for record in self.metrics[-1:]:
+            lists += stopping_values(record).values()
         return min((len(surviving(values)) for values in lists), default=self.config.replicas)
 
 
@@ -62,16 +61,14 @@ class Collection:
 
 
 def collect(paths: Sequence[Path | str]) -> Collection:
-    """Read run directories, archives, or folders of them, each run once and in alphabetical order."""
+    """Read run directories, archives, or folders of them, each run once, in alphabetical order."""
     runs: dict[Path, RunData] = {}
     problems: list[Problem] = []
     for path in map(Path, paths):
         sources = sorted(run_sources(path))
         if not sources:
-            what = (
-                "holds no run" if path.is_dir() else "missing: there is no such directory or file"
-            )
-            problems.append(Problem(shown(path), what))
+            missing = "missing: there is no such directory or file"
+            problems.append(Problem(shown(path), "holds no run" if path.is_dir() else missing))
         for run in (run for source in sources for run in _opened(source, problems)):
             try:
                 if run.path.resolve() not in runs:
@@ -90,107 +87,90 @@ def _opened(source: Path, problems: list[Problem]) -> list[Run]:
 
 
 def _read(run: Run, problems: list[Problem]) -> RunData:
-    path = run.path
-    config = run.config()
-    metrics = _metrics(run, config, problems)
-    result = run.result()
-    bounds = None if result is None else _by_count(result["bounds"])
+    config, result = run.config(), run.result()
+    found: list[str] = []
+    metrics = _metrics(run, config, found)
     stopped = stopped_replicas(metrics)
-    diverged = len(stopped) == config.replicas
-    if bounds is None and not diverged:
+    if result is None and len(stopped) < config.replicas:
         done = metrics[-1]["step"] if metrics else 0
-        problems.append(
-            Problem(str(path), f"unfinished: {done:,} of {config.steps:,} steps, no result.json")
-        )
+        found.append(f"unfinished: {done:,} of {config.steps:,} steps, no result.json")
     if stopped:
-        what = (
-            _describe_divergence(stopped)
-            if diverged
-            else _describe_stopped(stopped, config.replicas)
-        )
-        problems.append(Problem(str(path), what))
-    notes = [result["note"]] if result else []
-    if result and "images" in result:
-        notes.append(f"final bounds over {result['images']:,} images of each split only")
+        found.append(_describe_stopped(stopped, config.replicas))
+    notes, bounds = [], None
+    if result is not None:
+        notes.append(result["note"])
+        if "images" in result:
+            notes.append(f"final bounds over {result['images']:,} images of each split only")
+        bounds = {
+            split: {int(count): values for count, values in by_count.items()}
+            for split, by_count in result["bounds"].items()
+        }
     note = "; ".join(filter(None, notes))
-    return RunData(
-        path, config, metrics, bounds, note, _provenance(run, problems), _picture(path, problems)
-    )
-
-
-def _describe_divergence(stopped: Mapping[int, int]) -> str:
-    return f"diverged at step {max(stopped.values()):,}: numbers not finite, and no replica is left"
+    provenance, picture = _provenance(run, found), _picture(run.path, found)
+    problems += [Problem(str(run.path), what) for what in found]
+    return RunData(run.path, config, metrics, bounds, note, provenance, picture)
 
 
 def _describe_stopped(stopped: Mapping[int, int], replicas: int) -> str:
+    left = replicas - len(stopped)
+    if not left:
+        last = max(stopped.values())
+        return f"diverged at step {last:,}: numbers not finite, and no replica is left"
     each = ", ".join(
-        f"replica {replica} at step {step:,}" for replica, step in sorted(stopped.items())
+        f"replica {number} at step {step:,}" for number, step in sorted(stopped.items())
     )
-    return f"numbers not finite: stopped {each}; means are over the other {replicas - len(stopped)} of {replicas}"
+    return f"numbers not finite: stopped {each}; means are over the other {left} of {replicas}"
 
 
-def _metrics(run: Run, config: TrainConfig, problems: list[Problem]) -> list[Record]:
+def _metrics(run: Run, config: TrainConfig, found: list[str]) -> list[Record]:
     # Lines are counted first: a run that is still training may append one before it is read again.
     lines = run.metric_lines()
     records = [record for record in run.metrics() if is_complete(record, config.replicas)]
     lost = sum(bool(line.strip()) for line in lines) - len(records)
     if lost > 0:
-        problems.append(
-            Problem(
-                str(run.path),
-                f"metrics.jsonl: {lost} of {len(lines)} lines are incomplete; skipped",
-            )
-        )
+        found.append(f"metrics.jsonl: {lost} of {len(lines)} lines are incomplete; skipped")
     return sorted(records, key=lambda record: int(record["step"]))
 
 
-def _by_count(bounds: Mapping[str, Mapping[str, Sequence[float | None]]]) -> Bounds:
-    return {
-        split: {int(count): values for count, values in of.items()} for split, of in bounds.items()
-    }
-
-
-def _provenance(run: Run, problems: list[Problem]) -> Record:
+def _provenance(run: Run, found: list[str]) -> Record:
     if not run.has("provenance.json"):
         return {}
     try:
         return run.provenance()
     except ValueError as error:
-        problems.append(Problem(str(run.path), f"its provenance is omitted: {error}"))
+        found.append(f"its provenance is omitted: {error}")
         return {}
 
 
-def _picture(path: Path, problems: list[Problem]) -> bytes | None:
+def _picture(path: Path, found: list[str]) -> bytes | None:
     file = path / "samples.png"
     if not file.is_file():
         return None
     data = read_bytes(file, MAX_PICTURE_BYTES + 1)
-    if len(data) > MAX_PICTURE_BYTES:
-        problems.append(Problem(str(path), "samples.png is larger than 4 MiB; omitted"))
-        return None
-    if not data.startswith(PNG_MAGIC):
-        problems.append(Problem(str(path), "samples.png is not a PNG file; omitted"))
-        return None
-    return data
+    if len(data) <= MAX_PICTURE_BYTES and data.startswith(PNG_MAGIC):
+        return data
+    too_large = len(data) > MAX_PICTURE_BYTES
+    found.append(
+        f"samples.png is {'larger than 4 MiB' if too_large else 'not a PNG file'}; omitted"
+    )
+    return None
 
 
 def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunData]:
-    """Keep one run per seed and training: replicas counted twice would look like more evidence than there is."""
+    """Keep one run per seed and training: a replica that is counted twice is no more evidence."""
     by_start: dict[TrainConfig, list[RunData]] = {}
     for run in runs:
         by_start.setdefault(_start(run.config), []).append(run)
-    kept = [
-        max(same, key=lambda run: (run.bounds is not None, run.config.replicas))
-        for same in by_start.values()
-    ]
-    for best, same in zip(kept, by_start.values(), strict=True):
-        for run in same:
-            if run is not best:
-                what = "configuration" if run.config == best.config else "seed and training"
-                problems.append(Problem(str(run.path), f"the same {what} as {best.path}; skipped"))
+    kept = []
+    for same in by_start.values():
+        best = max(same, key=lambda run: (run.bounds is not None, run.config.replicas))
+        kept.append(best)
+        for run in (run for run in same if run is not best):
+            what = "configuration" if run.config == best.config else "seed and training"
+            problems.append(Problem(str(run.path), f"the same {what} as {best.path}; skipped"))
     return kept
 
 
 def _start(config: TrainConfig) -> TrainConfig:
-    """Return the configuration without the fields that change neither the initial weights nor their training."""
+    """Return the configuration without the fields that do not change how a replica is trained."""
     return replace(config, replicas=1, **{name: getattr(TrainConfig, name) for name in OBSERVATION})

@@ -1,7 +1,7 @@
-r"""Correlation of every coupling as a function of p (the paper's figure 1), above the smallest possible one.
+r"""Correlation of every coupling against p (the paper's figure 1), above the smallest possible one.
 
-The sum of n exchangeable Bernoulli(p) is a whole number of mean np, so its variance is at least {np}(1 - {np}), with
-{.} the fractional part, and Var S = n p(1-p) (1 + (n-1) rho) gives
+The sum of n exchangeable Bernoulli(p) is a whole number of mean np, so its variance is at least
+{np}(1 - {np}), with {.} the fractional part, and Var S = n p(1-p) (1 + (n-1) rho) gives
 
 $$ \rho \ge \frac{1}{n-1} \left( \frac{\{np\}(1-\{np\})}{n p(1-p)} - 1 \right). $$
 
@@ -9,24 +9,28 @@ Hoernig, "On the minimum correlation between symmetrically distributed random va
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from arms.arguments import as_count
-from arms.bench.report.figures import COLUMN_WIDTH, figure_settings, line_style, save
-from arms.bench.report.style import COUPLING_STYLES, style_of
+from arms.bench.report.figures import Curve, Panel, draw, write_figure
+from arms.bench.report.style import Style, style_of
 from arms.bench.report.table_files import write_csv
 from arms.designs import COUPLINGS, BitCoupling
 
-GRID_POINTS = 401
+LOOKS_LIKE = {
+    "independent": "loorf",
+    "dirichlet": "arms-dirichlet",
+    "gaussian": "arms-gaussian",
+    "systematic": "arms",
+}
+"""A coupling has the style of the estimator that draws from it."""
 
 
-@dataclass(frozen=True)
-class Correlations:
+class Correlations(NamedTuple):
     """Correlation of two samples of every coupling as a function of p, float64 `[points]` each."""
 
     num_samples: int
@@ -45,51 +49,29 @@ def smallest_correlation(probs: Tensor, n: int) -> Tensor:
     return (part * (1 - part) / (n * probs * (1 - probs)) - 1) / (n - 1)
 
 
-def correlation_curves(num_samples: int = 5, points: int = GRID_POINTS) -> Correlations:
+def correlation_curves(num_samples: int = 5, points: int = 401) -> Correlations:
     """Return the exact correlations of all couplings at probabilities strictly between 0 and 1."""
     probs = torch.linspace(0, 1, as_count(points, 3, "points"), dtype=torch.float64)[1:-1]
-    logits = torch.logit(probs)
     curves = {"independent": torch.zeros_like(probs)}
     for name, make in COUPLINGS.items():
         coupling = make()
-        same = name == "stratified"  # the systematic one, for bits
-        takes = isinstance(coupling, BitCoupling) and not (
-            coupling.even_samples and num_samples % 2
-        )
-        if takes and not same:
-            assert isinstance(coupling, BitCoupling)
-            curves[name] = coupling.correlation(logits, num_samples)
+        if name == "stratified" or not isinstance(coupling, BitCoupling):
+            continue  # for bits, stratified is systematic
+        if not (coupling.even_samples and num_samples % 2):
+            curves[name] = coupling.correlation(torch.logit(probs), num_samples)
     return Correlations(num_samples, probs, curves, smallest_correlation(probs, num_samples))
 
 
-def write_correlations(curves: Correlations, folder: Path) -> list[Path]:
+def write_correlations(found: Correlations, folder: Path) -> list[Path]:
     """Write the figure and its table, and return their paths."""
-    with figure_settings():
-        written = save(_figure(curves), folder, "correlations", ("svg", "pdf", "png"))
-    return [*written, _write(curves, folder / "correlations.csv")]
-
-
-def _figure(curves: Correlations) -> Figure:
-    figure = Figure(figsize=(COLUMN_WIDTH, 2.7), layout="constrained")
-    axes = figure.subplots()
-    probs = curves.probs.tolist()
-    axes.plot(probs, curves.bound.tolist(), color="0.8", linewidth=5, label="smallest possible")
-    for name, values in curves.of_coupling.items():
-        line = line_style(COUPLING_STYLES.get(name) or style_of(name))
-        axes.plot(
-            probs,
-            values.tolist(),
-            markevery=(len(probs) // 12, len(probs) // 6),
-            label=name,
-            **line,
-        )
-    axes.set(xlabel="p", ylabel=r"correlation $\rho$ of two samples", xlim=(0, 1))
-    axes.set_title(f"n = {curves.num_samples}")
-    figure.legend(loc="outside lower center", ncols=3, handlelength=2.6, columnspacing=1.2)
-    return figure
-
-
-def _write(curves: Correlations, path: Path) -> Path:
-    columns = [curves.probs, *curves.of_coupling.values(), curves.bound]
-    heading = ["probability", *curves.of_coupling, "smallest_possible"]
-    return write_csv(path, heading, torch.stack(columns, 1).tolist())
+    probs = found.probs.tolist()
+    wide = Style("#cccccc", "solid", "none")
+    curves = [Curve("smallest possible", wide, probs, found.bound.tolist(), width=5)]
+    for name, values in found.of_coupling.items():
+        style = style_of(LOOKS_LIKE.get(name, name))
+        curves.append(Curve(name, style, probs, values.tolist()))
+    panel = Panel(curves, f"n = {found.num_samples}", "p", "correlation of two samples")
+    columns = {"probability": found.probs, **found.of_coupling, "smallest_possible": found.bound}
+    written = write_figure(draw([[panel]]), folder, "correlations")
+    rows = torch.stack(list(columns.values()), 1).tolist()
+    return [*written, write_csv(folder / "correlations.csv", list(columns), rows)]

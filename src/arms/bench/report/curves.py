@@ -1,99 +1,88 @@
-"""Training curves: mean and standard deviation of every metric over replicas, thinned to what a screen can show."""
+"""Training curves: mean and standard deviation of every metric over replicas, thinned."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arms.bench.formatting import is_drawable
 from arms.bench.metrics import METRICS, Metric
-from arms.bench.report.collect import RunData
+from arms.bench.report.figures import Curve, Panel
 from arms.bench.report.groups import Group, Row
+from arms.bench.report.style import style_of
 
-MAX_POINTS = 400
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One metric of one row of a comparison, as a function of the step."""
-
-    label: str
-    estimator: str
-    replicas: int
-    steps: list[int]
-    mean: list[float]
-    std: list[float] | None
-    """None for a single replica."""
-
-    def edges(self, first: float) -> list[float]:
-        """Return the lower and upper edges of the band from step `first` on."""
-        std = self.std or [0.0] * len(self.mean)
-        late = [
-            (m, s) for step, m, s in zip(self.steps, self.mean, std, strict=True) if step >= first
-        ]
-        return [edge for m, s in late for edge in (m - s, m + s)]
+MAX_POINTS = 200
+"""Per curve: more than a panel on a screen can show."""
 
 
-@dataclass(frozen=True)
-class Plot:
-    """The curves of one metric in one comparison."""
-
-    metric: Metric
-    curves: Sequence[Curve]
-
-    def frame(self) -> tuple[float, float] | None:
-        """Return the range of the axis: that of the bands after the first fifth of the steps; None shows everything.
-
-        The rise of the first steps would dwarf all later differences.
-        """
-        if self.metric.scale == "log":
-            return None
-        last = max(curve.steps[-1] for curve in self.curves)
-        edges = [edge for curve in self.curves for edge in curve.edges(first=last / 5)]
-        low, high = min(edges), max(edges)
-        margin = 0.06 * (high - low)
-        return (low - margin, high + margin) if margin > 0 else None
-
-
-def plots(group: Group) -> list[Plot]:
-    """Return a plot for every metric that the group's runs recorded."""
-    found = []
-    for metric in METRICS.values():
-        curves = [curve for row in group.rows if (curve := _curve(row, metric.key)) is not None]
+def training_panels(group: Group) -> dict[str, Panel]:
+    """Return the curves of every metric that the group's runs recorded, by its key."""
+    panels = {}
+    for key, metric in METRICS.items():
+        curves = [curve for row in group.rows if (curve := _curve(row, metric)) is not None]
         if curves:
-            found.append(Plot(metric, curves))
-    return found
+            last = max(curve.x[-1] for curve in curves)
+            log, ylim = metric.scale == "log", _frame(curves, last / 5)
+            labels = (metric.title, "step", metric.axis_label)
+            panels[key] = Panel(curves, *labels, log, (0, 1.03 * last), None if log else ylim)
+    return panels
 
 
-def _curve(row: Row, key: str) -> Curve | None:
+def budget_grid(panels: Mapping[int, Mapping[str, Panel]]) -> list[list[Panel | None]]:
+    """Arrange comparisons that differ in n as the paper does: a column per n, a row per metric."""
+    grid = []
+    for key, metric in METRICS.items():
+        row: list[Panel | None] = []
+        for n, by_metric in panels.items():
+            label = "" if row else f"{metric.short_title}\n{metric.axis_label}"
+            panel = by_metric.get(key)
+            row.append(replace(panel, title=f"n = {n}", ylabel=label) if panel else None)
+        grid.append(row)
+    return [row for row in grid if any(row)]
+
+
+def _frame(curves: Sequence[Curve], first: float) -> tuple[float, float] | None:
+    """Return the range of all bands from step `first` on: the steep start would dwarf the rest."""
+    edges = [
+        edge
+        for curve in curves
+        for step, *both in zip(curve.x, curve.low or curve.y, curve.high or curve.y, strict=True)
+        if step >= first
+        for edge in both
+    ]
+    margin = 0.06 * (max(edges) - min(edges))
+    return (min(edges) - margin, max(edges) + margin) if margin > 0 else None
+
+
+def _curve(row: Row, metric: Metric) -> Curve | None:
     # An unfinished run would shorten the curve of the runs it is pooled with.
-    runs = [_series(run, key) for run in row.finished or row.runs]
-    steps = sorted(set.intersection(*(set(series) for series in runs)))
+    runs = [
+        {record["step"]: record[metric.key] for record in run.metrics if metric.key in record}
+        for run in row.finished or row.runs
+    ]
+    steps = sorted(set.intersection(*map(set, runs)))
     if not steps:
         return None
-    values = np.array(
-        [[_number(value) for series in runs for value in series[step]] for step in steps]
-    )
-    # A replica that stopped is omitted from the first step on: shortly before, its values would dominate the mean.
+    values = np.array([[_number(value) for run in runs for value in run[step]] for step in steps])
+    # A replica that stopped is omitted from the first step on: shortly before the end, its values
+    # would dominate the mean.
     if (going := np.isfinite(values[-1])).any():
         values = values[:, going]
     finite = np.isfinite(values).all(1)
     if not finite.any():
         return None
     thin_steps, thin = _thin(np.array(steps)[finite], values[finite])
-    std = thin.std(1, ddof=1).tolist() if thin.shape[1] > 1 else None
-    label = (
-        row.label
-        if thin.shape[1] == len(going)
-        else f"{row.label}, R={thin.shape[1]} of {len(going)}"
-    )
-    return Curve(label, row.estimator, thin.shape[1], thin_steps, thin.mean(1).tolist(), std)
-
-
-def _series(run: RunData, key: str) -> dict[int, list[float | None]]:
-    return {record["step"]: record[key] for record in run.metrics if key in record}
+    left, mean = thin.shape[1], thin.mean(1)
+    name = row.label if left == len(going) else f"{row.label}, R={left} of {len(going)}"
+    curve = Curve(name, style_of(row.estimator), thin_steps.tolist(), mean.tolist())
+    if left == 1:
+        return curve
+    std = thin.std(1, ddof=1)
+    # On a logarithmic axis the lower edge stays above zero.
+    low = np.where((mean > std) | (metric.scale != "log"), mean - std, mean / 10)
+    return replace(curve, low=low.tolist(), high=(mean + std).tolist())
 
 
 def _number(value: float | None) -> float:
@@ -102,10 +91,10 @@ def _number(value: float | None) -> float:
 
 def _thin(
     steps: NDArray[np.int64], values: NDArray[np.float64]
-) -> tuple[list[int], NDArray[np.float64]]:
-    """Average consecutive records, under the last of their steps, so that at most MAX_POINTS are left."""
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Average consecutive records, under the last of their steps, to at most MAX_POINTS."""
     width = math.ceil(len(steps) / MAX_POINTS)
     starts = np.arange(0, len(steps), width)
     ends = np.append(starts[1:], len(steps))
     sums = np.add.reduceat(values, starts, axis=0)
-    return steps[ends - 1].tolist(), sums / (ends - starts)[:, None]
+    return steps[ends - 1], sums / (ends - starts)[:, None]

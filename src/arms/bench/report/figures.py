@@ -1,141 +1,159 @@
-"""Figures for print, by matplotlib without its global state, at the width of a column or of a page."""
+"""Figures: one description, drawn once by matplotlib, for files and for the page alike."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from matplotlib import style
+from matplotlib import style as matplotlib_style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
 
-from arms.bench.metrics import METRICS
-from arms.bench.report.curves import Curve, Plot
-from arms.bench.report.style import DASHES, MARKERS, Style, style_of
+from arms.bench.report.style import DASHES, Style
 from arms.bench.runs.files import make_folder, replace_file
 
 COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75
-"""In inches."""
-
-MATPLOTLIB_SETTINGS: dict[str, Any] = {
+"""In inches: of a single panel, and of several."""
+FORMATS = ("svg", "pdf", "png")
+SETTINGS: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
+    "xtick.major.size": 0,  # there are lines of the grid
+    "ytick.major.size": 0,
     "legend.fontsize": 7,
     "legend.frameon": False,
-    "lines.linewidth": 1.3,
     "lines.markersize": 3.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
     "grid.linewidth": 0.5,
+    "text.parse_math": False,  # a name from a run directory may contain dollar signs
     "pdf.fonttype": 42,  # text, not outlines: searchable, and required by publishers
+    "svg.fonttype": "none",  # text here too
     "svg.hashsalt": "arms",  # the same figure gives the same file
 }
 
 
-@contextmanager
-def figure_settings() -> Iterator[None]:
-    """Draw and save with our sizes, whatever the user's own settings."""
-    with style.context(["default", MATPLOTLIB_SETTINGS]):
-        yield
+@dataclass(frozen=True)
+class Curve:
+    """A curve, with a band around it if it has edges."""
+
+    name: str
+    style: Style
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    shown: Literal["all", "line", "dots"] = "all"
+    """Curves of one name share an entry of the legend, which shows line and dots."""
+    width: float = 1.3
 
 
-def save(
-    figure: Figure, folder: Path, name: str, endings: Sequence[str] = ("pdf", "svg")
-) -> list[Path]:
-    """Write a figure in every format, without dates, so that files change only with their contents."""
-    make_folder(folder)
-    paths = [folder / f"{name}.{ending}" for ending in endings]
+@dataclass(frozen=True)
+class Panel:
+    """Curves on common axes."""
+
+    curves: Sequence[Curve]
+    title: str = ""
+    xlabel: str = ""
+    ylabel: str = ""
+    log: bool = False
+    xlim: tuple[float, float] = (0, 1)
+    ylim: tuple[float, float] | None = None
+    """None shows everything."""
+
+
+Grid = Sequence[Sequence[Panel | None]]
+"""The panels of a figure by row, None for an empty place."""
+
+
+def draw(grid: Grid, formats: Sequence[str] = FORMATS) -> dict[str, bytes]:
+    """Draw a figure with one legend below all panels, and return it in each format.
+
+    Elements of the curves and of the legend get the ids `curve-<i>` and `key-<i>`.
+    """
+    single = len(grid) == len(grid[0]) == 1
+    width, height = (COLUMN_WIDTH, 2.7) if single else (PAGE_WIDTH, 0.7 + 1.8 * len(grid))
+    curves = [curve for row in grid for panel in row if panel for curve in panel.curves]
+    legend = {curve.name: curve for curve in curves}
+    with matplotlib_style.context(["default", SETTINGS]):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(len(grid), len(grid[0]), squeeze=False)
+        for place, panel in zip(axes.flat, (panel for row in grid for panel in row), strict=True):
+            if panel:
+                _draw_panel(place, panel, list(legend))
+            else:
+                place.set_axis_off()
+        _add_legend(figure, list(legend.values()))
+        return _saved(figure, formats)
+
+
+def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
+    axes.patch.set_gid("area")
+    for curve in panel.curves:
+        style, gid = _line_style(curve), f"curve-{names.index(curve.name)}"
+        if curve.shown == "dots":
+            style["linestyle"] = "none"
+        elif curve.shown == "line":
+            style["marker"] = "none"
+        every = 1 if curve.shown == "dots" else max(1, len(curve.x) // 4)
+        axes.plot(curve.x, curve.y, markevery=(every // 2, every), gid=gid, **style)
+        if curve.low and curve.high:
+            band = {"color": style["color"], "alpha": 0.15, "linewidth": 0, "gid": gid}
+            axes.fill_between(curve.x, curve.low, curve.high, **band)
+    axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title, xlim=panel.xlim)
+    if panel.log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter())
+    axes.set_ylim(panel.ylim)
+    whole = panel.xlim[1] > 1
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=whole))
+    if whole:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _add_legend(figure: Figure, curves: Sequence[Curve]) -> None:
+    handles = [Line2D([], [], label=curve.name, **_line_style(curve)) for curve in curves]
+    # A letter is about 4 points wide, and the line before it 40.
+    columns = int(72 * figure.get_figwidth() / (40 + 4 * max(len(curve.name) for curve in curves)))
+    rows = math.ceil(len(curves) / max(1, columns))
+    layout: dict[str, Any] = {"ncols": math.ceil(len(curves) / rows), "columnspacing": 1.2}
+    legend = figure.legend(handles=handles, loc="outside lower center", handlelength=3.2, **layout)
+    for index, parts in enumerate(zip(legend.get_lines(), legend.get_texts(), strict=True)):
+        for part in parts:
+            part.set_gid(f"key-{index}")
+
+
+def _line_style(curve: Curve) -> dict[str, Any]:
+    style = curve.style
+    look = {"color": style.color, "linestyle": DASHES[style.dash], "marker": style.marker}
+    return look | {"linewidth": curve.width}
+
+
+def _saved(figure: Figure, formats: Sequence[str]) -> dict[str, bytes]:
+    """Return the files, without dates, so that they change only with their contents."""
     figure.draw_without_rendering()  # one layout for all formats
     figure.set_layout_engine("none")
     stamps: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    for path, ending in zip(paths, endings, strict=True):
-        content = io.BytesIO()
-        figure.savefig(content, format=ending, metadata=stamps.get(ending), dpi=200)
-        replace_file(path, content.getvalue())
+    files = {ending: io.BytesIO() for ending in formats}
+    for ending, file in files.items():
+        figure.savefig(file, format=ending, metadata=stamps.get(ending), dpi=200)
+    return {ending: file.getvalue() for ending, file in files.items()}
+
+
+def write_figure(files: dict[str, bytes], folder: Path, name: str) -> list[Path]:
+    """Write a figure that was drawn, one file per format, and return the paths."""
+    make_folder(folder)
+    paths = [folder / f"{name}.{ending}" for ending in files]
+    for path, content in zip(paths, files.values(), strict=True):
+        replace_file(path, content)
     return paths
-
-
-def line_style(style: Style) -> dict[str, Any]:
-    """Return a style as arguments of matplotlib."""
-    return {"color": style.color, "linestyle": DASHES[style.dash], "marker": MARKERS[style.marker]}
-
-
-def legend_below(figure: Figure, lines: Sequence[Line2D], columns: int) -> None:
-    """Put one legend under all panels."""
-    figure.legend(handles=list(lines), loc="outside lower center", ncols=columns, handlelength=3.2)
-
-
-def training_figure(plots: Sequence[Plot]) -> Figure:
-    """Draw the training curves of one comparison side by side."""
-    figure = Figure(figsize=(PAGE_WIDTH, 2.5), layout="constrained")
-    for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots, strict=True):
-        _draw(axes, plot)
-        axes.set_title(plot.metric.title)
-        axes.set(xlabel="step", ylabel=plot.metric.axis_label)
-    _training_legend(figure, plots)
-    return figure
-
-
-def budgets_figure(columns: Mapping[int, Sequence[Plot]]) -> Figure:
-    """Draw comparisons that differ in n alone as the paper does: one column per budget, one row per metric."""
-    drawn = {plot.metric for plots in columns.values() for plot in plots}
-    metrics = [metric for metric in METRICS.values() if metric in drawn]
-    figure = Figure(figsize=(PAGE_WIDTH, 0.6 + 1.5 * len(metrics)), layout="constrained")
-    grid = figure.subplots(len(metrics), len(columns), squeeze=False, sharex="col")
-    for column, (n, plots) in zip(grid.T, columns.items(), strict=True):
-        column[0].set_title(f"n = {n}")
-        column[-1].set_xlabel("step")
-        for axes, metric in zip(column, metrics, strict=True):
-            for plot in (plot for plot in plots if plot.metric == metric):
-                _draw(axes, plot)
-    for axes, metric in zip(grid[:, 0], metrics, strict=True):
-        axes.set_ylabel(f"{metric.short_title}\n{metric.axis_label}")
-    _training_legend(figure, [plot for plots in columns.values() for plot in plots])
-    return figure
-
-
-def _training_legend(figure: Figure, plots: Sequence[Plot]) -> None:
-    first = {curve.label: curve for plot in plots for curve in plot.curves}
-    handles = [
-        Line2D([], [], label=label, **line_style(style_of(c.estimator)))
-        for label, c in first.items()
-    ]
-    legend_below(figure, handles, min(len(handles), 6))
-
-
-def _draw(axes: Axes, plot: Plot) -> None:
-    for curve in plot.curves:
-        _draw_curve(axes, curve, positive=plot.metric.scale == "log")
-    if plot.metric.scale == "log":
-        axes.set_yscale("log")
-    if frame := plot.frame():
-        axes.set_ylim(*frame)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def _draw_curve(axes: Axes, curve: Curve, *, positive: bool) -> None:
-    line = line_style(style_of(curve.estimator))
-    axes.plot(curve.steps, curve.mean, markevery=max(1, len(curve.steps) // 6), **line)
-    if curve.std is not None:
-        low, high = band(curve, positive=positive)
-        axes.fill_between(curve.steps, low, high, color=line["color"], alpha=0.15, linewidth=0)
-
-
-def band(curve: Curve, *, positive: bool) -> tuple[list[float], list[float]]:
-    """Return mean - std and mean + std; on a logarithmic axis the lower edge stays above zero."""
-    assert curve.std is not None
-    low = [
-        m - s if m > s or not positive else m / 10
-        for m, s in zip(curve.mean, curve.std, strict=True)
-    ]
-    return low, [m + s for m, s in zip(curve.mean, curve.std, strict=True)]

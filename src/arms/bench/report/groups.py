@@ -1,12 +1,16 @@
-"""Groups of runs that may be compared (same data set, network, budget, steps, decoder rule), and their rows."""
+"""Groups of runs that may be compared, and their rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.report.collect import RunData
 from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, as_estimator
+
+POOLED_FIELDS = {"seed", "replicas"}
+"""Runs that differ in nothing else are one row."""
+DECODER_RULES = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
 
 
 class Setting(NamedTuple):
@@ -18,46 +22,35 @@ class Setting(NamedTuple):
     steps: int
     decoder_samples: str
     structure: str = ""
-    """Of a model of the user's own: two models of one name may differ."""
+    """Two models of a user may have one name; their structures differ."""
     categories: int = 2
-    """Of each latent."""
     latents: int = 0
-    """How many latents of more than two categories; bits may be compared in one table, whatever their number."""
+    """0 for bits: their number may differ within one table."""
     layers: tuple[int, ...] = ()
     likelihood: str = "bernoulli"
 
     @property
     def parts(self) -> list[str]:
-        """Each field in words, nothing where it does not apply: settings of any kind have as many."""
-        decoder = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
-        rule = decoder.get(self.decoder_samples, self.decoder_samples)
-        network = f"{self.network} (structure {self.structure})" if self.structure else self.network
+        """Each field in words, or an empty string where it does not apply."""
+        structure = f" (structure {self.structure})" if self.structure else ""
         latents = f"{self.latents}x{self.categories} categories" if self.categories > 2 else ""
         kind = "latents" if self.categories > 2 else "bits"
-        layers = (
-            f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} {kind}"
-            if self.layers
-            else ""
-        )
+        layers = f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} {kind}"
         return [
             self.dataset,
-            network,
+            self.network + structure,
             latents,
-            layers,
+            layers if self.layers else "",
             f"{self.likelihood} pixels" if self.likelihood != "bernoulli" else "",
             f"n = {self.num_samples}",
             f"{self.steps:,} steps",
-            rule,
+            DECODER_RULES.get(self.decoder_samples, self.decoder_samples),
         ]
 
     @property
     def title(self) -> str:
         """All fields in words."""
         return ", ".join(filter(None, self.parts))
-
-
-POOLED_FIELDS = {"seed", "replicas"}
-"""Runs that differ in nothing else are one row."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """One comparison: its rows, in the order of the registry of estimators, biased ones last."""
+    """One comparison. Rows are in the order of the registry of estimators, biased ones last."""
 
     setting: Setting
     rows: Sequence[Row]
@@ -93,76 +86,61 @@ class Group:
 
 
 def group_runs(runs: Iterable[RunData]) -> list[Group]:
-    """Sort runs into comparisons."""
+    """Sort runs into comparisons.
+
+    Titles name the structure of a model only where two models of one name differ in it.
+    """
     by_setting: dict[Setting, list[RunData]] = {}
     for run in runs:
         by_setting.setdefault(setting_of(run.config), []).append(run)
-    return [Group(setting, _rows(by_setting[setting])) for setting in sorted(by_setting)]
-
-
-def name_structures(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups with structures in their titles only where models of one name differ in theirs."""
     structures: dict[str, set[str]] = {}
-    for group in groups:
-        structures.setdefault(group.setting.network, set()).add(group.setting.structure)
-    return [
-        replace(group, setting=group.setting._replace(structure=""))
-        if len(structures[group.setting.network]) == 1
-        else group
-        for group in groups
-    ]
+    for setting in by_setting:
+        structures.setdefault(setting.network, set()).add(setting.structure)
+    groups = []
+    for setting in sorted(by_setting):
+        ambiguous = len(structures[setting.network]) > 1
+        shown = setting if ambiguous else setting._replace(structure="")
+        groups.append(Group(shown, _rows(by_setting[setting])))
+    return groups
 
 
 def setting_of(config: TrainConfig) -> Setting:
     """Return the setting that a run shares with those it may be compared with."""
-    return Setting(
-        config.dataset,
-        config.network,
-        config.num_samples,
-        config.steps,
-        config.decoder_samples,
-        config.structure,
-        config.categories,
-        config.latents if config.categories > 2 else 0,
-        config.layers,
-        config.likelihood,
-    )
+    fields = {name: getattr(config, name) for name in Setting._fields}
+    return Setting(**fields | {"latents": config.latents if config.categories > 2 else 0})
 
 
 def _rows(runs: Sequence[RunData]) -> list[Row]:
-    by_difference: dict[tuple[tuple[str, str], ...], list[RunData]] = {}
+    by_fields: dict[tuple[tuple[str, str], ...], list[RunData]] = {}
     for run in runs:
-        by_difference.setdefault(_differences(run.config), []).append(run)
-    shared = set.intersection(*(set(key) for key in by_difference))
+        by_fields.setdefault(_row_fields(run.config), []).append(run)
+    shared = dict(set.intersection(*map(set, by_fields)))
     rows = [
-        Row(_label(dict(key), dict(shared)), of_row[0].config.label, of_row)
-        for key, of_row in by_difference.items()
+        Row(_label(dict(fields), shared), same[0].config.label, same)
+        for fields, same in by_fields.items()
     ]
     order = {name: place for place, name in enumerate(ALL_ESTIMATORS)}
-    return sorted(
-        rows, key=lambda row: (order.get(row.runs[0].config.estimator, len(order)), row.label)
-    )
+    last = len(order)
+    return sorted(rows, key=lambda r: (order.get(r.runs[0].config.estimator, last), r.label))
 
 
-def _differences(config: TrainConfig) -> tuple[tuple[str, str], ...]:
+def _row_fields(config: TrainConfig) -> tuple[tuple[str, str], ...]:
+    """Return the fields in which two rows of one comparison may differ."""
     omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS, "folded"} - {"latents"}
-    found = asdict(config) | {"estimator": config.label}
-    return tuple((name, str(value)) for name, value in found.items() if name not in omitted)
+    fields = asdict(config) | {"estimator": config.label}
+    return tuple((name, str(value)) for name, value in fields.items() if name not in omitted)
 
 
-def _label(own: Mapping[str, str], shared: Mapping[str, str]) -> str:
+def _label(fields: Mapping[str, str], shared: Mapping[str, str]) -> str:
     """Return the estimator, followed by every field in which the row differs from others."""
-    extras = [
-        f"{name} {value}"
-        for name, value in own.items()
-        if name not in shared and name != "estimator"
+    own = [
+        f"{name} {value}" for name, value in fields.items() if name not in {*shared, "estimator"}
     ]
-    name = marked(own["estimator"])
-    return f"{name} ({', '.join(extras)})" if extras else name
+    return marked(fields["estimator"]) + (f" ({', '.join(own)})" if own else "")
 
 
 def work(estimator: str, num_samples: int) -> list[str]:
-    """Return what an estimator asks of the decoder beyond n evaluations, in words: nothing, for most.
+    """Return in words what an estimator asks of the decoder, nothing if it is n evaluations.
 
     >>> work("loorf", 4), work("midpoint", 4)
     ([], ['5 evaluations', '5 derivatives'])
@@ -176,7 +154,7 @@ def work(estimator: str, num_samples: int) -> list[str]:
 
 
 def marked(estimator: str) -> str:
-    """Return the name of an estimator as it stands in tables, legends and captions: with a mark if it is biased.
+    """Return the name of an estimator for tables and legends, with a mark if it is biased.
 
     >>> marked("arms"), marked("reinmax")
     ('arms', 'reinmax (biased)')

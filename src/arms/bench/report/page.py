@@ -1,26 +1,25 @@
 """The HTML page: one self-contained file, in which all text from run directories is escaped."""
 
 import base64
-import html
 import json
-import math
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from xml.etree.ElementTree import Element, fromstring, tostring
 
+import numpy as np
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
+from arms import __version__
 from arms.bench.formatting import shorten
 from arms.bench.report.collect import Collection, RunData
-from arms.bench.report.curves import Curve, Plot
-from arms.bench.report.figures import band
+from arms.bench.report.figures import Panel
 from arms.bench.report.groups import Group, marked
-from arms.bench.report.style import style_of
 from arms.bench.report.tables import MARKING_RULE, Table
 
-Json: TypeAlias = dict[str, object]
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,12 @@ class Section:
 
     group: Group
     tables: Sequence[Table]
-    plots: Sequence[Plot]
-    downloads: Sequence[str] = ()
-    """Paths of files beside the page, relative to it."""
+    panels: Mapping[str, Panel]
+    """The training curves by metric."""
+    drawings: Sequence[bytes]
+    """The panels as SVG files."""
+    files: Sequence[str]
+    """Links to files beside the page."""
 
     @property
     def caveats(self) -> list[str]:
@@ -39,55 +41,46 @@ class Section:
         return list(dict.fromkeys(caveat for table in self.tables for caveat in table.caveats))
 
 
-@dataclass(frozen=True)
-class Overview:
-    """What spans all comparisons; empty if there is only one."""
-
-    table: Table | None
-    downloads: Sequence[str]
-
-
 def render(
-    collection: Collection, sections: Sequence[Section], overview: Overview, version: str
+    collection: Collection,
+    sections: Sequence[Section],
+    overview: Table | None,
+    files: Sequence[str],
 ) -> str:
-    """Return the page."""
-    environment = Environment(
-        loader=PackageLoader("arms.bench.report"), autoescape=True, trim_blocks=True
-    )
-    figures = [figure_data(plot) for section in sections for plot in section.plots]
+    """Return the page; `files` are links to those that span several comparisons."""
+    loader = PackageLoader("arms.bench.report")
+    inliner = _Inliner()
+    figures = [[inliner.inline(drawing) for drawing in section.drawings] for section in sections]
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("page.html.j2").render(
         summary=summary(collection),
         sections=sections,
+        figures=figures,
+        style_sheet=inliner.style_sheet(),
+        numbers=_numbers,
         overview=overview,
+        overview_files=files,
         problems=collection.problems,
         runs=collection.runs,
         rule=MARKING_RULE,
-        version=version,
+        version=__version__,
         picture=_data_uri,
         marked=marked,
-        figures=Markup(script_json(figures)),  # noqa: S704 (script_json escapes)
-        plotly=Markup(get_plotlyjs()),  # noqa: S704 (a library, not data)
     )
 
 
 def summary(collection: Collection) -> str:
-    """Return one line: how many runs and replicas, which data, and how many of them are incomplete."""
+    """Return one line: how many runs and replicas, which data, and how many are incomplete."""
     runs = collection.runs
     replicas = sum(run.config.replicas for run in runs)
-    stopped = replicas - sum(run.surviving for run in runs)
     datasets = ", ".join(sorted({shorten(run.config.dataset) for run in runs})) or "no data"
-    diverged = sum(run.surviving == 0 for run in runs)
-    unfinished = sum(run.bounds is None and run.surviving > 0 for run in runs)
+    counts = {
+        "stopped": replicas - sum(run.surviving for run in runs),
+        "diverged": sum(run.surviving == 0 for run in runs),
+        "unfinished": sum(run.bounds is None and run.surviving > 0 for run in runs),
+    }
     parts = [_plural(len(runs), "run"), _plural(replicas, "replica"), f"data: {datasets}"]
-    counts = ((stopped, "stopped"), (diverged, "diverged"), (unfinished, "unfinished"))
-    parts += [f"{count} {what}" for count, what in counts if count]
-    return " · ".join(parts)
-
-
-def script_json(content: object) -> str:
-    """Return JSON that cannot close the script element that contains it."""
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return " · ".join([*parts, *(f"{count} {what}" for what, count in counts.items() if count)])
 
 
 def _plural(count: int, noun: str) -> str:
@@ -99,69 +92,69 @@ def _data_uri(run: RunData) -> str:
     return "data:image/png;base64," + base64.b64encode(run.picture).decode()
 
 
-def figure_data(plot: Plot) -> Json:
-    """Return a plot as data for the script of the page: its traces, and its part of the layout."""
-    logarithmic = plot.metric.scale == "log"
-    traces = [trace for curve in plot.curves for trace in _traces(curve, positive=logarithmic)]
-    return {
-        "traces": traces,
-        "axis": plot.metric.axis_label,
-        "log": logarithmic,
-        "dtick": _decade_ticks(plot) if logarithmic else None,
-        "range": plot.frame(),
-    }
+def _numbers(panel: Panel) -> str:
+    """Return the numbers of a panel, rounded as they are shown, as JSON for the script."""
+    form = "{:.2e}" if panel.log else "{:.2f}"
+    curves: list[dict[str, object]] = []
+    for curve in panel.curves:
+        std = [high - y for high, y in zip(curve.high or [], curve.y, strict=False)]
+        rounded = {"y": curve.y, "std": std}
+        numbers = {key: [float(form.format(v)) for v in values] for key, values in rounded.items()}
+        steps = {"x": curve.x} if not curves or curve.x != panel.curves[0].x else {}
+        curves.append({"name": curve.name, "color": curve.style.color, **steps, **numbers})
+    content = {"label": panel.xlabel, "xlim": panel.xlim, "log": panel.log, "curves": curves}
+    return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
 
-def _decade_ticks(plot: Plot) -> int | str | None:
-    """Return Plotly's name for ticks at 1, at 1-2-5, or (None) of its own choice, so that labels never overlap."""
-    positive = [value for curve in plot.curves for value in curve.mean if value > 0]
-    decades = math.log10(max(positive) / min(positive)) if positive else 0.0
-    return 1 if decades > 2.5 else "D2" if decades > 0.5 else None
+class _Inliner:
+    """Makes SVG files short elements of one page, which share a style sheet and colours."""
+
+    def __init__(self) -> None:
+        self.names: defaultdict[str, str] = defaultdict(lambda: f"s{len(self.names)}")
+        """Short names of styles and of ids. matplotlib makes ids from contents: no two collide."""
+
+    def inline(self, svg: bytes) -> Markup:
+        (root,) = self._slim(fromstring(svg))  # noqa: S314 (matplotlib wrote it)
+        return Markup(tostring(root, encoding="unicode"))  # noqa: S704 (tostring escapes)
+
+    def style_sheet(self) -> list[str]:
+        return [f".{name} {{{style}}}" for style, name in self.names.items() if ":" in style]
+
+    def _slim(self, element: Element) -> list[Element]:
+        tag = element.tag.rpartition("}")[2]
+        if tag in ("metadata", "style"):
+            return []
+        slim = Element(tag)
+        slim.text = (element.text or "").strip() or None
+        slim.extend([child for part in element for child in self._slim(part)])
+        for name, value in element.items():
+            self._set(slim, name.rpartition("}")[2], value)
+        return [slim] if slim.attrib or tag != "g" else list(slim)
+
+    def _set(self, element: Element, name: str, value: str) -> None:
+        if name == "id" and element.tag == "g":
+            if value.startswith(("curve-", "key-", "area")):  # other figures have them too
+                element.set("class", value)
+        elif name == "id":
+            element.set("id", self.names[value])
+        elif name == "href":
+            element.set("href", f"#{self.names[value[1:]]}")
+        elif name == "clip-path":
+            element.set(name, f"url(#{self.names[value[5:-1]]})")
+        elif name == "style":
+            style = re.sub(r"font-family:[^;]*;?", "", value).replace("#000000", "currentColor")
+            element.set("class", self.names[style.replace("fill: #ffffff", "fill: none")])
+        elif name == "d":
+            element.set("d", _short_path(value))
+        elif not value.startswith("rotate(-0 "):
+            element.set(name, NUMBER.sub(lambda number: f"{float(number[0]):.4g}", value))
 
 
-def _traces(curve: Curve, *, positive: bool) -> list[Json]:
-    # Plotly interprets HTML in names, so a label is escaped here although it is written as JSON.
-    name = html.escape(curve.label)
-    line = _line_trace(curve, name, "e" if positive else "f")
-    return [line] if curve.std is None else [_band_trace(curve, name, positive=positive), line]
-
-
-def _line_trace(curve: Curve, name: str, number: str) -> Json:
-    style = style_of(curve.estimator)
-    deviation = f" ± %{{customdata:.3{number}}}" if curve.std else ""
-    return {
-        "x": curve.steps,
-        "y": _short(curve.mean),
-        "customdata": _short(curve.std or []),
-        "name": name,
-        "legendgroup": name,
-        "mode": "lines+markers",
-        "marker": {"symbol": style.marker, "color": style.color, "size": 7, "maxdisplayed": 7},
-        "line": {"color": style.color, "dash": style.dash, "width": 2},
-        "hovertemplate": f"%{{y:.3{number}}}{deviation}",
-    }
-
-
-def _band_trace(curve: Curve, name: str, *, positive: bool) -> Json:
-    low, high = band(curve, positive=positive)
-    return {
-        "x": curve.steps + curve.steps[::-1],
-        "y": _short(high + low[::-1]),
-        "legendgroup": name,
-        "showlegend": False,
-        "mode": "lines",
-        "line": {"width": 0},
-        "fill": "toself",
-        "fillcolor": _translucent(style_of(curve.estimator).color),
-        "hoverinfo": "skip",
-    }
-
-
-def _short(values: Sequence[float]) -> list[float]:
-    """Round to seven digits, more than a screen can show, in half the bytes."""
-    return [float(f"{value:.7g}") for value in values]
-
-
-def _translucent(color: str) -> str:
-    red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.15)"
+def _short_path(path: str) -> str:
+    """Return a path in tenths of a point, which no eye can see, relative to the point before."""
+    numbers = np.array(NUMBER.findall(path), float)
+    if "C" in path or path.count("M") > 1 or np.abs(numbers).max() < 5:  # a marker, or a tick
+        return NUMBER.sub(lambda number: f"{float(number[0]):.3g}", " ".join(path.split()))
+    moves = np.diff(numbers.reshape(-1, 2).round(1), axis=0, prepend=0).round(1)
+    start, *others = [f"{x:g} {y:g}".replace(" -", "-") for x, y in moves]
+    return f"M{start}l{' '.join(others)}{'z' * path.count('z')}".replace(" -", "-")

@@ -1,12 +1,12 @@
-"""Colour, dash and marker of every estimator, the same in every figure and on every page.
+"""Colour, dash and marker of every estimator, the same in every figure.
 
-The colours are those of Okabe and Ito, which colour-blind readers can distinguish; dash and marker do so in black and
-white.
+The colours are those of Okabe and Ito, which colour-blind readers can distinguish. Dash and marker
+do so in black and white.
 """
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 VERMILION, BLUE, SKY, GREEN = "#D55E00", "#0072B2", "#56B4E9", "#009E73"
 PURPLE, ORANGE, GREY, BLACK = "#CC79A7", "#E69F00", "#808080", "#000000"
@@ -18,83 +18,60 @@ DASHES: Mapping[str, tuple[float, tuple[float, ...]]] = {
     "dashdot": (0, (5, 1.5, 1.2, 1.5)),
     "longdash": (0, (9, 2.5)),
 }
-"""Plotly's name of a dash, and its form in matplotlib."""
-
-MARKERS: Mapping[str, str] = {
-    "circle": "o",
-    "square": "s",
-    "diamond": "D",
-    "triangle-up": "^",
-    "triangle-down": "v",
-    "cross": "P",
-    "x": "X",
-    "star": "*",
-    "pentagon": "p",
-}
+MARKERS = "osD^vPX*p"
+"""Dashes and markers as matplotlib writes them."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """Colour, dash and marker of one curve."""
+    """Colour, dash (a key of DASHES) and marker of one curve."""
 
     color: str
     dash: str
     marker: str
 
 
-STYLES: Mapping[str, Style] = {
-    "arms": Style(VERMILION, "solid", "circle"),
-    "arms-dirichlet": Style(BLUE, "solid", "square"),
-    "arms-gaussian": Style(SKY, "solid", "diamond"),
-    "loorf": Style(GREEN, "dash", "triangle-up"),
-    "disarm": Style(PURPLE, "dash", "triangle-down"),
-    "relax": Style(ORANGE, "dash", "cross"),
-    "rebar": Style(ORANGE, "dot", "x"),
-    "double-cv": Style(GREEN, "dot", "square"),
-    "rodeo": Style(GREEN, "solid", "pentagon"),
-    "arm": Style(GREY, "dash", "x"),
-    "reinforce": Style(GREY, "dot", "cross"),
-    "exact": Style(GREY, "solid", "star"),
-    "midpoint": Style(VERMILION, "dash", "star"),
-    "midpoint-single": Style(VERMILION, "dot", "diamond"),
-    "cross-paired": Style(BLUE, "dash", "pentagon"),
-    "arms-taylor": Style(VERMILION, "dashdot", "x"),
-    "reinmax": Style(GREY, "longdash", "circle"),
-    "arms-ms": Style(VERMILION, "longdash", "circle"),
-    "arms-ms-dirichlet": Style(BLUE, "longdash", "square"),
-    "arms-ms-gaussian": Style(SKY, "longdash", "diamond"),
-    "loorf-ms": Style(GREEN, "dashdot", "triangle-up"),
-    "disarm-ms": Style(PURPLE, "dashdot", "triangle-down"),
-    "arms-ms (unfolded)": Style(VERMILION, "longdash", "x"),
-    "arms-ms-dirichlet (unfolded)": Style(BLUE, "longdash", "x"),
-    "arms-ms-gaussian (unfolded)": Style(SKY, "longdash", "x"),
-    "loorf-ms (unfolded)": Style(GREEN, "dashdot", "x"),
-    "disarm-ms (unfolded)": Style(PURPLE, "dashdot", "x"),
-    "midpoint-ms": Style(VERMILION, "dashdot", "star"),
-    "midpoint-ms-shared": Style(VERMILION, "dashdot", "diamond"),
-    "vimco": Style(ORANGE, "dashdot", "pentagon"),
-    "reinforce-ms": Style(GREY, "dashdot", "cross"),
+STYLES: dict[str, Style] = {
+    "arms": Style(VERMILION, "solid", "o"),
+    "arms-dirichlet": Style(BLUE, "solid", "s"),
+    "arms-gaussian": Style(SKY, "solid", "D"),
+    "loorf": Style(GREEN, "dash", "^"),
+    "disarm": Style(PURPLE, "dash", "v"),
+    "relax": Style(ORANGE, "dash", "P"),
+    "rebar": Style(ORANGE, "dot", "X"),
+    "double-cv": Style(GREEN, "dot", "s"),
+    "rodeo": Style(GREEN, "solid", "p"),
+    "arm": Style(GREY, "dash", "X"),
+    "reinforce": Style(GREY, "dot", "P"),
+    "exact": Style(GREY, "solid", "*"),
+    "midpoint": Style(VERMILION, "dash", "*"),
+    "midpoint-single": Style(VERMILION, "dot", "D"),
+    "cross-paired": Style(BLUE, "dash", "p"),
+    "arms-taylor": Style(VERMILION, "dashdot", "X"),
+    "reinmax": Style(GREY, "longdash", "o"),
+    "arms-ms": Style(VERMILION, "longdash", "o"),
+    "arms-ms-dirichlet": Style(BLUE, "longdash", "s"),
+    "arms-ms-gaussian": Style(SKY, "longdash", "D"),
+    "loorf-ms": Style(GREEN, "dashdot", "^"),
+    "disarm-ms": Style(PURPLE, "dashdot", "v"),
+    "midpoint-ms": Style(VERMILION, "dashdot", "*"),
+    "midpoint-ms-shared": Style(VERMILION, "dashdot", "D"),
+    "vimco": Style(ORANGE, "dashdot", "p"),
+    "reinforce-ms": Style(GREY, "dashdot", "P"),
 }
-
-COUPLING_STYLES: Mapping[str, Style] = {
-    "independent": STYLES["loorf"],
-    "dirichlet": STYLES["arms-dirichlet"],
-    "gaussian": STYLES["arms-gaussian"],
-    "systematic": STYLES["arms"],
-}
-"""A coupling has the style of the estimator that draws from it."""
+for _name in ("arms-ms", "arms-ms-dirichlet", "arms-ms-gaussian", "loorf-ms", "disarm-ms"):
+    STYLES[f"{_name} (unfolded)"] = replace(STYLES[_name], marker="X")
 
 
 def style_of(estimator: str) -> Style:
-    """Return the style of an estimator; one that is not in the table gets a combination of its own from its name.
+    """Return the style of an estimator; its name decides the style of one without an entry.
 
     >>> style_of("arms").color
     '#D55E00'
     """
     if estimator in STYLES:
         return STYLES[estimator]
-    # Black is in no entry of the table, so that no name can meet one of them.
+    # No entry is black, so that these styles differ from all entries.
     index = zlib.crc32(estimator.encode())
-    return Style(
-        BLACK, list(DASHES)[index % len(DASHES)], list(MARKERS)[index // len(DASHES) % len(MARKERS)]
-    )
+    marker = MARKERS[index // len(DASHES) % len(MARKERS)]
+    return Style(BLACK, list(DASHES)[index % len(DASHES)], marker)

@@ -1,4 +1,4 @@
-"""Comparison tables: mean and standard deviation over replicas, the best marked, one K per column."""
+"""Comparison tables: mean and standard deviation over replicas, best marked, one K per column."""
 
 import math
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from arms.bench.report import paper
 from arms.bench.report.groups import Group, Row, work
 
 MARKING_RULE = (
-    "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of the column (in the "
-    "overview, of the row), and every mean closer to it than the standard error of their difference, "
-    "sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no standard deviation, and is never marked. Nor is a biased "
-    "estimator: its row has no part in the comparison."
+    "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of "
+    "the column (in the overview, of the row), and every mean closer to it than the standard error "
+    "of their difference, sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no standard deviation, and is "
+    "never marked. Nor is a biased estimator: its row has no part in the comparison."
 )
 
 
@@ -24,12 +24,14 @@ class Stat:
 
     mean: float
     std: float | None
-    """None if it is not known: a single replica has none."""
+    """None for a single replica."""
     count: int | None = None
     """Replicas; None for a printed number."""
 
     def __str__(self) -> str:
-        mean = _signed(self.mean)
+        if not math.isfinite(self.mean):
+            return "not finite"
+        mean = format_number(self.mean).replace("-", "\u2212")
         return mean if self.std is None else f"{mean} ± {format_number(self.std)}"
 
 
@@ -46,11 +48,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Labelled rows of numbers under column headings."""
+    """Labelled rows of numbers under column headings; its name is that of its files."""
 
     title: str
     name: str
-    """The name of its files."""
     columns: Sequence[str]
     rows: Sequence[tuple[str, Sequence[Cell]]]
     caveats: Sequence[str] = ()
@@ -60,63 +61,65 @@ class Table:
 def comparison(group: Group, name: str) -> Table | None:
     """Return the table of one group, or None if none of its runs is finished."""
     rows = [row for row in group.rows if row.finished]
-    columns = [
-        (split, count)
-        for split, count in _columns(group)
-        if any(bound_stat(r, split, count) for r in rows)
-    ]
-    if not columns:
-        return None
-    biased = [row.biased for row in rows]
-    by_column = [
-        mark_best([bound_stat(row, split, count) for row in rows], biased)
-        for split, count in columns
-    ]
-    cells = zip(*by_column, strict=True)
-    headings = [_heading(split, count, group.setting.num_samples) for split, count in columns]
-    labelled = [(_counted(row), tuple(of_row)) for row, of_row in zip(rows, cells, strict=True)]
-    return Table(group.setting.title, name, headings, labelled)
+    n = group.setting.num_samples
+    counts = {"train": {1, n}, "test": {1, n, TEST_BOUND_SAMPLES}}
+    columns, cells = [], []
+    for split, count in [(s, k) for s, of_split in counts.items() for k in sorted(of_split)]:
+        stats = [bound_stat(row, split, count) for row in rows]
+        if any(stats):
+            columns.append(f"{split} K={count}" + (" (=n)" if count == n > 1 else ""))
+            cells.append(mark_best(stats, [row.biased for row in rows]))
+    return Table(group.setting.title, name, columns, _labelled(rows, cells)) if columns else None
 
 
 def beside_paper(group: Group, name: str) -> list[Table]:
-    """Return our numbers beside the printed ones, one table per K that the released code has as its default."""
+    """Return our numbers beside the printed ones, one table per default K of the released code."""
     n = group.setting.num_samples
-    rows = [row for row in group.rows if row.finished]
-    counts = sorted({paper.released_count(row.estimator, n) for row in rows}, reverse=True)
-    tables = [
-        _beside_paper(
-            group, [r for r in rows if paper.released_count(r.estimator, n) == k], k, name
-        )
-        for k in counts
-    ]
-    return [table for table in tables if table is not None]
+    by_count: dict[int, list[Row]] = {}
+    for row in group.rows:
+        if row.finished:
+            by_count.setdefault(paper.released_count(row.estimator, n), []).append(row)
+    tables = [_beside_paper(replace(group, rows=by_count[k]), k, name) for k in sorted(by_count)]
+    return [table for table in reversed(tables) if table is not None]
+
+
+def _beside_paper(group: Group, count: int, name: str) -> Table | None:
+    columns, cells = [], []
+    for split in ("train", "test"):
+        printed = [paper.printed(group.setting, row.estimator, split) for row in group.rows]
+        numbers = sorted({str(number.table) for number in printed if number})
+        columns += [f"{split} K={count}, ours", f"{split}, paper's table {' and '.join(numbers)}"]
+        cells.append([Cell(bound_stat(row, split, count)) for row in group.rows])
+        cells.append([Cell(Stat(one.mean, one.plus_minus) if one else None) for one in printed])
+    if not any(cell.stat for column in cells[1::2] for cell in column):
+        return None
+    part = "n" if count == group.setting.num_samples else "n/2"
+    title = f"Beside the paper's numbers, at its default K = {part} = {count}"
+    rows = _labelled(group.rows, cells)
+    return Table(title, f"{name}-paper-k{count}", columns, rows, paper.caveats(group))
 
 
 def overview(groups: Sequence[Group], name: str) -> Table | None:
-    """Return the test bound of every group (rows) and estimator (columns), if there is more than one group."""
+    """Return the test bound of every group (rows) and estimator (columns) of several groups."""
     biased = {row.label: row.biased for group in groups for row in group.rows if row.finished}
-    labels = list(biased)
-    titles, shared = _differing_and_shared([group.setting.parts for group in groups])
+    places = list(zip(*(group.setting.parts for group in groups), strict=True))
+    shared = [part for part, *others in places if part and {part} >= {*others}]
     rows = []
-    for title, group in zip(titles, groups, strict=True):
+    for index, group in enumerate(groups):
+        own = [place[index] for place in places if place[index] and len({*place}) > 1]
         stats = {row.label: bound_stat(row, "test", TEST_BOUND_SAMPLES) for row in group.rows}
-        cells = mark_best([stats.get(label) for label in labels], list(biased.values()))
+        cells = mark_best([stats.get(label) for label in biased], list(biased.values()))
         if any(cell.stat for cell in cells):
-            rows.append((title, cells))
+            rows.append((", ".join(own), cells))
     title = ", ".join([f"test K={TEST_BOUND_SAMPLES}", *shared])
-    return Table(title, name, labels, rows, heading="comparison") if len(rows) > 1 else None
+    return Table(title, name, list(biased), rows, heading="comparison") if len(rows) > 1 else None
 
 
 def bound_stat(row: Row, split: str, count: int) -> Stat | None:
-    """Return a bound over the surviving replicas of the row's finished runs, or None if one of these runs lacks it."""
-    values: list[float] = []
-    for run in row.finished:
-        assert run.bounds is not None
-        of_run = run.bounds.get(split, {}).get(count)
-        if of_run is None:
-            return None
-        values += surviving(of_run)
-    return summarise(values) if values else None
+    """Return a bound over the row's surviving replicas, or None if a finished run lacks it."""
+    lists = [(run.bounds or {}).get(split, {}).get(count) for run in row.finished]
+    values = [value for one in lists for value in surviving(one or [])]
+    return summarise(values) if values and None not in lists else None
 
 
 def summarise(values: Sequence[float]) -> Stat:
@@ -130,97 +133,35 @@ def summarise(values: Sequence[float]) -> Stat:
     return Stat(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
-def mark_best(stats: Sequence[Stat | None], biased: Sequence[bool] | None = None) -> list[Cell]:
-    """Mark by MARKING_RULE; a column with a single number to rank has no best.
-
-    Args:
-        stats: The numbers of one column.
-        biased: Which of them are a biased estimator's: those are not ranked at all, nor are numbers without std.
-            None of them unless given.
-    """
-    pairs = zip(stats, biased or [False] * len(stats), strict=True)
-    ranked = [None if stat is None or stat.std is None or apart else stat for stat, apart in pairs]
+def mark_best(stats: Sequence[Stat | None], biased: Sequence[bool]) -> list[Cell]:
+    """Mark the numbers of a column by MARKING_RULE; one with a single number to rank has no best."""
+    ranked = [
+        stat if stat and stat.std is not None and not is_biased else None
+        for stat, is_biased in zip(stats, biased, strict=True)
+    ]
     numbers = [stat for stat in ranked if stat is not None]
-    if len(numbers) < 2:
-        return [Cell(stat) for stat in stats]
-    top = max(numbers, key=lambda stat: stat.mean)
+    top = max(numbers, key=lambda stat: stat.mean) if len(numbers) > 1 else None
     return [
-        Cell(stat, one is not None and _as_good(one, top))
+        Cell(stat, top is not None and one is not None and _as_good(one, top))
         for stat, one in zip(stats, ranked, strict=True)
     ]
 
 
 def _as_good(stat: Stat, top: Stat) -> bool:
-    return stat.mean == top.mean or top.mean - stat.mean < math.hypot(
-        _standard_error(stat), _standard_error(top)
-    )
+    errors = [(one.std or 0.0) / math.sqrt(one.count or 1) for one in (stat, top)]
+    return stat.mean == top.mean or top.mean - stat.mean < math.hypot(*errors)
 
 
-def _standard_error(stat: Stat) -> float:
-    assert stat.std is not None
-    assert stat.count is not None
-    return stat.std / math.sqrt(stat.count)
-
-
-def _columns(group: Group) -> list[tuple[str, int]]:
-    counts = sorted({1, group.setting.num_samples})
-    tested = sorted({*counts, TEST_BOUND_SAMPLES})
-    return [("train", count) for count in counts] + [("test", count) for count in tested]
-
-
-def _heading(split: str, count: int, num_samples: int) -> str:
-    return f"{split} K={count}" + (" (=n)" if count == num_samples and count > 1 else "")
+def _labelled(
+    rows: Sequence[Row], columns: Sequence[Sequence[Cell]]
+) -> list[tuple[str, list[Cell]]]:
+    """Return the cells by row, each row with its label and how many replicas it has."""
+    return [(_counted(row), [column[i] for column in columns]) for i, row in enumerate(rows)]
 
 
 def _counted(row: Row) -> str:
+    config = row.runs[0].config
     started = sum(run.config.replicas for run in row.finished)
     left = sum(run.surviving for run in row.finished)
     counted = f"{row.label}, R={left}" + (f" of {started}" if left < started else "")
-    return ", ".join([counted, *work(row.runs[0].config.estimator, row.runs[0].config.num_samples)])
-
-
-def _beside_paper(group: Group, rows: Sequence[Row], count: int, name: str) -> Table | None:
-    pairs = [
-        (split, [paper.printed(group.setting, row.estimator, split) for row in rows])
-        for split in ("train", "test")
-    ]
-    if not any(number for _, numbers in pairs for number in numbers):
-        return None
-    columns, cells = [], []
-    for split, numbers in pairs:
-        tables = sorted({number.table for number in numbers if number})
-        columns += [
-            f"{split} K={count}, ours",
-            f"{split}, paper's table {' and '.join(map(str, tables))}",
-        ]
-        cells.append([Cell(bound_stat(row, split, count)) for row in rows])
-        cells.append(
-            [Cell(Stat(number.mean, number.plus_minus) if number else None) for number in numbers]
-        )
-    part = "n" if count == group.setting.num_samples else "n/2"
-    return Table(
-        f"Beside the paper's numbers, at its default K = {part} = {count}",
-        f"{name}-paper-k{count}",
-        columns,
-        [
-            (_counted(row), of_row)
-            for row, of_row in zip(rows, zip(*cells, strict=True), strict=True)
-        ],
-        paper.caveats(replace(group, rows=rows)),
-    )
-
-
-def _differing_and_shared(lists: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    """Return the parts in which each list differs from the others, joined, and the parts that all lists share."""
-    common = [len(set(place)) == 1 for place in zip(*lists, strict=True)]
-    own = [
-        ", ".join(part for part, same in zip(parts, common, strict=True) if part and not same)
-        for parts in lists
-    ]
-    return own, [
-        part for part, same in zip(lists[0], common, strict=True) if part and same
-    ] if lists else []
-
-
-def _signed(value: float) -> str:
-    return format_number(value).replace("-", "\u2212") if math.isfinite(value) else "not finite"
+    return ", ".join([counted, *work(config.estimator, config.num_samples)])
