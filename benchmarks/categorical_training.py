@@ -4,8 +4,8 @@
     python benchmarks/categorical_training.py show --output benchmarks/results/categorical_training.json
 
 Dynamic MNIST, 20 latents of 10 categories, n = 4, five seeds, cosine schedules from three rates. All rates of an
-estimator, and estimators that ask the same of the model, share one pack. `show` prints the test bound of the rate with
-the best validation bound (both K = 100). What is finished is in the output file after every pack, and is not repeated.
+estimator, and estimators that ask the same of the model, share one ensemble. `show` prints the test bound of the rate with
+the best validation bound (both K = 100). What is finished is in the output file after every ensemble, and is not repeated.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from itertools import product
 from statistics import mean, stdev
 from typing import Any
 
-from time_to_bound import run_pack
-from training_packs import Results, parser_of
+from time_to_bound import run_ensemble
+from training_ensembles import Results, parser_of
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import load
@@ -59,8 +59,8 @@ def train(args: argparse.Namespace) -> None:
     data, results = {args.dataset: load(args.dataset)}, Results(args, KEY)
     for network in args.networks:
         missing = results.missing(configs(args, network))
-        for together in results.packs(missing, network, lambda one: one.estimator):
-            results.add(run_pack(together, data, args.device, LOOKS, [args.steps]))
+        for together in results.ensembles(missing, network, lambda one: one.estimator):
+            results.add(run_ensemble(together, data, args.device, LOOKS, [args.steps]))
 
 
 def show(args: argparse.Namespace) -> None:

@@ -13,13 +13,14 @@ gain little more than that one compiles and evaluates while the other trains; mo
 
 import argparse
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
-from arms.bench.config import TrainConfig
+from arms.bench import TrainConfig, sweep
+from arms.bench.ensemble import group_for_ensembles
 from arms.bench.experiments import EXPERIMENTS, SCALES, configs
 from arms.bench.runs.archives import find_runs, write_archive
-from arms.bench.sweeps.jobs import plan
-from arms.bench.sweeps.local import check_folders, run_jobs
+from arms.bench.sweeps.engines import Here
 
 
 def wanted_runs(args: argparse.Namespace) -> list[TrainConfig]:
@@ -68,20 +69,19 @@ def main() -> None:
     parser.add_argument("--precision", default="medium")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
-    wanted = wanted_runs(args)
-    check_folders(args.results)
-    jobs = plan(wanted, args.output, results=args.results, precision=args.precision, on_gpu=True)
     write_archives(args.output, args.archives)
-    for job in (job for job in jobs if job.rest):
-        print(job.line(), flush=True)
-        run_jobs(
-            [job],
-            args.table,
-            device=args.device,
-            checkpoint_seconds=300,
-            progress=False,
-            notify=lambda line: print(line, flush=True),
-        )
+    train = partial(
+        sweep,
+        output=args.output,
+        engine=Here(args.device),
+        results=args.results,
+        precision=args.precision,
+        checkpoint_seconds=300,
+        progress=False,
+        notify=partial(print, flush=True),
+    )
+    for together in group_for_ensembles(wanted_runs(args)):
+        train(together)
         write_archives(args.output, args.archives)
 
 

@@ -1,7 +1,9 @@
 """What a sweep costs beside the training: seconds per run, and memory of the driver, on either engine.
 
-python benchmarks/sweep_overhead.py --runs 1000 --engine local --output benchmarks/results/sweep_overhead_local.json
-python benchmarks/sweep_overhead.py --runs 1000 --engine ray --output benchmarks/results/sweep_overhead_ray.json
+    python benchmarks/sweep_overhead.py --runs 1000 --engine processes \\
+        --output benchmarks/results/sweep_overhead_processes.json
+
+and likewise with `ray`.
 """
 
 import argparse
@@ -15,12 +17,8 @@ from time import perf_counter, process_time
 
 import torch
 
-from arms.bench.config import TrainConfig
-from arms.bench.sweeps.driver import Tally, run_sweep, work_of
-from arms.bench.sweeps.jobs import plan
-from arms.bench.sweeps.on_ray import RayCluster
-from arms.bench.sweeps.processes import Processes, local_devices
-from arms.bench.sweeps.worker import Settings
+from arms.bench import TrainConfig, sweep
+from arms.bench.sweeps.engines import make_engine
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -37,7 +35,7 @@ def print_table() -> None:
         "| engine | worker, per run | of which training | CPU of the driver, per run | memory of the driver |"
     )
     print("|---|---|---|---|---|")
-    for engine in ("local", "ray"):
+    for engine in ("processes", "ray"):
         found = json.loads((RESULTS / f"sweep_overhead_{engine}.json").read_text())
         assert found["done"] == found["runs"] == 1000
         print(
@@ -52,7 +50,7 @@ def main() -> None:
     """Train tiny runs, and write down times and memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--engine", choices=["local", "ray"], default="local")
+    parser.add_argument("--engine", choices=["processes", "ray"], default="processes")
     parser.add_argument("--output", type=Path)
     parser.add_argument(
         "--markdown", action="store_true", help="print the table of what was measured, and end"
@@ -64,26 +62,18 @@ def main() -> None:
     wanted = [
         TrainConfig(latents=2, batch_size=2, steps=1, seed=seed) for seed in range(chosen.runs)
     ]
-    settings = Settings(tuple(sys.argv))
     memory: list[float] = []
     ends: list[float] = []
-    tally = Tally(chosen.runs)
 
     def note(line: str) -> None:
         ends.append(perf_counter())
         memory.append(megabytes())
 
     with tempfile.TemporaryDirectory() as folder:
-        works = work_of(plan(wanted, folder))
-        engine = (
-            Processes(local_devices(1, 0), settings)
-            if chosen.engine == "local"
-            else RayCluster(settings)
-        )
-        with engine:
-            workers, driver = engine.slots(), process_time()
-            run_sweep(works, engine, tally, note)
-            driver = process_time() - driver
+        engine, driver = make_engine(chosen.engine, gpus_per_job=0), process_time()
+        options = {"engine": engine, "notify": note, "progress": False}
+        done = sweep(wanted, folder, **options)
+        driver, workers = process_time() - driver, engine.slots()
         inside = sum(
             json.loads(path.read_text())["wall_seconds"]
             for path in Path(folder).glob("*/provenance.json")
@@ -94,7 +84,7 @@ def main() -> None:
     found = {
         "engine": chosen.engine,
         "runs": chosen.runs,
-        "done": tally.counts["done"],
+        "done": len(done),
         "workers": workers,
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,

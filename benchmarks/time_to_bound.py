@@ -9,8 +9,8 @@
 At most six evaluations of the decoder per image and step (five for midpoint, whose pairs do not divide six). `choose`
 trains two seeds at every rate and schedule, and `final` five other seeds at the one with the best validation bound
 (K = 100), for each data set, network, estimator and number of steps. Runs that ask the same of the model share the
-replica axis. Times are those of the whole pack, looks at the test set left out. What is finished is in the output file
-after every pack, and is not repeated. `show` prints the tables, best first, and draws the curves, both by the number of
+replica axis. Times are those of the whole ensemble, looks at the test set left out. What is finished is in the output file
+after every ensemble, and is not repeated. `show` prints the tables, best first, and draws the curves, both by the number of
 steps that most runs have.
 """
 
@@ -25,7 +25,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from torch import Tensor
-from training_packs import Results, Row, parser_of, rounded, train_pack
+from training_ensembles import Results, Row, parser_of, rounded, train_ensemble
 
 from arms.bench.config import Schedule, TrainConfig
 from arms.bench.data import Dataset, load
@@ -138,7 +138,7 @@ def bound_at(row: Row, steps: int, split: str) -> list[float] | None:
     return None if found is None or None in found else found
 
 
-def run_pack(
+def run_ensemble(
     configs: Sequence[TrainConfig],
     data: dict[str, Dataset],
     device: str,
@@ -151,7 +151,7 @@ def run_pack(
     def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
         note_bounds(trainer, configs, data, rows, elbo, trainer.steps_done in validate_at)
 
-    return train_pack(
+    return train_ensemble(
         configs, [data[config.dataset] for config in configs], device, looks, KEY, look_at
     )
 
@@ -190,10 +190,10 @@ def train(args: argparse.Namespace) -> None:
     for steps, network in product(args.steps, args.networks):
         everything = grid(args, steps) if args.phase == "choose" else chosen(args, steps)
         missing = results.missing([one for one in everything if one.network == network])
-        for together in results.packs(
+        for together in results.ensembles(
             missing, f"{network}, {steps:,} steps", lambda one: one.estimator
         ):
-            rows = run_pack(together, data, args.device, LOOKS[args.phase], args.steps)
+            rows = run_ensemble(together, data, args.device, LOOKS[args.phase], args.steps)
             # Of the final runs of a case one is kept: another rate may have become the best.
             results.add(rows, replacing=CASE if args.phase == "final" else ())
 

@@ -13,8 +13,8 @@ with an earlier version, which had that scheme.
 folded ones, and midpoint-ms with as many samples as make no more evaluations (n = 2: K = 1, the ELBO; n = 6: K = 3).
 
 Dynamic MNIST, five seeds, 100,000 steps, a cosine schedule from several rates. Runs that ask the same of the model
-share the replica axis. What is finished is in the output file after every pack, and is not repeated; --seconds begins
-no pack after so long. `show` prints the tables: for each estimator the rate with the best validation bound, and its
+share the replica axis. What is finished is in the output file after every ensemble, and is not repeated; --seconds begins
+no ensemble after so long. `show` prints the tables: for each estimator the rate with the best validation bound, and its
 test bound.
 """
 
@@ -25,7 +25,7 @@ from dataclasses import replace
 from statistics import mean, stdev
 
 from torch import Tensor
-from training_packs import Results, Row, parser_of, rounded, train_pack
+from training_ensembles import Results, Row, parser_of, rounded, train_ensemble
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, binarize, load
@@ -88,7 +88,7 @@ def configurations(args: argparse.Namespace, network: str) -> Iterator[tuple[Tra
                     )
 
 
-def run_pack(configs: Sequence[TrainConfig], dataset: Dataset, device: str) -> list[Row]:
+def run_ensemble(configs: Sequence[TrainConfig], dataset: Dataset, device: str) -> list[Row]:
     """Train runs as one ensemble, look at their test bounds on the way, and at all bounds at the end."""
 
     def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
@@ -107,7 +107,7 @@ def run_pack(configs: Sequence[TrainConfig], dataset: Dataset, device: str) -> l
                 if len(model.layers) > 1 and config.estimator == REPORT:
                     row["variance"] = layer_variances(model, dataset, config)
 
-    return train_pack(configs, [dataset] * len(configs), device, LOOKS, KEY, look_at)
+    return train_ensemble(configs, [dataset] * len(configs), device, LOOKS, KEY, look_at)
 
 
 def layer_variances(
@@ -144,8 +144,8 @@ def train(args: argparse.Namespace) -> None:
     dataset, results = load(args.dataset), Results(args, KEY)
     for network in args.networks:
         wanted = dict(configurations(args, network))
-        for together in results.packs(results.missing(list(wanted)), network, described):
-            rows = run_pack(together, dataset, args.device)
+        for together in results.ensembles(results.missing(list(wanted)), network, described):
+            rows = run_ensemble(together, dataset, args.device)
             results.add(
                 [row | {"budget": wanted[one]} for row, one in zip(rows, together, strict=True)]
             )

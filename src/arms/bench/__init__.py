@@ -1,64 +1,41 @@
-"""The experiment bench: discrete VAEs, runs that survive a crash, sweeps, reports. Needs arms-grad[bench].
+"""The experiment bench: discrete VAEs, runs that survive a crash, sweeps, reports.
 
-What most scripts need can be imported from here. Each name is loaded when it is first used: `import arms.bench` itself
-needs torch and numpy only.
+It needs arms-grad[bench]. What most scripts need can be imported from here. Each name is loaded
+when it is first used: `import arms.bench` itself needs torch and numpy only.
 """
 
+import ast
+import inspect
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from arms.bench.config import TrainConfig
-    from arms.bench.data import Dataset, as_dataset, load
-    from arms.bench.evaluation import evaluate
-    from arms.bench.models import DiscreteVAE, PlainNetwork, build_vae
-    from arms.bench.models.pixels import CategoricalPixels, GaussianPixels, PixelLikelihood
-    from arms.bench.report import build_report
-    from arms.bench.runs.loading import load_model
-    from arms.bench.runs.run import Run
-    from arms.bench.runs.train import train, train_together
-    from arms.bench.training.trainer import Trainer
+if TYPE_CHECKING:  # the list of exports, for type checkers and for `_MODULES`
+    from arms.bench.config import TrainConfig as TrainConfig
+    from arms.bench.data import Dataset as Dataset
+    from arms.bench.data import as_dataset as as_dataset
+    from arms.bench.data import load as load
+    from arms.bench.evaluation import evaluate as evaluate
+    from arms.bench.models import DiscreteVAE as DiscreteVAE
+    from arms.bench.models import PlainNetwork as PlainNetwork
+    from arms.bench.models import build_vae as build_vae
+    from arms.bench.models.pixels import CategoricalPixels as CategoricalPixels
+    from arms.bench.models.pixels import GaussianPixels as GaussianPixels
+    from arms.bench.models.pixels import PixelLikelihood as PixelLikelihood
+    from arms.bench.report import build_report as build_report
+    from arms.bench.runs.loading import load_model as load_model
+    from arms.bench.runs.run import Run as Run
+    from arms.bench.runs.train import train as train
+    from arms.bench.runs.train import train_together as train_together
+    from arms.bench.sweeps.sweep import sweep as sweep
+    from arms.bench.training.trainer import Trainer as Trainer
 
-__all__ = [
-    "CategoricalPixels",
-    "Dataset",
-    "DiscreteVAE",
-    "GaussianPixels",
-    "PixelLikelihood",
-    "PlainNetwork",
-    "Run",
-    "TrainConfig",
-    "Trainer",
-    "as_dataset",
-    "build_report",
-    "build_vae",
-    "evaluate",
-    "load",
-    "load_model",
-    "train",
-    "train_together",
-]
-
+_SOURCE = ast.walk(ast.parse(inspect.getsource(sys.modules[__name__])))
+_IMPORTS = [node for node in _SOURCE if isinstance(node, ast.ImportFrom)]
 _MODULES = {
-    "DiscreteVAE": "arms.bench.models",
-    "CategoricalPixels": "arms.bench.models.pixels",
-    "Dataset": "arms.bench.data",
-    "GaussianPixels": "arms.bench.models.pixels",
-    "PixelLikelihood": "arms.bench.models.pixels",
-    "PlainNetwork": "arms.bench.models",
-    "Run": "arms.bench.runs.run",
-    "TrainConfig": "arms.bench.config",
-    "Trainer": "arms.bench.training.trainer",
-    "as_dataset": "arms.bench.data",
-    "build_report": "arms.bench.report",
-    "build_vae": "arms.bench.models",
-    "evaluate": "arms.bench.evaluation",
-    "load": "arms.bench.data",
-    "load_model": "arms.bench.runs.loading",
-    "train": "arms.bench.runs.train",
-    "train_together": "arms.bench.runs.train",
+    name.asname: str(node.module) for node in _IMPORTS for name in node.names if name.asname
 }
-
+__all__ = list(_MODULES)
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute
 

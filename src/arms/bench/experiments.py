@@ -1,13 +1,10 @@
-"""Every figure and table of the ARMS paper by name, each a pure function from a scale to the runs behind it.
-
-A catalogue: what is wanted, not how it is trained (`arms.bench.sweeps`).
-"""
+"""Every figure and table of the ARMS paper by name, and the runs behind it at three scales."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
@@ -26,51 +23,68 @@ BOUND_ESTIMATORS = ("arms-ms-d-paper", "arms-ms-s-paper", "disarm-ms-paper", "vi
 """Names for the forms of the papers, without folding."""
 
 
+def _observed(report_every: int, evaluate_every: int, evaluate_images: int) -> dict[str, Any]:
+    names = ("report_every", "evaluate_every", "evaluate_images")
+    return dict(zip(names, (report_every, evaluate_every, evaluate_images), strict=True))
+
+
+_SHORT = {"replicas": 2, "learning_rate": 1e-3}  # a short run learns ten times as fast
+_TINY = {"dataset": "digits", "steps": 40, "latents": 20, "batch_size": 20}
+CHANGES: Mapping[Scale, Mapping[str, Any]] = {
+    "smoke": _SHORT | _TINY | _observed(5, 20, 50),
+    "laptop": _SHORT | {"steps": 5000} | _observed(50, 500, 200),
+    "paper": _observed(10_000, 100_000, 1000),
+}
+"""What each scale changes of the paper's runs."""
+
+
+def combinations(
+    choices: Mapping[str, Sequence[object]], base: TrainConfig | None = None
+) -> list[TrainConfig]:
+    """Return a configuration for every combination of values of some fields.
+
+    Args:
+        choices: The values of each field.
+        base: The other fields; the defaults unless given.
+
+    >>> [config.seed for config in combinations({"estimator": ["arms", "loorf"], "seed": [0, 1]})]
+    [0, 1, 0, 1]
+    """
+    found = []
+    for values in product(*choices.values()):
+        changes: Any = dict(zip(choices, values, strict=True))
+        found.append(replace(base or TrainConfig(), **changes))
+    return found
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """The runs behind one table or figure: every combination."""
+    """The runs behind one table or figure: every combination of values of some fields."""
 
-    estimators: Sequence[str]
-    datasets: Sequence[str] = DATASETS
-    networks: Sequence[str] = NETWORKS
-    small_budget: int = 4
-    """The one budget of the scales below the paper's."""
+    choices: Mapping[str, Sequence[object]]
+    small: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    """The values of some of these fields at the scales below the paper's."""
+    base: TrainConfig = field(default_factory=lambda: paper_preset(TrainConfig()))
+    """All other fields."""
 
     def configs(self, scale: Scale) -> list[TrainConfig]:
         """Return the configurations at that scale, each once."""
-        budgets = BUDGETS if scale == "paper" else (self.small_budget,)
-        combinations = product(self.datasets, self.networks, budgets, self.estimators)
-        return list(
-            dict.fromkeys(
-                _scaled(self._config(*combination), scale) for combination in combinations
-            )
-        )
+        choices = {**self.choices, **(self.small if scale != "paper" else {})}
+        changes: Any = CHANGES[scale]
+        found = combinations(choices, self.base)
+        return list(dict.fromkeys(replace(config, **changes) for config in found))
 
-    def _config(self, dataset: str, network: str, num_samples: int, estimator: str) -> TrainConfig:
-        return paper_preset(
-            TrainConfig(
-                dataset=dataset, network=network, estimator=estimator, num_samples=num_samples
-            )
-        )
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure that needs no training."""
-
-    draw: Callable[[Scale, Path], list[Path]]
-
-    def configs(self, scale: Scale) -> list[TrainConfig]:
-        """Return no runs."""
-        return []
+    def only(self, **choices: Sequence[object]) -> "Sweep":
+        """Return a part of these runs: those with some values of some fields."""
+        return replace(self, choices={**self.choices, **choices})
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table of the paper."""
+    """One figure or table of the paper: its runs, or a function that draws it without training."""
 
     description: str
-    source: Sweep | Drawing
+    source: Sweep | Callable[[Scale, Path], list[Path]]
 
 
 def draw_correlations(scale: Scale, folder: Path) -> list[Path]:
@@ -96,99 +110,52 @@ def draw_toy(scale: Scale, folder: Path) -> list[Path]:
     )
 
 
-ELBO = Sweep(ELBO_ESTIMATORS)
-BOUND = Sweep(
-    BOUND_ESTIMATORS, small_budget=8
-)  # at 4 only two samples are coupled, and all couplings are one
+_GRID = {"dataset": DATASETS, "network": NETWORKS, "num_samples": BUDGETS}
+ELBO = Sweep({**_GRID, "estimator": ELBO_ESTIMATORS}, {"num_samples": [4]})
+# With 4 samples the bound couples only two, and all couplings are one.
+BOUND = Sweep({**_GRID, "estimator": BOUND_ESTIMATORS}, {"num_samples": [8]})
+_LINEAR, _NONLINEAR = {"network": ["linear"]}, {"network": ["nonlinear"]}
+_FIGURE3 = ELBO.only(dataset=["fashion-mnist"], **_NONLINEAR)
+_FIGURE4 = BOUND.only(dataset=["dynamic-mnist"], **_LINEAR)
 
 EXPERIMENTS: Mapping[str, Experiment] = {
-    "figure1": Experiment(
-        "correlation of every coupling against p, n = 5", Drawing(draw_correlations)
-    ),
-    "figure2": Experiment(
-        "toy problem: gradient variance against p, and ascents", Drawing(draw_toy)
-    ),
-    "figure3": Experiment(
-        "training curves, ELBO, nonlinear, Fashion MNIST",
-        replace(ELBO, datasets=("fashion-mnist",), networks=("nonlinear",)),
-    ),
-    "figure4": Experiment(
-        "training curves, multi-sample bound, linear, Dynamic MNIST",
-        replace(BOUND, datasets=("dynamic-mnist",), networks=("linear",)),
-    ),
-    "figure5": Experiment(
-        "training curves, ELBO, linear, all data sets", replace(ELBO, networks=("linear",))
-    ),
-    "figure6": Experiment(
-        "training curves, ELBO, nonlinear, all data sets", replace(ELBO, networks=("nonlinear",))
-    ),
-    "figure7": Experiment(
-        "training curves, bound, linear, all data sets", replace(BOUND, networks=("linear",))
-    ),
-    "figure8": Experiment(
-        "training curves, bound, nonlinear, all data sets", replace(BOUND, networks=("nonlinear",))
-    ),
-    "table1": Experiment("final train ELBO", ELBO),
-    "table2": Experiment("final train multi-sample bound", BOUND),
-    "table3": Experiment(
-        "test log-likelihood after training on the ELBO (the runs of table1)", ELBO
-    ),
-    "table4": Experiment(
-        "test log-likelihood after training on the bound (the runs of table2)", BOUND
-    ),
+    name: Experiment(description, source)
+    for name, description, source in (
+        ("figure1", "correlation of every coupling against p, n = 5", draw_correlations),
+        ("figure2", "toy problem: gradient variance against p, and ascents", draw_toy),
+        ("figure3", "training curves, ELBO, nonlinear, Fashion MNIST", _FIGURE3),
+        ("figure4", "training curves, multi-sample bound, linear, Dynamic MNIST", _FIGURE4),
+        ("figure5", "training curves, ELBO, linear, all data sets", ELBO.only(**_LINEAR)),
+        ("figure6", "training curves, ELBO, nonlinear, all data sets", ELBO.only(**_NONLINEAR)),
+        ("figure7", "training curves, bound, linear, all data sets", BOUND.only(**_LINEAR)),
+        ("figure8", "training curves, bound, nonlinear, all data sets", BOUND.only(**_NONLINEAR)),
+        ("table1", "final train ELBO", ELBO),
+        ("table2", "final train multi-sample bound", BOUND),
+        ("table3", "test log-likelihood after training on the ELBO (the runs of table1)", ELBO),
+        ("table4", "test log-likelihood after training on the bound (the runs of table2)", BOUND),
+    )
 }
 
 
 def configs(name: str, scale: Scale) -> list[TrainConfig]:
-    """Return the runs behind a figure or table; none for one that is computed without training.
+    """Return the runs behind a figure or table; none for one that is drawn without training.
 
     >>> [config.label for config in configs("figure4", "smoke")]
     ['arms-ms-dirichlet (unfolded)', 'arms-ms (unfolded)', 'disarm-ms (unfolded)', 'vimco']
     """
-    return _experiment(name).source.configs(_checked(scale))
+    source = _source(name, scale)
+    return source.configs(scale) if isinstance(source, Sweep) else []
 
 
 def draw(name: str, scale: Scale, output: Path | str) -> list[Path]:
-    """Draw a figure that needs no training into a folder of its name, and return the files; none for any other."""
-    source = _experiment(name).source
-    return source.draw(_checked(scale), Path(output) / name) if isinstance(source, Drawing) else []
+    """Draw a figure that needs no training into a folder of its name, and return the files."""
+    source = _source(name, scale)
+    return [] if isinstance(source, Sweep) else source(scale, Path(output) / name)
 
 
-def _scaled(config: TrainConfig, scale: Scale) -> TrainConfig:
-    """Make the paper's run as small as the scale asks; a short run learns ten times as fast."""
-    if scale == "paper":
-        return replace(config, report_every=10_000, evaluate_every=100_000, evaluate_images=1000)
-    if scale == "laptop":
-        return replace(
-            config,
-            steps=5000,
-            replicas=2,
-            learning_rate=1e-3,
-            report_every=50,
-            evaluate_every=500,
-            evaluate_images=200,
-        )
-    return replace(
-        config,
-        dataset="digits",
-        steps=40,
-        replicas=2,
-        latents=20,
-        batch_size=20,
-        learning_rate=1e-3,
-        report_every=5,
-        evaluate_every=20,
-        evaluate_images=50,
-    )
-
-
-def _experiment(name: str) -> Experiment:
+def _source(name: str, scale: Scale) -> Sweep | Callable[[Scale, Path], list[Path]]:
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
-    return EXPERIMENTS[name]
-
-
-def _checked(scale: Scale) -> Scale:
     if scale not in SCALES:
         raise ValueError(f"no scale is called {scale!r}: choose one of {', '.join(SCALES)}")
-    return scale
+    return EXPERIMENTS[name].source

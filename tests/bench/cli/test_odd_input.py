@@ -184,7 +184,7 @@ def test_a_result_that_is_none_of_ours(result: str, run: Run, say: Say) -> None:
     (run.path / "result.json").write_text(
         '{"bounds": {"test": {"1": [-1.0]}}}'
     )  # no note, and only one K
-    assert "test bound K = 1: -1.00" in say(*VERBS[0])[1]
+    assert "test bound K=1 -1.00" in say(*VERBS[0])[1]
 
 
 def metadata_of(run: Run, state: dict[str, torch.Tensor]) -> dict[str, str]:
@@ -273,7 +273,7 @@ ABSURD = "4000000000000000000"
         ),
         (["train", *FLAGS[:4], "--layers", ABSURD, "3"], "does not fit into the memory of cpu"),
         (
-            ["train", *FLAGS, "--latents", f"20x{ABSURD}"],
+            ["train", *FLAGS, "--latents", "20", "--categories", ABSURD],
             "latents times categories must be an integer",
         ),
         (

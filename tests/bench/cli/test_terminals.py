@@ -53,7 +53,7 @@ def test_a_training_finishes_without_a_terminal(closed: str, tmp_path: Path, usu
     done = completed(["sh", "-c", f'exec "$@" {closed}', "sh", *ARMS, *TRAIN], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert Run(tmp_path / "runs/run").result() == usual.result()
-    assert ("test bound K = 100" in done.stdout) is (closed == "2>&-")
+    assert (", K=100 -" in done.stdout) is (closed == "2>&-")
 
 
 def test_a_sweep_finishes_without_a_terminal(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_every_environment_shows_the_numbers(
     assert Run(tmp_path / "runs/run").result() == usual.result()
     said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stdout)
     assert "rein" in said, "a narrow table breaks the name"
-    assert re.search(f"runs/run: test bound K = 1: {mean}", said)
+    assert re.search(f"runs/run: test bound K=1 {mean}", said)
     assert re.search(f"finished: 20 steps; test bound K=1 {mean}", said)
 
 

@@ -132,7 +132,7 @@ def test_by_command(say: Callable[..., str]) -> None:
 def test_a_cosine_begins_anew_and_says_so(say: Callable[..., str]) -> None:
     cosine = [*TRAIN, "--schedule", "cosine", "--evaluate", "5"]
     say(*cosine, "--steps", "50")
-    assert "ends at step 50 of its cosine schedule: 100 steps begin anew" in say(
+    assert "ends at step 50 of its cosine schedule: starting a new run of 100 steps" in say(
         *cosine, "--steps", "100"
     )
     assert len(list(Path("runs").iterdir())) == 2

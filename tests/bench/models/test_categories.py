@@ -159,24 +159,20 @@ def test_every_verb(
     ("words", "complaint"),
     [
         (
-            ["--latents", "20y10"],
-            "--latents must be a number of bits, such as 200, or 20x10 for categories, got '20y10'",
-        ),
-        (
-            ["--latents", "20x10", "--estimator", "arm"],
+            ["--latents", "20", "--categories", "10", "--estimator", "arm"],
             "arm takes bits only, got 20x10: choose an estimator of categor",
         ),
         (
-            ["--latents", "20x10", "--estimator", "exact"],
+            ["--latents", "20", "--categories", "10", "--estimator", "exact"],
             "exact trains with at most 65536 states, got 20x10 latents: choose another",
         ),
         (
-            ["--latents", "20x10", "--estimator", "arms-ms-gaussian"],
+            ["--latents", "20", "--categories", "10", "--estimator", "arms-ms-gaussian"],
             "choose an estimator of categories, such as vimco or arms-ms",
         ),
-        (["--latents", "20x1"], "categories must be an integer >= 2, got 1"),
+        (["--latents", "20", "--categories", "1"], "categories must be an integer >= 2, got 1"),
         (
-            ["--latents", "1x3", "--estimator", "unordered-set"],
+            ["--latents", "1", "--categories", "3", "--estimator", "unordered-set"],
             "unordered-set trains with at most as many samples as there are joint states, 3",
         ),
     ],

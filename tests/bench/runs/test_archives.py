@@ -21,7 +21,7 @@ from arms.bench.runs.archives import (
 )
 from arms.bench.runs.run import Run
 from arms.bench.sweeps.jobs import plan
-from arms.bench.sweeps.local import preview
+from arms.bench.sweeps.sweep import sweep
 
 ROOT = Path(__file__).parents[3]
 CONFIG = TrainConfig(dataset="dynamic-mnist", estimator="loorf", replicas=3, steps=120)
@@ -145,7 +145,8 @@ def test_an_archive_is_found_in_folders_and_counts_as_finished_runs(tmp_path: Pa
     for results in (tmp_path / "results", tmp_path / "results" / "deep" / "archive.json"):
         (job,) = plan([CONFIG], tmp_path / "out", results=[results])
         assert job.tasks[0].state == "done"
-        assert preview(["table1"], "smoke", tmp_path / "out", results=[results], device="cpu")
+        (again,) = sweep([CONFIG], tmp_path / "out", results=[results], notify=print)
+        assert again.result() == runs[0].result()
         # The page of a sweep is made of the paths of its tasks.
         found = build_report([task.path for task in job.tasks], tmp_path / "page.html", files=False)
         assert [run.config for run in found.runs] == [CONFIG]

@@ -11,7 +11,6 @@ import torch
 
 from arms.bench import formatting
 from arms.bench.cli import runs as verbs
-from arms.bench.cli import train as train_verbs
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
@@ -25,7 +24,8 @@ from arms.bench.runs.loading import load_model
 from arms.bench.runs.loop import DivergedError, Member
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train, train_together
-from arms.bench.sweeps.local import run_experiment
+from arms.bench.sweeps.engines import Here
+from arms.bench.sweeps.sweep import run_experiment
 from arms.bench.training.engine import Engine
 from arms.bench.training.trainer import Trainer
 from arms.estimators import ALL_ESTIMATORS
@@ -326,13 +326,14 @@ def test_verbs_say_how_many_are_left(
     lost_one: tuple[Run, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, _ = lost_one
-    verbs.evaluate(run.path, samples=(1,), images=20, device="cpu")
-    verbs.variance(run.path, repeats=5, estimators=("loorf",), device="cpu")
-    verbs.sample(run.path, count=2)
+    source = verbs.Checkpoint(run.path)
+    verbs.evaluate(source, samples=(1,), images=20, device="cpu")
+    verbs.variance(source, repeats=5, estimators=("loorf",), device="cpu")
+    verbs.sample(source, count=2)
     said = capsys.readouterr().out
     assert said.count("2 of 3 replicas are left: stopped replica 1 at step 10") == 3
     assert "nan" not in said
-    assert "(2 of 3 replicas)" in train_verbs._summary(run)
+    assert "(2 of 3 replicas)" in verbs.describe_result(run.result() or {})
     assert figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
     assert figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
     assert formatting.format_mean_std([None]) == "no replica left"
@@ -359,9 +360,10 @@ def test_an_experiment_goes_on_without_the_run_that_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [replace(CONFIG, learning_rate=rate, evaluate_every=0) for rate in (1e38, 1e-3)]
-    monkeypatch.setattr("arms.bench.sweeps.local.configs", lambda name, scale: wanted)
+    monkeypatch.setattr("arms.bench.sweeps.sweep.configs_of", lambda name, scale: wanted)
     told: list[str] = []
-    (page,) = run_experiment("figure3", "smoke", tmp_path, device="cpu", notify=told.append)
+    options = {"engine": Here("cpu"), "notify": told.append}
+    (page,) = run_experiment("figure3", "smoke", tmp_path, **options)
     assert any("no replica survives of" in line for line in told)
     assert "diverged at step 10: numbers not finite, and no replica is left" in page.read_text()
     assert len(list(tmp_path.glob("*/result.json"))) == 1

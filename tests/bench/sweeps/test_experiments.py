@@ -7,14 +7,14 @@ import torch
 
 import arms
 from arms.bench import experiments, toy
-from arms.bench.cli import experiments as verbs
+from arms.bench.cli import sweep as verbs
 from arms.bench.cli.train import DEMO_ESTIMATORS
 from arms.bench.config import run_name
 from arms.bench.data import DATASETS
-from arms.bench.experiments import EXPERIMENTS, SCALES, Drawing, Scale, Sweep, configs
+from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, Sweep, configs
 from arms.bench.report.groups import setting_of
 from arms.bench.report.paper import printed
-from arms.bench.sweeps.local import run_experiment
+from arms.bench.sweeps.sweep import run_experiment
 from arms.estimators import BIASED_ESTIMATORS, num_samples_of
 
 
@@ -82,7 +82,7 @@ def test_mistakes_help() -> None:
 
 def test_drawings_need_no_runs(tmp_path: Path) -> None:
     for name in ("figure1", "figure2"):
-        assert isinstance(EXPERIMENTS[name].source, Drawing)
+        assert not isinstance(EXPERIMENTS[name].source, Sweep)
         written = run_experiment(name, "smoke", tmp_path)
         assert written
         assert all(path.stat().st_size > 0 and path.parent == tmp_path / name for path in written)
@@ -93,7 +93,7 @@ def test_verbs_list_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     verbs.experiments_list()
     listed = capsys.readouterr().out
     assert all(name in listed for name in EXPERIMENTS)
-    verbs.experiments_run("figure1", output=tmp_path)
+    verbs.experiments_run("figure1", verbs.Options(), output=tmp_path)
     assert "correlations.csv" in "".join(capsys.readouterr().out.split())
     with pytest.raises(ValueError, match="no experiment is called"):
-        verbs.experiments_run("figure99", output=tmp_path)
+        verbs.experiments_run("figure99", verbs.Options(), output=tmp_path)

@@ -14,29 +14,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from commands import Say
 from marks import needs_cluster, signals, slow
 from processes import ARMS, IN_BACKGROUND, started
 from rich.console import Console
 
+from arms.bench import DiscreteVAE
 from arms.bench.cli import main
 from arms.bench.cli.runs import runs
 from arms.bench.config import TrainConfig, run_name
+from arms.bench.data import Dataset
 from arms.bench.progress import SweepBar
 from arms.bench.runs.archives import find_runs
 from arms.bench.runs.files import locked
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train
-from arms.bench.sweeps.driver import ATTEMPTS, Engine, Tally, run_sweep, share_out, work_of
+from arms.bench.sweeps.engines import Processes, RayCluster, SweepEngine
+from arms.bench.sweeps.engines.base import Outcome, Settings, run_in_worker
 from arms.bench.sweeps.files import read_sweep
-from arms.bench.sweeps.jobs import plan
-from arms.bench.sweeps.on_ray import RayCluster
-from arms.bench.sweeps.processes import Processes
-from arms.bench.sweeps.worker import Outcome, Settings, Work, carry_out
+from arms.bench.sweeps.jobs import Job, plan, split_jobs
+from arms.bench.sweeps.sweep import ATTEMPTS, SweepError, Tally, run_jobs, sweep
 
 SMALL = TrainConfig(latents=10, batch_size=10, steps=20, report_every=10)
 LONG = replace(SMALL, steps=3000, report_every=100)  # long enough to be caught half-way
-SETTINGS = Settings(("arms", "sweep", "typed"), checkpoint_seconds=0)
+SETTINGS = Settings(("arms", "sweep", "typed"), str(Path.cwd()), checkpoint_seconds=0)
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -50,8 +54,8 @@ def table(folder: Path) -> dict[str, tuple[object, object]]:
     return {run.path.name: (run.metrics(), run.result()) for run in find_runs(folder)}
 
 
-def works(wanted: Sequence[TrainConfig], output: Path) -> list[Work]:
-    return work_of(plan(wanted, output))
+def jobs_of(wanted: Sequence[TrainConfig], output: Path) -> list[Job]:
+    return split_jobs(plan(wanted, output))
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
@@ -73,7 +77,7 @@ def test_lists_are_every_combination(tmp_path: Path) -> None:
     ]
     assert all(one.layers == (8, 4) for one in found)
     found = read_sweep(written(tmp_path, "layers = [[8, 4], [4, 2]]\nreport_every = [10, 20]"))
-    assert [one.layers for one in found] == [(8, 4), (4, 2)], (
+    assert [job.tasks[0].config.layers for job in plan(found, tmp_path)] == [(8, 4), (4, 2)], (
         "how often one looks makes no other run"
     )
 
@@ -87,12 +91,11 @@ def test_lists_are_every_combination(tmp_path: Path) -> None:
         ("seed = []", "seed must be a value or a list of values"),
         ("runs = 3", "runs must be tables"),
         ('precision = ["high", "highest"]', "precision must be one value"),
-        ('dataset = "mine.npz"', "no data set is called 'mine.npz'"),
         (
             f"learning_rate = {10**400}",
             "learning_rate must be positive and finite, got a number of hundreds of digits",
         ),
-        (f"seed = {'[' * 3000}{']' * 3000}", "brackets in brackets"),
+        (f"seed = {'[' * 3000}{']' * 3000}", "nested too deeply"),
     ],
 )
 def test_a_file_that_is_wrong_is_one_line(
@@ -120,15 +123,16 @@ def test_a_file_that_is_wrong_is_one_line(
     [
         (["nothing"], "there is no experiment and no file 'nothing'"),
         (["figure1"], "figure1 is drawn without training"),
-        (["figure3", "--cpus-per-job", "0"], "--cpus-per-job must be an integer >= 1"),
-        (["figure3", "--gpus-per-job", "2"], "--gpus-per-job must be between 0 and 1"),
-        (["figure3", "--gpus-per-job", "nan"], "--gpus-per-job must be between 0 and 1"),
-        (["figure3", "--address", "here:1"], "is for --engine ray only"),
+        (["figure3", "--cpus-per-job", "0"], "cpus_per_job must be an integer >= 1"),
+        (["figure3", "--gpus-per-job", "2"], "gpus_per_job must be between 0 and 1"),
+        (["figure3", "--gpus-per-job", "nan"], "gpus_per_job must be between 0 and 1"),
+        (["figure3", "--address", "here:1"], "the engine processes has no option address"),
+        (["figure3", "--engine", "procesess"], "no engine is called 'procesess': perhaps process"),
         (
             ["figure3", "--checkpoint-seconds", "-1"],
-            "--checkpoint-seconds must be a finite number >= 0, got -1",
+            "checkpoint_seconds must be a finite number >= 0, got -1",
         ),
-        (["figure3", "-o", __file__], "--output must be a folder, got the file"),
+        (["figure3", "-o", __file__], "output must be a folder, got the file"),
     ],
 )
 def test_odd_words_are_one_line(
@@ -147,66 +151,56 @@ def test_odd_words_are_one_line(
 # ---- the driver, with an engine that does what it is told
 
 
-class Told:
+class Told(SweepEngine):
     """An engine whose outcomes are given."""
 
+    on_gpu = False
+
     def __init__(self, *kinds: Any) -> None:
-        self.kinds, self.started, self.now = list(kinds), list[Work](), list[Work]()
+        self.kinds, self.started, self.now = list(kinds), list[Job](), list[Job]()
 
-    def slots(self) -> int:
-        return 1
+    def start(self, job: Job, settings: Settings) -> None:
+        self.now.append(job)
+        self.started.append(job)
 
-    def has_room(self) -> bool:
-        return not self.now
-
-    def start(self, work: Work) -> None:
-        self.now.append(work)
-        self.started.append(work)
-
-    def running(self) -> int:
-        return len(self.now)
-
-    def ended(self, seconds: float) -> list[tuple[Work, Outcome]]:
+    def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
         return [(self.now.pop(), Outcome(self.kinds.pop(0)))]
 
 
 def test_lost_work_is_begun_again_but_not_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arms.bench.sweeps.driver.PAUSE", 0.0)
-    wanted = works([SMALL], tmp_path)
+    monkeypatch.setattr("arms.bench.sweeps.sweep.PAUSE", 0.0)
+    planned = plan([SMALL], tmp_path)
     for kinds, ends in (
         (["lost", "busy", "busy", "busy", "lost", "lost", "done"], "done"),
         (["lost"] * 4, "failed"),
         (["failed"], "failed"),
         (["diverged"], "diverged"),
     ):
-        engine, tally = Told(*kinds), Tally(1)
-        run_sweep(wanted, engine, tally, print)
-        assert tally.counts == {ends: 1}
+        engine, tally = Told(*kinds), Tally(planned)
+        run_jobs(split_jobs(planned), engine, SETTINGS, tally, print)
+        assert tally.counts == {"done": 0, "diverged": 0, ends: 1}
         assert tally.running == 0
         assert len(engine.started) == len(kinds)
 
 
 def test_running_is_what_runs_not_what_waits_at_the_engine(tmp_path: Path) -> None:
-    class Prefetching(Told):
-        def has_room(self) -> bool:
-            return len(self.now) < 2
-
+    engine = Told("done", "failed", "done")
+    engine.queued = 1
     seen: list[tuple[int, int]] = []
-    wanted = works([replace(SMALL, seed=seed) for seed in range(3)], tmp_path)
-    tally = Tally(4)
+    planned = plan([replace(SMALL, seed=seed) for seed in range(4)], tmp_path)
+    tally = Tally(planned)
     tally.counts["done"] = 1
     lines: list[str] = []
-    run_sweep(
-        wanted,
-        Prefetching("done", "failed", "done"),
-        tally,
-        lines.append,
-        lambda t: seen.append((t.running, t.ended)),
-    )
-    assert seen == [(1, 1), (1, 2), (1, 3), (0, 4)]
-    assert lines[0].startswith("2/4 done, 1 running, 0 failed, about 0 s left: ")
+
+    def watch(tally: Tally) -> None:
+        seen.append((tally.running, tally.ended))
+
+    run_jobs(split_jobs(planned[1:]), engine, SETTINGS, tally, lines.append, watch)
+    assert seen == [(1, 1), (1, 2), (1, 3)]
+    assert tally.running == 0
+    assert lines[0].startswith("2/4 done, 1 running, 0 failed, about 0:00:00 left: ")
     assert lines[-1].startswith("3/4 done, 0 running, 1 failed: ")
 
 
@@ -228,55 +222,60 @@ def test_ensembles_are_shared_out_among_gpus(tmp_path: Path) -> None:
         replace(SMALL, estimator=name)
         for name in ("arms", "arms-dirichlet", "arms-gaussian", "loorf", "disarm")
     ]
-    together = work_of(plan(wanted, tmp_path, on_gpu=True))
-    assert [len(work.configs) for work in together] == [5]
-    assert sorted(len(work.configs) for work in share_out(together, 3)) == [1, 2, 2]
-    assert len(share_out(together, 99)) == 5
-    assert share_out([], 3) == []
+    together = plan(wanted, tmp_path, on_gpu=True)
+    assert [len(job.tasks) for job in split_jobs(together)] == [5]
+    assert sorted(len(job.tasks) for job in split_jobs(together, 3)) == [1, 2, 2]
+    assert len(split_jobs(together, 99)) == 5
+    assert split_jobs([], 3) == []
 
 
 # ---- processes on this machine
 
 
-def sweep(engine: Engine, folder: Path, steps: int, notify: Callable[[str], None] = print) -> None:
-    """Train four runs of that many steps."""
-    wanted = [
+def four_runs(steps: int) -> list[TrainConfig]:
+    return [
         replace(LONG, estimator=name, seed=seed, steps=steps)
         for name in ("arms", "loorf")
         for seed in (0, 1)
     ]
-    tally = Tally(len(wanted))
-    run_sweep(works(wanted, folder), engine, tally, notify)
-    assert tally.counts == {"done": len(wanted)}
+
+
+@pytest.fixture
+def _typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["arms", "sweep", "typed"])
 
 
 def uninterrupted(folder: Path, steps: int) -> dict[str, tuple[object, object]]:
     """The table of the local sweep that nothing happens to."""
-    with Processes(["cpu"], SETTINGS) as engine:
-        sweep(engine, folder, steps)
+    runs = sweep(four_runs(steps), folder, engine="processes", checkpoint_seconds=0, progress=False)
+    assert [run.config() for run in runs] == four_runs(steps)
     return table(folder)
 
 
+class Murderous(Processes):
+    """An engine that kills its second process once it has saved."""
+
+    victims: int = 0
+
+    def start(self, job: Job, settings: Settings) -> None:
+        super().start(job, settings)
+        if len(self._workers) == 2 and not self.victims:
+            self.victims += 1
+            victim = self._workers[1]
+            wait_until(lambda: Run(job.tasks[0].path).step() > 0)
+            assert victim.process.pid is not None
+            os.kill(victim.process.pid, signal.SIGKILL)
+
+
 @signals
-def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_typed")
+def test_killed_processes_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = ["cpu", "cpu"]
+    monkeypatch.setattr("arms.bench.sweeps.engines.processes._local_devices", lambda *_: [*two])
     told: list[str] = []
     steps = LONG.steps // 5
-    with Processes(["cpu", "cpu"], SETTINGS) as engine:
-        start = engine.start
-
-        def start_and_kill_the_second(work: Work) -> None:
-            start(work)
-            if engine.running() == 2 and not told:
-                victim = engine._workers[1]
-                assert victim.work is not None
-                path = victim.work.paths[0]
-                wait_until(lambda: Run(path).step() > 0)
-                assert victim.process.pid is not None
-                os.kill(victim.process.pid, signal.SIGKILL)
-                told.append("killed")
-
-        engine.start = start_and_kill_the_second  # type: ignore[method-assign]
-        sweep(engine, tmp_path / "killed", steps, told.append)
+    options: dict[str, Any] = {"checkpoint_seconds": 0, "notify": told.append}
+    sweep(four_runs(steps), tmp_path / "killed", engine=Murderous(), **options)
     assert any("its process ended with code -9" in line for line in told)
     assert table(tmp_path / "killed") == uninterrupted(tmp_path / "whole", steps)
     command = {run.provenance()["command"] for run in find_runs(tmp_path / "killed")}
@@ -284,21 +283,22 @@ def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_of_another_process_is_waited_for(tmp_path: Path) -> None:
-    (work,) = works([SMALL], tmp_path)
-    work.paths[0].mkdir()
-    with locked(work.paths[0]):
-        assert carry_out_here(work).kind == "busy"
-        assert not list(work.paths[0].iterdir())
-    assert carry_out_here(work).kind == "done"
-    before = (work.paths[0] / "provenance.json").stat()
-    assert carry_out_here(work).kind == "done"
-    assert (work.paths[0] / "provenance.json").stat() == before, "not trained again"
+    (job,) = jobs_of([SMALL], tmp_path)
+    path = job.tasks[0].path
+    path.mkdir()
+    with locked(path):
+        assert run_as_worker(job).kind == "busy"
+        assert not list(path.iterdir())
+    assert run_as_worker(job).kind == "done"
+    before = (path / "provenance.json").stat()
+    assert run_as_worker(job).kind == "done"
+    assert (path / "provenance.json").stat() == before, "not trained again"
 
 
 def test_another_run_in_its_folder_is_not_taken_for_it(tmp_path: Path) -> None:
-    (work,) = works([SMALL], tmp_path)
-    train(replace(SMALL, steps=30), work.paths[0], device="cpu", progress=False)
-    outcome = carry_out_here(work)
+    (job,) = jobs_of([SMALL], tmp_path)
+    train(replace(SMALL, steps=30), job.tasks[0].path, device="cpu", progress=False)
+    outcome = run_as_worker(job)
     assert outcome.kind == "failed"
     assert "holds another run (steps is 30 there, 20 was asked for)" in outcome.lines[-1]
 
@@ -308,43 +308,118 @@ def test_bounds_over_a_few_images_are_not_the_end(
 ) -> None:
     run = train(SMALL, tmp_path / run_name(SMALL), device="cpu", progress=False, evaluate=3)
     runs(tmp_path)
-    assert "over 3 images only" in capsys.readouterr().out
+    assert "over 3 images of each split" in capsys.readouterr().out
     (job,) = plan([SMALL], tmp_path)
     assert job.tasks[0].state == "unfinished"
-    assert carry_out_here(work_of([job])[0]).kind == "done"
+    assert run_as_worker(job).kind == "done"
     assert "images" not in (run.result() or {})
     assert plan([SMALL], tmp_path)[0].tasks[0].state == "done"
 
 
-def carry_out_here(work: Work) -> Outcome:
+def run_as_worker(job: Job) -> Outcome:
     argv = sys.argv
     try:
-        return carry_out(work, SETTINGS, "cpu")
+        return run_in_worker(job, SETTINGS, "cpu", 1)
     finally:
         sys.argv = argv
 
 
-def test_what_cannot_be_trained_ends_no_sweep(tmp_path: Path) -> None:
-    bad, blocked, good = works([SMALL, replace(SMALL, seed=1), replace(SMALL, seed=2)], tmp_path)
-    bad.paths[0].mkdir()
-    (bad.paths[0] / "result.json").write_text("{}")  # of which run, nothing says
-    blocked.paths[0].write_text("a file in its place")
-    tally, lines, workers = Tally(3), list[str](), list[int]()
-    with Processes(["cpu"], SETTINGS) as engine:
+def test_what_cannot_be_trained_ends_no_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked, bad, good = wanted = [replace(SMALL, seed=seed) for seed in range(3)]
+    (tmp_path / run_name(bad)).mkdir()
+    (tmp_path / run_name(bad) / "result.json").write_text("{}")  # of which run, nothing says
+    (tmp_path / run_name(blocked)).write_text("a file in its place")
+    monkeypatch.setattr("arms.bench.sweeps.engines.processes._local_devices", lambda *_: ["cpu"])
+    engine, lines, workers = Processes(), list[str](), list[int]()
 
-        def note(line: str) -> None:
-            lines.append(line)
-            workers.append(len(engine._workers))
+    def note(line: str) -> None:
+        lines.append(line)
+        workers.append(len(engine._workers))
 
-        run_sweep([blocked, bad, good], engine, tally, note)
-    assert tally.counts == {"failed": 2, "done": 1}
+    with pytest.raises(SweepError, match=rf"2 of 3 runs failed, the last one: {run_name(blocked)}"):
+        sweep(wanted, tmp_path, engine=engine, notify=note, progress=False)
+    assert Run(tmp_path / run_name(good)).result() is not None
+    assert lines[-1].startswith("1/3 done, 0 running, 2 failed: ")
     assert sum("no config.json" in line for line in lines) == 1, (
         "it will not be better the next time"
     )
     assert sum("FileExistsError: " in line for line in lines) == ATTEMPTS, "a file system may be"
-    assert set(workers) == {0, 1}, (
+    assert set(workers[:-1]) == {0, 1}, (
         "one that failed is replaced, as an error of a GPU stays with its process"
     )
+
+
+# ---- models and images of one's own
+
+NETS = """
+from torch import nn
+from arms.bench import DiscreteVAE
+
+def perceptron(dataset):
+    encoder = nn.Sequential(nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 4))
+    return DiscreteVAE(encoder, nn.Linear(4, 64), 4, dataset.pixel_mean())
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, all_digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module of networks and a file of images."""
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(NETS)
+    train, test = (x.view(-1, 8, 8) for x in (all_digits.train[:100], all_digits.test[:20]))
+    np.savez("mine.npz", levels=16, train=train, test=test)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("mine")
+def test_workers_train_models_and_images_of_ones_own(say: Say) -> None:
+    wanted = [replace(SMALL, seed=seed, latents=200) for seed in (0, 1)]
+    found = sweep(wanted, "here", model="nets:perceptron", dataset="mine.npz", notify=print)
+    assert all(run.config().network == "perceptron" for run in found)
+    assert all(run.config().dataset.startswith("mine@") for run in found)
+    Path("sweep.toml").write_text(
+        'dataset = "mine.npz"\nbatch_size = 10\nsteps = 20\nreport_every = 10\nseed = [0, 1]\n'
+    )
+    words = ("sweep", "sweep.toml", "--model", "nets:perceptron", "--gpus-per-job", "0")
+    code, said, error = say(*words)
+    assert code == 0, error
+    assert said.endswith("2/2 done, 0 running, 0 failed: sweep\n")
+    assert table(Path("sweep")) == table(Path("here"))
+    assert "total: 2 runs in 2 jobs: 2 done" in say(*words, "--dry-run")[1]
+
+
+def test_a_data_set_in_memory_goes_to_workers(tmp_path: Path, digits: Dataset) -> None:
+    options: dict[str, Any] = {"dataset": digits, "notify": print, "progress": False}
+    sweep([SMALL], tmp_path / "here", **options)
+    sweep([SMALL], tmp_path / "processes", engine="processes", **options)
+    assert table(tmp_path / "here") == table(tmp_path / "processes")
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        (lambda dataset: torch.nn.Identity(), "must return a DiscreteVAE"),
+        ("nets:missing", "cannot find 'nets:missing'"),
+        (torch.nn.Identity(), "a function that makes a model for each run, got a model"),
+    ],
+)
+def test_a_model_that_is_none_is_refused_before_anything_is_written(
+    mine: Path, model: Any, complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        sweep([SMALL], "out", model=model)
+    assert not Path("out").exists()
+
+
+def test_a_function_that_cannot_be_imported_is_refused(mine: Path) -> None:
+    def local(dataset: Dataset) -> DiscreteVAE:
+        return DiscreteVAE(torch.nn.Linear(64, 4), torch.nn.Linear(4, 64), 4, dataset.pixel_mean())
+
+    with pytest.raises(ValueError, match="must be a function that other processes can import"):
+        sweep([SMALL], "out", model=local, engine=Processes(gpus_per_job=0))
+    assert sweep([SMALL], "out", model=local, notify=print)[0].result() is not None
 
 
 FILE = "steps = 400\nlatents = 10\nbatch_size = 10\nreport_every = 50\nseed = [0, 1, 2, 3]\n"
@@ -483,10 +558,7 @@ def at_work(*nodes: Any) -> set[int]:
     for process in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):  # it has ended
             parent = int(Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[1])
-            if (
-                parent in raylets
-                and b"_carry_out" in Path("/proc", process, "cmdline").read_bytes()
-            ):
+            if parent in raylets and b"_run_job" in Path("/proc", process, "cmdline").read_bytes():
                 found.add(int(process))
     return found
 
@@ -499,6 +571,7 @@ def lose_the_node(cluster: Any, node: Any, folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 @needs_cluster
+@pytest.mark.usefixtures("_typed")
 def test_a_killed_worker_and_a_lost_node_lose_nothing(tmp_path: Path) -> None:
     told: list[str] = []
     folder = tmp_path / "killed"
@@ -511,12 +584,14 @@ def test_a_killed_worker_and_a_lost_node_lose_nothing(tmp_path: Path) -> None:
             told.append("the node goes")
             lose_the_node(cluster, node, folder)
 
-        with RayCluster(SETTINGS, address=cluster.address) as engine:
+        engine = RayCluster(gpus_per_job=0, address=cluster.address)
+        with engine:
             assert engine.slots() == 2
-            assert engine.check_room() is None
-            done = thread.submit(havoc)
-            sweep(engine, folder, LONG.steps, told.append)
-            done.result()
+            assert engine.warning() is None
+        done = thread.submit(havoc)
+        options: dict[str, Any] = {"checkpoint_seconds": 0, "notify": told.append}
+        sweep(four_runs(LONG.steps), folder, engine=engine, **options)
+        done.result()
     after = told[told.index("the node goes") :]
     assert any("Error: " in line for line in after), told
     assert table(folder) == uninterrupted(tmp_path / "whole", LONG.steps)
@@ -572,29 +647,26 @@ def test_ensembles_share_a_gpu_of_the_cluster(tmp_path: Path) -> None:
     with two_nodes(num_gpus=1) as (cluster, _):
         import ray
 
-        with RayCluster(
-            SETTINGS, address=cluster.address, cpus_per_job=2, gpus_per_job=0.5
-        ) as engine:
-            assert "no node of the Ray cluster has 2 CPUs and 0.5 of a GPU" in str(
-                engine.check_room()
-            )
+        with RayCluster(2, 0.5, cluster.address) as engine:
+            assert "no node of the Ray cluster has 2 CPUs and 0.5 GPUs" in str(engine.warning())
             assert engine.slots() == 1, "so that the cluster is asked to grow"
         cluster.add_node(num_cpus=2, num_gpus=1)
-        with RayCluster(SETTINGS, address=cluster.address, gpus_per_job=0.5) as engine:
-            assert engine.check_room() is None
+        with RayCluster(gpus_per_job=0.5, address=cluster.address) as engine:
+            assert engine.warning() is None
             assert engine.slots() == 3, "one where there is one core, two where there are two"
-            shares = work_of(plan(wanted, tmp_path, on_gpu=True), engine.slots())
-            assert sorted(len(work.configs) for work in shares) == [1, 1, 2]
+            planned = plan(wanted, tmp_path, on_gpu=engine.on_gpu)
+            shares = split_jobs(planned, engine.slots())
+            assert sorted(len(job.tasks) for job in shares) == [1, 1, 2]
             free: list[float] = []
-            engine._device = "cpu"  # the GPUs of this cluster are numbers only: what is asked for is what is tested
-            tally = Tally(len(wanted))
+            engine._device = "cpu"  # the GPUs of this cluster are numbers: what is asked is tested
+            tally = Tally(planned)
 
             def look(tally: Tally) -> None:
                 if tally.running == len(wanted):
                     free.append(ray.available_resources().get("GPU", 0))
 
-            run_sweep(shares, engine, tally, print, look)
-    assert tally.counts == {"done": 4}
+            run_jobs(shares, engine, SETTINGS, tally, print, look)
+    assert tally.counts["done"] == 4
     assert min(free) == 0.5, "three halves of two GPUs"
     together = {tuple(run.provenance().get("together", [])) for run in find_runs(tmp_path)}
     assert sorted(map(len, together))[-1] == 2, together
@@ -603,14 +675,14 @@ def test_ensembles_share_a_gpu_of_the_cluster(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 @needs_cluster
 def test_cancelled_work_is_saved_also_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
-    (work,) = works([replace(LONG, steps=10**6)], tmp_path)
-    run = Run(work.paths[0])
+    (job,) = jobs_of([replace(LONG, steps=10**6)], tmp_path)
+    run = Run(job.tasks[0].path)
     settings = replace(SETTINGS, checkpoint_seconds=1e9)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a script
     try:
         with two_nodes() as (cluster, _):
-            with RayCluster(settings, address=cluster.address) as engine:
-                engine.start(work)
+            with RayCluster(gpus_per_job=0, address=cluster.address) as engine:
+                engine.start(job, settings)
                 wait_until(lambda: len(run.metrics()) > 2, 120)
             wait_until(lambda: is_free(run.path), 60)
     finally:
@@ -622,13 +694,10 @@ def test_cancelled_work_is_saved_also_where_ctrl_c_is_ignored(tmp_path: Path) ->
 @needs_cluster
 def test_a_job_for_a_gpu_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
     told: list[str] = []
-    tally = Tally(1)
-    with (
-        two_nodes(num_gpus=1) as (cluster, _),
-        RayCluster(SETTINGS, address=cluster.address, gpus_per_job=1) as engine,
-    ):
-        run_sweep(works([SMALL], tmp_path), engine, tally, told.append)
-    assert tally.counts == {"failed": 1}
+    with two_nodes(num_gpus=1) as (cluster, _):
+        engine = RayCluster(gpus_per_job=1, address=cluster.address)
+        with pytest.raises(SweepError, match="1 of 1 runs"):
+            sweep([SMALL], tmp_path, engine=engine, notify=told.append)
     assert "cuda" in told[0]
 
 
@@ -651,4 +720,4 @@ def test_without_ray_one_line_says_what_to_install(
 @needs_cluster
 def test_no_cluster_is_one_line() -> None:
     with pytest.raises(ValueError, match=r"no Ray cluster at '127.0.0.1:1': .*refused"):
-        RayCluster(SETTINGS, address="127.0.0.1:1")
+        RayCluster(address="127.0.0.1:1").__enter__()

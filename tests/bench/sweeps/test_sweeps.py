@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from commands import Say
 
 from arms.bench.cli import main
 from arms.bench.config import Precision, TrainConfig, identity, run_name
@@ -18,8 +19,9 @@ from arms.bench.experiments import configs
 from arms.bench.runs.archives import find_runs
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train
-from arms.bench.sweeps.jobs import Job, plan, totals
-from arms.bench.sweeps.local import preview, run_experiment
+from arms.bench.sweeps.engines import Here
+from arms.bench.sweeps.jobs import Job, plan, plan_lines
+from arms.bench.sweeps.sweep import run_experiment, sweep
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results"
@@ -50,14 +52,12 @@ def test_every_committed_full_run_is_recognised() -> None:
     done = [task for job in [*jobs, *bounds] for task in job.tasks if task.state == "done"]
     assert {task.path for task in done} == {run.path for run in committed}
     assert {task.config.precision for task in done} == {"highest", "high", "medium"}
-    line = (
-        "nonlinear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-dirichlet arms-gaussian arms loorf disarm; "
-        "8 done (medium) fashion-mnist arms-dirichlet arms-gaussian loorf disarm, "
-        "omniglot arms-dirichlet arms-gaussian loorf disarm; "
-        "2 missing (highest) fashion-mnist arms, omniglot arms"
-    )
-    assert jobs[4].line() == line
-    assert totals(jobs) == "total: 144 runs in 16 jobs: 58 done, 0 unfinished, 86 missing"
+    line = jobs[4].line()
+    start = "nonlinear, n = 4, R = 5; 13 done: dynamic-mnist arms-dirichlet (highest), "
+    assert line.startswith(start)
+    assert "fashion-mnist arms-dirichlet (medium), " in line
+    assert line.endswith("; 2 missing: fashion-mnist arms (highest), omniglot arms (highest)")
+    assert plan_lines(jobs)[-1] == "total: 144 runs in 16 jobs: 58 done, 86 missing"
 
 
 def test_committed_runs_were_looked_at_as_often_as_the_catalogue_says() -> None:
@@ -91,22 +91,25 @@ def test_dry_run_prints_and_writes_nothing(
     *lines, last = capsys.readouterr().out.splitlines()
     assert len(lines) == 16
     assert lines[4].startswith(
-        "5/16 nonlinear, n = 4, R = 5: 5 done (highest) dynamic-mnist arms-dirichlet"
+        "5/16 nonlinear, n = 4, R = 5; 13 done: dynamic-mnist arms-dirichlet"
     )
-    assert lines[4].endswith("2 missing (medium) fashion-mnist arms, omniglot arms")
-    assert last.endswith("58 done, 0 unfinished, 86 missing")
+    assert lines[4].endswith("2 missing: fashion-mnist arms (medium), omniglot arms (medium)")
+    assert last.endswith("58 done, 86 missing")
     monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu"])
     main()
     assert len(capsys.readouterr().out.splitlines()) == 144 + 1
     assert not list(tmp_path.iterdir())
 
 
-def test_all_experiments_share_their_runs() -> None:
-    lines = preview(["figure1", "table1", "table3", "figure5"], "paper", "nowhere", device="cuda")
-    assert lines[0] == "figure1: is drawn without training"
-    assert lines[-1].startswith("total: 144 runs")
-    with pytest.raises(ValueError, match="there is no folder nowhere to look for finished runs in"):
-        preview(["table1"], "paper", "nowhere", results=["nowhere"])
+def test_all_experiments_share_their_runs(say: Say) -> None:
+    words = ("--scale", "paper", "--dry-run", "--device", "cuda")
+    code, said, _ = say("experiments", "run", "all", *words)
+    assert code == 0
+    assert said.startswith("figure1: is drawn without training\n")
+    assert said.splitlines()[-1].startswith("total: 240 runs in 32 jobs")
+    code, _, error = say("experiments", "run", "table1", *words, "--results", "nowhere")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "there is no folder nowhere to look for finished runs in" in error
 
 
 # ---- what is done, unfinished, missing
@@ -136,18 +139,20 @@ def test_runs_are_found_by_what_they_are_not_by_what_they_are_called(tmp_path: P
         "arms-gaussian": "missing",
     }
     assert job.line() == (
-        "linear, n = 4, R = 2: 1 done (high) digits loorf; 1 done (highest) digits arms; "
-        "1 unfinished (step 10 of 20, highest) digits disarm; 2 missing (highest) digits arms-dirichlet arms-gaussian"
+        "linear, n = 4, R = 2; 2 done: digits loorf (high), digits arms (highest); "
+        "1 unfinished: digits disarm (highest, step 10 of 20); "
+        "2 missing: digits arms-dirichlet (highest), digits arms-gaussian (highest)"
     )
-    assert [task.path.name for task in job.rest] == ["c", run_name(wanted[3]), run_name(wanted[4])]
-    assert totals(jobs).startswith("total: 5 runs in 1 jobs: 2 done, 1 unfinished, 2 missing")
+    left = [task.path.name for task in job.tasks if task.state != "done"]
+    assert left == ["c", run_name(wanted[3]), run_name(wanted[4])]
+    assert plan_lines(jobs)[-1] == "total: 5 runs in 1 jobs: 2 done, 1 unfinished, 2 missing"
 
 
 def test_of_two_runs_the_one_of_the_precision_asked_for_is_taken(tmp_path: Path) -> None:
     for precision in get_args(Precision)[:2]:
         train(replace(SMALL, precision=precision), tmp_path / precision, device="cpu", notify=print)
     for precision in get_args(Precision):
-        (job,) = plan([SMALL], tmp_path, precision=precision)
+        (job,) = plan([replace(SMALL, precision=precision)], tmp_path)
         (task,) = job.tasks
         assert task.state == "done"
         assert task.path.name == (precision if precision != "medium" else "high")
@@ -169,9 +174,10 @@ def test_smoke_runs_end_to_end_and_not_twice(
 ) -> None:
     told: list[str] = []
     output = tmp_path / "out"
-    (page,) = run_experiment("figure3", "smoke", output, device="cpu", notify=told.append)
+    engine = Here("cpu")
+    (page,) = run_experiment("figure3", "smoke", output, engine=engine, notify=told.append)
     wanted = configs("figure3", "smoke")
-    assert len(told) == len(wanted) == 6
+    assert len(told) - 1 == len(wanted) == 6
     text = page.read_text()
     for config in wanted:
         run = Run(output / run_name(config))
@@ -183,31 +189,28 @@ def test_smoke_runs_end_to_end_and_not_twice(
         raise AssertionError("trained again")
 
     monkeypatch.setattr("arms.bench.runs.loop.Trainer", fail)
-    assert run_experiment("figure3", "smoke", output, device="cpu") == [page]
+    assert run_experiment("figure3", "smoke", output, engine=engine) == [page]
     # Elsewhere, under other names: the page is made of them all the same.
     for index, config in enumerate(wanted):
         (output / run_name(config)).rename(tmp_path / f"kept-{index}")
     shutil.rmtree(output)
     told.clear()
-    (page,) = run_experiment(
-        "figure3", "smoke", output, results=[tmp_path], device="cpu", notify=told.append
-    )
-    assert all("1 done (highest) digits" in line for line in told)
+    options = {"results": [tmp_path], "engine": engine, "notify": told.append}
+    (page,) = run_experiment("figure3", "smoke", output, **options)
+    assert told == [f"6/6 done, 0 running, 0 failed: {output}"]
     assert "every run is finished and complete" in page.read_text()
     assert not list(output.rglob("config.json"))
 
 
-def test_on_a_gpu_runs_are_trained_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "arms.bench.sweeps.local.choose_device", lambda name: "cuda"
-    )  # only the choice
+def test_on_a_gpu_runs_are_trained_together(tmp_path: Path) -> None:
+    engine = Here("cpu")
+    engine.on_gpu = True  # only what is trained together
     wanted = {config.estimator: config for config in configs("figure3", "smoke")}
     interrupt(replace(wanted["loorf"], precision="high"), tmp_path / "begun", 10)
     told: list[str] = []
-    run_experiment("figure3", "smoke", tmp_path, device="cpu", notify=told.append)
-    assert [line.split()[1] for line in told if line.startswith("figure3 ")] == ["5/6", "6/6"]
+    found = sweep(configs("figure3", "smoke"), tmp_path, engine=engine, notify=told.append)
+    assert [run.config().estimator for run in found] == list(wanted)
+    assert [line.split()[0] for line in told if "/6" in line] == ["4/6", "5/6", "6/6", "6/6"]
     runs = {run.config().estimator: run for run in find_runs(tmp_path)}
     assert all(run.result() for run in runs.values())
     assert runs["loorf"].path.name == "begun", "resumed at its own precision, and so alone"

@@ -11,7 +11,7 @@ __all__ = ["main", "verbs"]
 
 def verbs() -> dict[str, Callable[..., None]]:
     """Return every verb, as it is typed, with its function; one line here makes a new one known."""
-    from arms.bench.cli import check, data, experiments, report, runs, sweep, train
+    from arms.bench.cli import check, data, report, runs, sweep, train
 
     return {
         "train": train.train,
@@ -28,8 +28,8 @@ def verbs() -> dict[str, Callable[..., None]]:
         "archive": runs.archive,
         "toy": report.toy,
         "correlations": report.correlations,
-        "experiments list": experiments.experiments_list,
-        "experiments run": experiments.experiments_run,
+        "experiments list": sweep.experiments_list,
+        "experiments run": sweep.experiments_run,
         "sweep": sweep.sweep,
     }
 
@@ -54,7 +54,7 @@ def _run() -> None:
         if error.name is None or error.name.startswith("arms"):
             raise
         remedy = "pip install 'arms-grad[bench]' ('.[bench]' in its folder)"
-        _end(f"the command line needs {error.name}: {remedy}", 2)
+        _end(f"the command line needs {error.name}: {remedy}")
     try:
         words = sys.argv[1:]
         verb = _print_version if words in (["--version"], ["-V"]) else parse(known, words)
@@ -63,27 +63,19 @@ def _run() -> None:
         sys.stdout.flush()
         get_console().check_reader()
     except ValueError as error:
-        _end(str(error), 2)
+        _end(str(error))
     except BrokenPipeError:  # `| head` has closed its end
         _discard_output()
         raise SystemExit(141) from None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        sys.stderr.write(
-            "arms: what was asked for does not fit into memory: ask for fewer samples, images or replicas\n"
-        )
-        raise SystemExit(2) from None
+        _end("it does not fit into memory: ask for fewer samples, images or replicas")
     except OSError as error:
-        _end(_explained(error), 2)
-
-
-def _explained(error: OSError) -> str:
-    remedy = "choose another place, or remove the obstacle"
-    if error.filename:
-        return f"cannot use {error.filename}: {error.strerror or error}: {remedy}"
-    _discard_output()  # it may be on a full disk
-    return f"{error.strerror or error}: {remedy}"
+        if not error.filename:
+            _discard_output()  # it may be on a full disk
+        where = f"cannot use {error.filename}: " if error.filename else ""
+        _end(f"{where}{error.strerror or error}: choose another place, or remove the obstacle")
 
 
 def _print_version() -> None:
@@ -98,7 +90,7 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _end(message: str, code: int) -> NoReturn:
+def _end(message: str, code: int = 2) -> NoReturn:
     """Print why the command ends, as one line that no name in it can disturb, and end it."""
     from arms.bench.formatting import printable, shorten_words
 

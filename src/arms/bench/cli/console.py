@@ -1,4 +1,4 @@
-"""Printing for the verbs: one line per message, unbroken however narrow the terminal, with or without markup."""
+"""Printing for the verbs: one line per message, unbroken however narrow the terminal is."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from arms.bench.terminal import get_console
 def print_markup(line: str) -> None:
     """Print a line with rich's markup, unbroken, so that paths in it can be copied.
 
-    Line breaks in it are written out: with one in its name, a run could add lines about other runs.
+    Line breaks are written out: with one in its name, a run could add lines about other runs.
     """
     get_console().print(line.replace("\n", "\\n"), soft_wrap=True)
 
@@ -31,17 +31,16 @@ def print_table(table: Table) -> None:
 
 
 def print_paths(paths: Sequence[Path]) -> None:
-    """Print the files that a verb has written, one per line."""
+    """Print the files that a verb has written."""
     for path in paths:
         print_markup(f"[bold]{escape(str(path))}")
 
 
 @contextmanager
 def explaining_missing_packages() -> Iterator[None]:
-    """Raise a `ValueError` that says what to install where a package for figures or pages is missing."""
+    """Raise a `ValueError` that says what to install if a package for figures is missing."""
     try:
         yield
     except ImportError as error:
-        raise ValueError(
-            f"figures and reports need {error.name}: pip install 'arms-grad[bench]'"
-        ) from None
+        remedy = "pip install 'arms-grad[bench]'"
+        raise ValueError(f"figures and reports need {error.name}: {remedy}") from None

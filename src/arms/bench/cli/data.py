@@ -18,13 +18,9 @@ def data_list(data_dir: Path | None = None) -> None:
         data_dir: Folder with data files; ARMS_DATA_DIR unless given.
     """
     table = Table("name", "description", "available", "location")
-    for status in data.status(data_dir):
-        table.add_row(
-            status.name,
-            status.description,
-            "yes" if status.available else "no",
-            escape(status.where),
-        )
+    for one in data.status(data_dir):
+        is_here = "yes" if one.available else "no"
+        table.add_row(one.name, one.description, is_here, escape(one.where))
     print_table(table)
 
 
@@ -36,14 +32,10 @@ def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None =
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
     """
     paths = data.fetch(name, data_dir)
+    with_checksum = [source.file for source in getattr(data.DATASETS[name], "sources", ())]
     for path in paths:
-        print_plain(f"{_state(name, path)}: {path}")
+        is_checked = path.name in with_checksum
+        state = "intact" if is_checked else "readable, without a checksum to compare"
+        print_plain(f"{state}: {path}")
     if not paths:
         print_plain(f"{name} comes with an installed package")
-
-
-def _state(name: str, path: Path) -> str:
-    """Return what is known of a file: its checksum is right, or, where none is known, it can be read."""
-    sources = getattr(data.DATASETS[name], "sources", ())
-    checked = any(source.file == path.name for source in sources)
-    return "intact" if checked else "readable, without a checksum to compare"

@@ -1,127 +1,126 @@
-"""The command line parser: from words to the call of one verb, and its complaints as a single line."""
+"""The command line parser: from words to the call of a verb; any complaint is a single line."""
 
 import inspect
 import io
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import is_dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from arms.arguments import unknown_name
 from arms.bench.formatting import LONGEST_NAME, shorten
 from arms.bench.runs.files import check_local
 
-DESCRIPTION = "Gradients through discrete choices: train discrete VAEs, check and compare estimators, write reports."
+DESCRIPTION = (
+    "Gradients through discrete choices: train discrete VAEs, check and compare estimators"
+)
 
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
 """Type of an argument for what a verb writes."""
-LONGEST_ECHOED = 2 * LONGEST_NAME
-"""In characters. Longer words of a command are cut in the parser's complaint."""
 RunPath = Annotated[Path, tyro.conf.Positional]
 """Type of an argument for a run directory."""
+_NO_DEFAULT = tyro.conf.arg(metavar="MODULE:NAME", help_behavior_hint="(default: none)")
+ModelName = Annotated[str | None, _NO_DEFAULT]
+"""Type of an argument for a function that makes a model."""
+_THE_RUNS = tyro.conf.arg(metavar="PATH", help_behavior_hint="(default: the run's)")
+OwnData = Annotated[str | None, _THE_RUNS]
+"""Type of an argument for a data set of the user's own that has moved."""
+
+Verb = Callable[..., None]
 
 
-def parse(verbs: Mapping[str, Callable[..., None]], words: Sequence[str]) -> Callable[[], object]:
-    """Return the call that the words ask for; whatever is wrong with them is a `ValueError` of one line.
+def parse(verbs: Mapping[str, Verb], words: Sequence[str]) -> Callable[[], object]:
+    """Return the call that the words ask for. A verb may be two words, such as "data list".
 
-    A verb may be two words, such as "data list". The parser knows it as "data:list".
+    Raises:
+        ValueError: Something is wrong with the words. The message is one line.
     """
-    if group := [verb for verb in verbs if words and verb.startswith(f"{words[0]} ")]:
-        if len(words) == 1 or words[1] in ("-h", "--help"):
-            return partial(sys.stdout.write, "".join(f"arms {verb} --help\n" for verb in group))
-        words = [f"{words[0]}:{words[1]}", *words[2:]]
-    functions = {_joined(verb): _later(function) for verb, function in verbs.items()}
+    first = words[0] if words else "--help"
+    group = {verb: verbs[verb] for verb in verbs if verb.split()[0] == first}
+    if first in ("-h", "--help"):
+        return partial(_print_verbs, verbs)
+    if not group:
+        raise unknown_name("command", first, verbs)
+    if first not in verbs and (len(words) == 1 or words[1] in ("-h", "--help")):
+        return partial(_print_verbs, group)
+    verb = first if first in verbs else " ".join(words[:2])
+    if verb not in verbs:
+        raise unknown_name("command", verb, group)
+    return _parse_options(verb, verbs[verb], words[len(verb.split()) :])
+
+
+def _parse_options(verb: str, function: Verb, words: Sequence[str]) -> Callable[[], object]:
     complaint, help_text = io.StringIO(), io.StringIO()
     try:
         with redirect_stderr(complaint), redirect_stdout(help_text):
-            call: Callable[[], None] = tyro.extras.subcommand_cli_from_dict(
-                functions, args=words, prog="arms", description=DESCRIPTION
+            call: Callable[[], object] = tyro.cli(
+                _later(function), args=words, prog=f"arms {verb}", config=(tyro.conf.DisallowNone,)
             )
     except SystemExit as stop:
         if not stop.code:
-            sys.stdout.write(_plainly(_as_typed(help_text.getvalue(), verbs)))
-            sys.stdout.flush()
-            raise
-        if max(map(len, words), default=0) > LONGEST_ECHOED:
-            return parse(verbs, [shorten(word) for word in words])  # for a complaint without them
-        verb = words[0] if words and words[0] in functions else ""
-        line = f"{in_one_line(complaint.getvalue(), verb)}; see {f'arms {verb}'.strip()} --help"
-        raise ValueError(_as_typed(line, verbs)) from None
-    if warning := complaint.getvalue():
-        sys.stderr.write(warning)
+            return partial(sys.stdout.write, help_text.getvalue())
+        if max(map(len, words), default=0) > 2 * LONGEST_NAME:
+            return _parse_options(verb, function, [shorten(word) for word in words])
+        raise ValueError(f"{_in_one_line(complaint.getvalue())}; see arms {verb} --help") from None
     return call
 
 
-def _later(function: Callable[..., None]) -> Callable[..., Callable[[], None]]:
-    """Return a function of the same signature that calls nothing yet: errors of a verb are not errors of the parser."""
+def _later(function: Verb) -> Callable[..., Callable[[], None]]:
+    """Return a function of the same signature that calls nothing yet.
+
+    Errors of a verb are not errors of the parser. Paths among the arguments are checked first.
+    """
 
     @wraps(function)
     def prepare(*args: object, **options: object) -> Callable[[], None]:
-        return partial(_call, function, args, options)
+        def call() -> None:
+            for path in _flat((*args, *options.values())):
+                if isinstance(path, Path):
+                    check_local(path)
+            function(*args, **options)
 
-    # The help is wrapped to the terminal's width: line breaks of the source would only make it ragged.
-    prepare.__doc__ = re.sub(r"\n {12}", " ", function.__doc__ or "")
+        return call
+
+    # Line breaks of the source would make the help ragged, which is wrapped to the terminal.
+    prepare.__doc__ = (function.__doc__ or "").replace("\n" + 12 * " ", " ")
     prepare.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     del prepare.__wrapped__  # whose documentation the parser would take
     return prepare
 
 
-def _call(
-    function: Callable[..., None], args: Sequence[object], options: Mapping[str, object]
-) -> None:
-    """Call a verb, after every path among its arguments was checked."""
-    for value in (*args, *options.values()):
-        for path in value if isinstance(value, tuple) else (value,):
-            if isinstance(path, Path):
-                check_local(path)
-    function(*args, **options)
+def _flat(values: Iterable[object]) -> Iterator[object]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from value
+        elif is_dataclass(value):
+            yield from _flat(vars(value).values())
+        else:
+            yield value
 
 
-def in_one_line(box: str, verb: str) -> str:
-    """Return the gist of the parser's complaint about a verb's arguments, which it prints as paragraphs in a box.
+def _in_one_line(complaint: str) -> str:
+    """Return the first paragraph of the parser's complaint, which has a title and perhaps a box.
 
-    >>> in_one_line("│ Error parsing --n: no INT in ['x'] │\\n│ ─── │\\n│ Help: │\\n│ --n INT │\\n", "toy")
-    "--n must be INT, got 'x'"
+    >>> _in_one_line("╭─ Error ───╮\\n│ Wrong: --n │\\n│ ───── │\\n│ Perhaps you meant: │\\n│ --m INT │")
+    'Wrong: --n: perhaps --m'
     """
-    lines = [line.strip(" │") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
-    first, *others = re.split(r"\n[─-]{3,}\n", "\n".join(lines))
-    if "│" not in box:  # plain letters, with the title above
-        first, *others = others or [first]
-    what, rest = " ".join(first.split()).rstrip("."), "\n\n".join(others)
-    if wrong := re.match(r"Error parsing (\S+): .*?(?:\[(.*?)\]|('[^']*'))", what):
-        kind = re.search(rf"^(?:.*, )?{re.escape(wrong[1])} (.+)$", rest, re.MULTILINE)
-        return f"{wrong[1]} must be {kind[1] if kind else 'of another kind'}, got {wrong[2] or wrong[3]}"
-    if meant := re.search(
-        rf"^(--\S+)(?:(?!\n--).)*?\nin arms {re.escape(verb)} --help",
-        rest,
-        re.MULTILINE | re.DOTALL,
-    ):
-        return f"{what}: perhaps {meant[1]}"
-    if known := re.search(r"^Available subcommands: ((?:[\w:,-]+\s?)+)", rest):
-        return f"{what}: choose one of {' '.join(known[1].split())}"
-    return what
+    lines = [line.strip(" │╭╮╰╯─") for line in complaint.splitlines()[1:]]
+    text = "\n".join(line if line.strip("-") else "" for line in lines)
+    what, _, rest = text.strip().partition("\n\n")
+    _, _, meant = rest.partition("Perhaps you meant:\n")
+    return " ".join(what.rstrip(".").split()) + (f": perhaps {meant.split()[0]}" if meant else "")
 
 
-def _plainly(text: str) -> str:
-    """Leave out that a flag may be None: it is left out for that. The words keep their width, as boxes are around them.
-
-    >>> _plainly("│ --output {None}|PATH   │")
-    '│ --output PATH          │'
-    """
-    return re.sub(r"\{None\}\|(\S+)", rf"\1{' ' * len('{None}|')}", text)
-
-
-def _joined(verb: str) -> str:
-    return verb.replace(" ", ":")
-
-
-def _as_typed(text: str, verbs: Iterable[str]) -> str:
-    """Replace the parser's names of verbs, which are as long, by the words that a user types."""
-    for verb in verbs:
-        if " " in verb:
-            text = re.sub(rf"\b{re.escape(_joined(verb))}\b", verb, text)
-    return text
+def _print_verbs(verbs: Mapping[str, Verb]) -> None:
+    lines = [f"usage: arms COMMAND [OPTIONS]\n\n{DESCRIPTION}. Options: arms COMMAND --help\n"]
+    for verb, function in verbs.items():
+        about = inspect.getdoc(function) or ""
+        line = f"  {verb:<18}{about.partition(chr(10))[0]}"
+        lines += textwrap.wrap(line, 100, subsequent_indent=20 * " ")
+    sys.stdout.write("\n".join(lines) + "\n")

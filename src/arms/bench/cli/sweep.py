@@ -1,109 +1,126 @@
-"""The verb for many runs: sweep."""
+"""Verbs for many runs: sweep, experiments list, experiments run."""
 
-import sys
-from collections import Counter
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
-import torch
 import tyro
+from rich.table import Table
 
-from arms.arguments import as_count
-from arms.bench.cli.console import print_plain
-from arms.bench.cli.parsing import Output
+from arms.bench.cli.console import (
+    explaining_missing_packages,
+    print_paths,
+    print_plain,
+    print_table,
+)
+from arms.bench.cli.parsing import ModelName, Output
 from arms.bench.config import Precision
-from arms.bench.data.download import expand_home
-from arms.bench.experiments import Scale
-from arms.bench.progress import SweepBar
-from arms.bench.runs.loop import CHECKPOINT_SECONDS, check_seconds
-from arms.bench.sweeps.driver import Tally, run_sweep, work_of
-from arms.bench.sweeps.files import wanted_runs
-from arms.bench.sweeps.jobs import plan, totals
-from arms.bench.sweeps.local import check_folders
-from arms.bench.sweeps.on_ray import RayCluster
-from arms.bench.sweeps.processes import Processes, local_devices
-from arms.bench.sweeps.worker import Settings
+from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs
+from arms.bench.runs.loop import CHECKPOINT_SECONDS
+from arms.bench.sweeps import sweep as sweeps
+from arms.bench.sweeps.engines import ENGINES, Here, make_engine
+from arms.bench.sweeps.files import find_configs
+
+ALL = "all"
+_ENGINE = tyro.conf.arg(metavar=f"{{{','.join(ENGINES)}}}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What sweeps and experiments are asked alike."""
+
+    scale: Scale = "smoke"
+    """Of an experiment. smoke: seconds on 8x8 digits. laptop: 5,000 steps, one budget. paper: as
+    printed, for a GPU."""
+    results: tuple[Path, ...] = ()
+    """Further folders, or files of `arms archive`, in which finished runs count."""
+    precision: Precision | None = None
+    """Of what is still to be trained; finished runs of any precision count."""
+    dry_run: bool = False
+    """Print a line per job with its done, unfinished and missing runs; write nothing."""
+    data_dir: Path | None = None
+    """Folder with the data sets; unless given, ARMS_DATA_DIR, the cache, or the network."""
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    """Time between two checkpoints: about as much as a killed run has to repeat."""
+
+    def of_sweep(self) -> dict[str, Any]:
+        """Return them as arguments of `arms.bench.sweep`."""
+        options = {name: value for name, value in vars(self).items() if name != "scale"}
+        return options | {"notify": print_plain}
+
+
+Common = tyro.conf.OmitArgPrefixes[Options]
 
 
 def sweep(
     what: Annotated[str, tyro.conf.Positional],
-    /,
-    engine: Literal["local", "ray"] = "local",
-    address: str | None = None,
+    common: Common,
     output: Output = Path("sweep"),
-    scale: Scale = "smoke",
-    results: tuple[Path, ...] = (),
-    precision: Precision | None = None,
-    cpus_per_job: int = 1,
+    engine: Annotated[str, _ENGINE] = "processes",
+    cpus_per_job: int | None = None,
     gpus_per_job: float | None = None,
-    dry_run: bool = False,
-    data_dir: Path | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    address: str | None = None,
+    model: ModelName = None,
 ) -> None:
-    """Train a list of configurations in parallel; the same command again trains only what is missing.
+    """Train a list of configurations in parallel; the same command again trains what is missing.
 
-    Several sweeps may share a folder: none trains what another does. `arms report` makes a page of what there is.
+    Several sweeps may share a folder. `arms report` makes a page of what there is.
 
     Args:
         what: A TOML file (docs/distributed.md), or a name of `arms experiments list`.
-        engine: local: processes on this machine. ray: a Ray cluster, for which install arms-grad[ray].
-        address: Of a Ray cluster that is there, such as 10.0.0.1:6379; unless given, RAY_ADDRESS, and without that one
-            is started on this machine.
+        common: How to train.
         output: Folder of the runs; finished ones in it count, unfinished ones are resumed.
-        scale: Of an experiment by name, see `arms experiments run`.
-        results: Further folders, or files of `arms archive`, in which finished runs count.
-        precision: Of what is still to be trained; unless given, what the file says.
-        cpus_per_job: Cores and threads of each job. It decides the last digits, so that it is one number for all.
-        gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. Unless given, 1 where this machine has a
-            GPU. On GPUs, runs that differ only in estimator and data set are trained together.
-        dry_run: Print a line per job: its done, unfinished and missing runs; write nothing.
-        data_dir: Folder with the data sets; unless given, ARMS_DATA_DIR, the cache, or the network.
-        checkpoint_seconds: Time between two checkpoints: about as much as a killed run has to repeat.
+        engine: One after the other in this process, in parallel processes on this machine, or on a
+            Ray cluster, for which install arms-grad[ray].
+        cpus_per_job: Cores and threads of each job. It decides the last digits.
+        gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. Unless given, 1 where
+            this machine has a GPU.
+        address: Of an existing Ray cluster, such as 10.0.0.1:6379; unless given, RAY_ADDRESS, and
+            without that one is started on this machine.
+        model: Your own networks, as for `arms train`.
     """
-    if address and engine != "ray":
-        raise ValueError(f"--address {address} is for --engine ray only: add that, or leave it out")
-    as_count(cpus_per_job, 1, "--cpus-per-job")
-    gpus = float(torch.cuda.is_available()) if gpus_per_job is None else gpus_per_job
-    if not 0 <= gpus <= 1:
-        raise ValueError(
-            f"--gpus-per-job must be between 0 and 1, as a run is on one GPU, got {gpus:g}"
-        )
-    check_seconds(checkpoint_seconds, "--checkpoint-seconds")
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"--output must be a folder, got the file {output}: choose another place")
-    # Workers may have another current folder.
-    data_folder = data_dir and expand_home(data_dir).resolve()
-    wanted = wanted_runs(what, scale)
-    check_folders(results)
-    jobs = plan(wanted, output, results=results, precision=precision, on_gpu=gpus > 0)
-    if dry_run:
-        for index, job in enumerate(jobs, 1):
-            print_plain(f"{index}/{len(jobs)} {job.line()}")
-        print_plain(totals(jobs))
+    options = {"cpus_per_job": cpus_per_job, "gpus_per_job": gpus_per_job, "address": address}
+    wanted, made = find_configs(what, common.scale), make_engine(engine, **options)
+    try:
+        sweeps.sweep(wanted, output, engine=made, model=model, **common.of_sweep())
+    except sweeps.SweepError as error:
+        print_plain(str(error))
+        raise SystemExit(1) from None
+
+
+def experiments_list() -> None:
+    """List every figure and table of the paper, with the number of its runs at each scale."""
+    table = Table("name", "what", *(f"runs: {scale}" for scale in SCALES))
+    for name, experiment in EXPERIMENTS.items():
+        counts = [str(len(configs(name, scale)) or "") for scale in SCALES]
+        table.add_row(name, experiment.description, *counts)
+    print_table(table)
+
+
+def experiments_run(
+    name: Annotated[str, tyro.conf.Positional],
+    common: Common,
+    output: Output = Path("experiments"),
+    device: str = "auto",
+) -> None:
+    """Train what is missing of a figure or table of the paper, and write its page.
+
+    Args:
+        name: A name of `arms experiments list`, or all.
+        common: How to train.
+        output: Folder of the runs and the page; experiments in one folder share their runs.
+        device: cpu, cuda, or auto. On a GPU, runs that differ only in estimator and data set are
+            trained together.
+    """
+    names, engine = list(EXPERIMENTS) if name == ALL else [name], Here(device)
+    if common.dry_run:
+        for drawn in (each for each in names if not configs(each, common.scale)):
+            print_plain(f"{drawn}: is drawn without training")
+        wanted = [config for each in names for config in configs(each, common.scale)]
+        sweeps.sweep(wanted, output, engine=engine, **common.of_sweep())
         return
-    states = Counter(task.state for job in jobs for task in job.tasks)
-    tally = Tally(states.total())
-    tally.counts.update(done=states["done"], diverged=states["diverged"])
-    settings = Settings(tuple(sys.argv), cpus_per_job, data_folder, checkpoint_seconds)
-    with ExitStack() as stack:
-        on: RayCluster | Processes
-        if engine == "ray":
-            on = stack.enter_context(
-                RayCluster(settings, address=address, cpus_per_job=cpus_per_job, gpus_per_job=gpus)
-            )
-            if line := on.check_room():
-                print_plain(line)
-        else:
-            on = stack.enter_context(Processes(local_devices(cpus_per_job, gpus), settings))
-        bar = stack.enter_context(SweepBar())
-        run_sweep(
-            work_of(jobs, on.slots()),
-            on,
-            tally,
-            print_plain,
-            lambda tally: bar.show(tally.ended, tally.total, str(tally)),
-        )
-    print_plain(f"{tally}: {output}")
-    if tally.counts["failed"]:
-        raise SystemExit(1)
+    with explaining_missing_packages():
+        for each in names:
+            options = common.of_sweep()
+            written = sweeps.run_experiment(each, common.scale, output, engine=engine, **options)
+            print_paths(written)

@@ -1,86 +1,56 @@
 """Verbs that train: train, demo."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import Field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import tyro
 from rich.box import SIMPLE
-from rich.markup import escape
 from rich.table import Table
 
-from arms.bench.cli.console import print_markup, print_plain, print_table
-from arms.bench.cli.own import ModelName, find_model, naming_the_model
-from arms.bench.config import (
-    PRESETS,
-    DecoderSamples,
-    Schedule,
-    TrainConfig,
-    difference,
-    fast_preset,
-    is_longer,
-    latents_in_words,
-    run_name,
-)
-from arms.bench.data import DATASETS, Dataset, load
+from arms.bench.cli.console import print_plain, print_table
+from arms.bench.cli.parsing import ModelName
+from arms.bench.cli.runs import describe_result
+from arms.bench.config import PRESETS, TrainConfig, fast_preset
+from arms.bench.experiments import combinations
 from arms.bench.formatting import format_mean_std, format_metric
+from arms.bench.imports import find_model, naming_the_model
 from arms.bench.metrics import METRICS, TEST_BOUND_SAMPLES
 from arms.bench.models import NETWORKS, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.progress import Bars
-from arms.bench.runs import loading
 from arms.bench.runs import train as pipeline
+from arms.bench.runs.loading import load_model
 from arms.bench.runs.loop import CHECKPOINT_SECONDS
+from arms.bench.runs.places import choose_directory, load_once, name_inputs
 from arms.bench.runs.run import Run
+from arms.bench.sweeps.engines import Here
+from arms.bench.sweeps.sweep import sweep
 
 DEMO_CONFIG = replace(
     fast_preset(TrainConfig()), replicas=3, steps=2000, latents=50, evaluate_every=200
 )
 DEMO_ESTIMATORS = ("midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
+SHAPE = ("network", "latents", "categories", "layers")
+"""Fields that a model of one's own decides."""
 
 
-def _unless_given(kind: str, default: object) -> object:
-    """Describe a flag whose None stands for this default."""
-    return tyro.conf.arg(metavar=kind, help_behavior_hint=f"(default: {default})")
+def _flag(field: "Field[Any]") -> tuple[str, Any, None]:
+    """Return a field of the configuration as an option, where None means that it was not typed."""
+    hint = get_type_hints(TrainConfig)[field.name]
+    metavar = f"{{{','.join(NETWORKS)}}}" if field.name == "network" else None
+    about = tyro.conf.arg(help_behavior_hint=f"(default: {field.default})", metavar=metavar)
+    hidden = (tyro.conf.Suppress,) if field.name == "structure" else ()  # a model's, never typed
+    return field.name, Annotated[(hint | None, about, *hidden)], None
 
 
-def _choice_of(names: Iterable[str]) -> str:
-    """Return the names that a flag takes as its help shows them."""
-    return f"{{{','.join(names)}}}"
-
-
-@dataclass(frozen=True)
-class Flags(TrainConfig):
-    """A configuration as it was typed. It is checked later: the parser would put a box around the error message.
-
-    None stands for a flag that was not given, where that differs from one given with its default.
-    """
-
-    dataset: str = TrainConfig.dataset
-    """Data set by name (see `arms data list`), or your own: an .npz or .npy file, or a folder of images."""
-    network: Annotated[str | None, _unless_given(_choice_of(NETWORKS), TrainConfig.network)] = None  # type: ignore[assignment]
-    """One affine layer each way, or two hidden layers of 200 in between; for your own see `--model`."""
-    estimator: Annotated[str | None, _unless_given("STR", TrainConfig.estimator)] = None  # type: ignore[assignment]
-    replicas: Annotated[int | None, _unless_given("INT", TrainConfig.replicas)] = None  # type: ignore[assignment]
-    steps: Annotated[int | None, _unless_given("INT", TrainConfig.steps)] = None  # type: ignore[assignment]
-    learning_rate: Annotated[float | None, _unless_given("FLOAT", TrainConfig.learning_rate)] = None  # type: ignore[assignment]
-    schedule: Annotated[
-        Schedule | None, _unless_given(_choice_of(get_args(Schedule)), TrainConfig.schedule)
-    ] = None  # type: ignore[assignment]
-    latents: Annotated[str | None, _unless_given("INT|INTxINT", TrainConfig.latents)] = None  # type: ignore[assignment]
-    """Latent variables; 20x10 is 20 of 10 categories each, 20 is 20 bits."""
-    categories: Annotated[int | None, tyro.conf.Suppress] = None  # type: ignore[assignment]  # typed with the latents
-    structure: Annotated[str, tyro.conf.Suppress] = ""  # a model's, never typed
-    decoder_samples: Annotated[
-        DecoderSamples | None,
-        _unless_given(_choice_of(get_args(DecoderSamples)), TrainConfig.decoder_samples),
-    ] = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        pass
+if TYPE_CHECKING:
+    Flags = TrainConfig
+else:  # A configuration as it was typed. It is checked later, as a value of its own.
+    unchecked = {"__post_init__": lambda self: None}
+    flags = map(_flag, fields(TrainConfig))
+    Flags = make_dataclass("Flags", flags, bases=(TrainConfig,), namespace=unchecked, frozen=True)
 
 
 def train(
@@ -95,140 +65,72 @@ def train(
     evaluate: int | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> None:
-    """Train a discrete VAE, or resume a stopped run; the same command again does nothing once it is finished.
+    """Train a discrete VAE, or resume a stopped run.
 
-    With more steps it goes on from where the run ended.
+    The same command again does nothing once it is finished. With more steps it goes on
+    from where the run ended.
 
     Args:
         config: Everything that decides the numbers.
-        together: Estimators to train together as one wider ensemble, one run each, instead of `--estimator`; they must
-            differ and ask the same of the model; rebar, relax, rodeo and exact share an ensemble with no other. On a
-            GPU that takes little longer than one of them. The noise of a run then depends on the other runs too.
-        model: Your own networks: a function of yours that makes a DiscreteVAE of one replica for a data set, from a
-            module in this folder or an installed one. It is called once for each replica.
-        preset: Settings for whatever no flag is given. `paper` is a million steps, five replicas and the paper's
-            decoder rule; `fast` the best recipe found: midpoint, n = 4, five replicas, 100,000 steps, and a rate that
-            falls along half a cosine from 0.006 (linear) or 0.003.
+        together: Estimators to train together as one wider ensemble, one run each, instead of
+            `--estimator`; they must differ and ask the same of the model; rebar, relax, rodeo and
+            exact share an ensemble with no other. On a GPU that takes little longer than one of
+            them. The noise of a run then depends on the other runs too.
+        model: Your own networks: a function of yours that makes a DiscreteVAE of one replica for a
+            data set, from a module in this folder or an installed one.
+        preset: Settings for whatever no flag is given. `paper` is a million steps, five replicas
+            and the paper's decoder rule; `fast` the best recipe found: midpoint, n = 4, five
+            replicas, 100,000 steps, and a rate that falls along half a cosine.
         device: auto, cpu or cuda.
         runs: Folder of all runs.
-        name: Name of the run's folder in it, followed by the estimator with `together`; made from the configuration
-            unless given.
+        name: Name of the run's folder in it, followed by the estimator with `together`; made from
+            the configuration unless given.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
         evaluate: How many images of each split the final bounds are over; all unless given.
-        checkpoint_seconds: Time between two checkpoints, which are written after a record of metrics only: about as
-            much as a killed run has to repeat.
+        checkpoint_seconds: Time between two checkpoints, which are written after a record of
+            metrics only: about as much as a killed run has to repeat.
     """
-    if together and config.estimator is not None:
-        raise ValueError(
-            f"give --estimator {config.estimator} or --together {' '.join(together)}, not both"
-        )
+    given = {flag: value for flag, value in vars(config).items() if value is not None}
+    _check_exclusive(given, together, model)
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
-        raise ValueError(
-            f"--name must be the name of one folder, got {name!r}: give its place with --runs"
-        )
-    if model is not None and (together or config.network is not None):
-        other = "--together" if together else "--network"
-        raise ValueError(
-            f"give --model {model} or {other}, not both: a model of your own is trained alone"
-        )
+        place = "give its place with --runs"
+        raise ValueError(f"--name must be the name of one folder, got {name!r}: {place}")
+    # A preset depends on the network; a model of one's own is taken for one with hidden layers.
+    network = given.get("network", "nonlinear" if model else TrainConfig.network)
+    start = TrainConfig(network=network)
+    asked = replace(PRESETS[preset](start) if preset in PRESETS else start, **given)
     make = find_model(model)
-    sizes = read_latents(config.latents)
-    given = {flag: value for flag, value in asdict(config).items() if value is not None} | sizes
-    # A preset may depend on the network; a model of one's own is taken for one with hidden layers.
-    start = TrainConfig(
-        network=config.network or (TrainConfig.network if model is None else "nonlinear")
-    )
-    chosen = replace(PRESETS[preset](start) if preset in PRESETS else start, **given)
-    own = None if chosen.dataset in DATASETS else load(chosen.dataset, data_dir)
-    chosen = _named_as(chosen, own, make, sizes, data_dir)
-    estimators = together or (chosen.estimator,)
-    configs = [replace(chosen, estimator=estimator) for estimator in estimators]
-    paths = [
-        runs / (f"{name}-{one.label}" if together else name) if name else _place(runs, one)
-        for one in configs
-    ]
-    how: dict[str, Any] = {
-        "device": device,
-        "data_dir": data_dir,
-        "evaluate": evaluate,
-        "checkpoint_seconds": checkpoint_seconds,
-        "notify": print_plain,
-    }
+    (named,), own = name_inputs([asked], None, make, data_dir)
+    data = load_once(own[named.dataset], data_dir) if own else None
+    configs = combinations({"estimator": together or (named.estimator,)}, named)
+    if name:
+        paths = [runs / (f"{name}-{one.label}" if together else name) for one in configs]
+    else:
+        paths = [choose_directory(runs, one, print_plain) for one in configs]
+    options: dict[str, Any] = {"device": device, "data_dir": data_dir, "evaluate": evaluate}
+    options |= {"checkpoint_seconds": checkpoint_seconds, "notify": print_plain}
     with Bars() as bars, naming_the_model(model):
-        how["progress"] = bars
+        options["progress"] = bars
         if make:
-            finished = [pipeline.train(chosen, paths[0], model=make, dataset=own, **how)]
+            found = [pipeline.train(named, paths[0], model=make, dataset=data, **options)]
         else:
-            datasets = [own] * len(configs) if own else None
-            finished = pipeline.train_together(configs, paths, datasets=datasets, **how)
-    for run in finished:
+            datasets = [data] * len(configs) if data else None
+            found = pipeline.train_together(configs, paths, datasets=datasets, **options)
+    for run in found:
+        result = run.result()
+        assert result is not None
         before = "" if run.has_changed else " (finished before)"
-        print_plain(f"{run.path}{before}: {_summary(run)}")
+        print_plain(f"{run.path}{before}: {describe_result(result)}")
 
 
-def _named_as(
-    config: TrainConfig,
-    own: Dataset | None,
-    make: Callable[..., Any] | None,
-    sizes: Mapping[str, int],
-    data_dir: Path | None,
-) -> TrainConfig:
-    """Return a configuration with the names of the user's own data set and model."""
-    named = replace(config, dataset=own.name) if own else config
-    if make is None:
-        return named
-    found, _ = loading.own_model(named, make, own or load(named.dataset, data_dir))
-    if any(getattr(found, field) != size for field, size in sizes.items()):
-        typed, has = latents_in_words(config), latents_in_words(found)
-        raise ValueError(f"--latents {typed} contradicts the model, which has {has}: leave it out")
-    return found
-
-
-def read_latents(typed: str | None) -> dict[str, int]:
-    """Return the fields that --latents stands for, none where it was not typed.
-
-    >>> read_latents("20x10"), read_latents("200")
-    ({'latents': 20, 'categories': 10}, {'latents': 200, 'categories': 2})
-    """
-    if typed is None:
-        return {}
-    if not (sizes := re.fullmatch(r"(\d+)(?:x(\d+))?", typed)):
-        raise ValueError(
-            f"--latents must be a number of bits, such as 200, or 20x10 for categories, got {typed!r}"
-        )
-    return {"latents": int(sizes[1]), "categories": int(sizes[2] or 2)}
-
-
-def _place(runs: Path, config: TrainConfig) -> Path:
-    """Return the folder of a run: the one it is in, also if it was begun with fewer steps, or a new one."""
-    place = runs / run_name(config)
-    if Run(place).exists():
-        return place
-    there = _readable_configs(runs)
-    shorter = [
-        (one.steps, path)
-        for path, one in there
-        if is_longer(config, one) or not difference(config, one)
-    ]
-    if shorter:
-        return max(shorter)[1]
-    for path, one in there:
-        if set(difference(config, one)) == {"steps"} and one.steps < config.steps:
-            print_plain(
-                f"{path} ends at step {one.steps:,} of its cosine schedule: {config.steps:,} steps begin anew"
-            )
-    return place
-
-
-def _readable_configs(runs: Path) -> list[tuple[Path, TrainConfig]]:
-    """Return the run directories in a folder, and their configurations, without damaged ones."""
-    found = []
-    for path in sorted(runs.iterdir()) if runs.is_dir() else []:
-        with suppress(ValueError, OSError):
-            run = Run(path)
-            if run.exists():
-                found.append((path, run.config()))
-    return found
+def _check_exclusive(given: dict[str, Any], together: Sequence[str], model: str | None) -> None:
+    """Raise if flags were typed that exclude each other."""
+    if together and "estimator" in given:
+        one, several = given["estimator"], " ".join(together)
+        raise ValueError(f"give --estimator {one} or --together {several}, not both")
+    other = [f"--{field}" for field in SHAPE if field in given] + ["--together"] * bool(together)
+    if model is not None and other:
+        raise ValueError(f"give --model {model} or {other[0]}, not both: it is trained as it is")
 
 
 def demo(
@@ -236,72 +138,43 @@ def demo(
     steps: int = DEMO_CONFIG.steps,
     replicas: int = DEMO_CONFIG.replicas,
 ) -> None:
-    """Train a small VAE on the embedded digits with five estimators, print a comparison and write a report.
+    """Train a small VAE on the embedded digits with five estimators, and compare them in a report.
 
     Args:
         output: Folder for the runs and the report.
         steps: Optimisation steps per estimator.
         replicas: Seeds per estimator, trained together.
     """
-    from arms.bench.report import (
-        build_report,
-    )  # matplotlib: no other verb of this file should wait for it
+    from arms.bench.report import build_report  # matplotlib: no other verb here waits for it
 
-    configs = [
-        replace(DEMO_CONFIG, estimator=name, steps=steps, replicas=replicas)
-        for name in DEMO_ESTIMATORS
-    ]
-    finished = []
-    with Bars() as bars:
-        for config in configs:
-            path = output / run_name(config)
-            run = pipeline.train(config, path, device="cpu", progress=bars, notify=print_plain)
-            finished.append(run)
-    for run in finished:
-        model, dataset = loading.load_model(run, "cpu")
-        write_samples(run.path / "samples.png", model, dataset, 10, seeded_generator(0, "sample"))
-    print_table(_comparison(finished))
-    build_report([run.path for run in finished], output / "report.html")
-    print_markup(f"report: {escape(str((output / 'report.html').resolve()))}")
+    base = replace(DEMO_CONFIG, steps=steps, replicas=replicas)
+    configs = combinations({"estimator": DEMO_ESTIMATORS}, base)
+    runs = sweep(configs, output, engine=Here("cpu"), notify=print_plain)
+    for run in runs:
+        generator = seeded_generator(0, "sample")
+        write_samples(run.path / "samples.png", *load_model(run, "cpu"), 10, generator)
+    print_table(_comparison(runs))
+    build_report([run.path for run in runs], output / "report.html")
+    print_plain(f"report: {(output / 'report.html').resolve()}")
 
 
-def _summary(run: Run) -> str:
-    result = run.result()
-    assert result is not None
-    bounds = result["bounds"].get("test", {})
-    parts = [
-        f"test bound K = {count}: {format_mean_std(bounds[str(count)])}"
-        for count in (1, TEST_BOUND_SAMPLES)
-        if str(count) in bounds
-    ]
-    part = [f"over {result['images']} images of each split"] if "images" in result else []
-    return ", ".join([*parts, *part, *([result["note"]] if result["note"] else [])])
-
-
-def _comparison(finished: list[Run]) -> Table:
+def _comparison(runs: Sequence[Run]) -> Table:
     """Return the final bounds of runs, and the last values of the metrics that are no bounds."""
     columns = [("train", 1), ("test", 1), ("test", TEST_BOUND_SAMPLES)]
     metrics = [metric for metric in METRICS.values() if not metric.in_result]
-    table = Table(
-        title="digits, linear, n = 4: bounds in nats, higher is better",
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
+    headings = [f"{split} K={count}" for split, count in columns]
+    headings += [metric.brief or metric.quantity for metric in metrics]
+    table = Table(title="digits, linear, n = 4: bounds in nats, higher is better", box=SIMPLE)
+    table.padding, table.caption = (0, 1, 0, 0), "work: evaluations + derivatives of the decoder"
     table.add_column("estimator", no_wrap=True)
-    asked = [run.config().make_estimator().design.needs for run in finished]
-    bounds_of = [f"{split} K={count}" for split, count in columns]
-    for heading in ["work", *bounds_of, *(metric.brief or metric.quantity for metric in metrics)]:
+    for heading in ("work", *headings):
         table.add_column(heading, justify="right", no_wrap=True)
-    for run, one in zip(finished, asked, strict=True):
-        result, last = run.result(), run.metrics()[-1]
+    for run in runs:
+        config, result, last = run.config(), run.result(), run.metrics()[-1]
         assert result is not None
+        needs = config.make_estimator().design.needs
+        work = f"{needs.evaluations} + {needs.derivatives}"
         bounds = [format_mean_std(result["bounds"][split][str(count)]) for split, count in columns]
-        values = [
-            format_metric(metric, last[metric.key]) if metric.key in last else ""
-            for metric in metrics
-        ]
-        table.add_row(
-            run.config().label, f"{one.evaluations} + {one.derivatives}", *bounds, *values
-        )
-    table.caption = "work: evaluations + derivatives of the decoder, per image and step"
+        values = [format_metric(one, last[one.key]) if one.key in last else "" for one in metrics]
+        table.add_row(config.label, work, *bounds, *values)
     return table

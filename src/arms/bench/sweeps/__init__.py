@@ -1,1 +1,1 @@
-"""Many runs: what they still take, and how they are trained."""
+"""Many runs: which of them are left to train, and the engines that train them."""

@@ -1,17 +1,18 @@
-"""From configurations to jobs: which runs are done, unfinished or missing, and which are trained together.
+"""From configurations to jobs: which runs are done, and which of the others are trained together.
 
-Nothing here trains or writes anything. A run is recognised by the identity in its config.json, never by the name of its
-folder. Precision decides digits but not the experiment: a finished run of any precision will do, since what precision
-moves is far below what seeds do (benchmarks/results/precision.json).
+Nothing here trains or writes anything. A run is recognised by the identity in its config.json, not
+by the name of its folder. A finished run of any precision counts, because precision changes the
+results far less than the seed does (benchmarks/results/precision.json).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from arms.bench.config import Precision, TrainConfig, digest_of, identity, run_name
+from arms.bench.config import TrainConfig, digest_of, identity, run_name
 from arms.bench.ensemble import group_for_ensembles
 from arms.bench.runs.archives import find_runs
 from arms.bench.runs.files import check_local
@@ -23,132 +24,128 @@ STATES: tuple[State, ...] = get_args(State)
 
 @dataclass(frozen=True)
 class Task:
-    """A run that is wanted, where it is or will be, and how far it has come."""
+    """A run that is wanted, where it is or will be, and how far it has come.
+
+    Its configuration is the one asked for, with the precision of the run that was found.
+    """
 
     config: TrainConfig
-    """As asked for, but with the precision of the run that was found."""
     path: Path
     state: State
     step: int = 0
 
+    def __str__(self) -> str:
+        is_begun = self.state in ("unfinished", "diverged")
+        step = f", step {self.step:,} of {self.config.steps:,}" if is_begun else ""
+        return f"{self.config.dataset} {self.config.label} ({self.config.precision}{step})"
+
 
 @dataclass(frozen=True)
 class Job:
-    """Runs that are trained together: one ensemble on a GPU, one run elsewhere."""
+    """Runs that are trained together: an ensemble on a GPU, one run elsewhere."""
 
-    tasks: Sequence[Task]
-    on_gpu: bool
+    tasks: tuple[Task, ...]
 
-    @property
-    def rest(self) -> list[Task]:
-        """What is not done."""
-        return [task for task in self.tasks if task.state != "done"]
+    def __str__(self) -> str:
+        others = f" and {len(self.tasks) - 1} more" if len(self.tasks) > 1 else ""
+        return f"{self.tasks[0].path.name}{others}"
 
     def line(self) -> str:
-        """Return the job in one line: its runs by state."""
-        config = self.tasks[0].config
-        parts = [
-            f"{_described(state, same)} {_names(same)}"
-            for state in STATES
-            for same in _alike([task for task in self.tasks if task.state == state])
-        ]
-        return (
-            f"{config.network}, n = {config.num_samples}, R = {config.replicas}: {'; '.join(parts)}"
-        )
+        """Return its runs by state, in one line."""
+        config, by_state = self.tasks[0].config, dict[State, list[str]]()
+        for task in sorted(self.tasks, key=lambda task: STATES.index(task.state)):
+            by_state.setdefault(task.state, []).append(str(task))
+        about = f"{config.network}, n = {config.num_samples}, R = {config.replicas}"
+        parts = [f"{len(names)} {state}: {', '.join(names)}" for state, names in by_state.items()]
+        return "; ".join([about, *parts])
 
 
 def plan(
     wanted: Sequence[TrainConfig],
     output: Path | str,
     *,
-    results: Iterable[Path | str] = (),
-    precision: Precision | None = "highest",
+    results: Sequence[Path | str] = (),
     on_gpu: bool = False,
 ) -> list[Job]:
-    """Return the jobs behind some runs, those that are done included.
+    """Return the jobs of some runs, each run once, including the runs that are done.
 
     Args:
-        wanted: What is asked for, at any precision.
-        output: Folder of runs that are trained here: finished ones count, unfinished ones will be resumed.
+        wanted: The configurations. A run that was begun at another precision keeps that precision.
+        output: Folder of new runs. Finished runs in it count, unfinished ones will be resumed.
         results: Further folders, or archives, in which finished runs count.
-        precision: Of what is still missing, None for what each asks for; a run that was begun at another keeps its own.
         on_gpu: Whether runs are trained together where they can be.
     """
     check_local(Path(output))
+    for folder in results:
+        if not Path(folder).exists():
+            raise ValueError(f"there is no folder {folder} to look for finished runs in")
     here, elsewhere = _by_experiment([output]), _by_experiment(results)
-    tasks = {}
-    for config in wanted:
-        asked = replace(config, precision=precision) if precision else config
-        key = _experiment(identity(config))
-        tasks[asked] = _task(asked, Path(output), here.get(key, []), elsewhere.get(key, []))
-    groups = group_for_ensembles(list(tasks)) if on_gpu else [[config] for config in tasks]
-    return [Job([tasks[config] for config in together], on_gpu) for together in groups]
+    once = {experiment_of(identity(config)): config for config in reversed(wanted)}
+    tasks = {
+        config: _task(config, Path(output), here.get(key, []), elsewhere.get(key, []))
+        for key, config in reversed(once.items())
+    }
+    together = on_gpu and not any(config.structure for config in tasks)  # own models train alone
+    groups = group_for_ensembles(list(tasks)) if together else [[config] for config in tasks]
+    return [Job(tuple(tasks[config] for config in group)) for group in groups]
 
 
-def totals(jobs: Sequence[Job]) -> str:
-    """Return all jobs in one line."""
-    tasks = [task for job in jobs for task in job.tasks]
-    counts = {state: sum(task.state == state for task in tasks) for state in STATES}
-    shown = ", ".join(
-        f"{count} {state}" for state, count in counts.items() if count or state != "diverged"
-    )
-    return f"total: {len(tasks)} runs in {len(jobs)} jobs: {shown}"
+def plan_lines(jobs: Sequence[Job]) -> list[str]:
+    """Return a line for each job, and a last one for all of them."""
+    lines = [f"{index}/{len(jobs)} {job.line()}" for index, job in enumerate(jobs, 1)]
+    counts = Counter(task.state for job in jobs for task in job.tasks)
+    shown = [f"{counts[state]} {state}" for state in STATES if counts[state]]
+    return [*lines, f"total: {counts.total()} runs in {len(jobs)} jobs: {', '.join(shown)}"]
 
 
-def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:
-    found: dict[str, list[Run]] = {}
-    for folder in folders:
-        for run in find_runs(folder):
-            found.setdefault(_experiment(run.identity()), []).append(run)
-    return found
+def split_jobs(jobs: Iterable[Job], slots: int = 1) -> list[Job]:
+    """Return what is left to train, with the largest ensembles halved until no slot is idle."""
+    left: list[Job] = []
+    for job in jobs:
+        rest = {task.config: task for task in job.tasks if task.state in ("unfinished", "missing")}
+        # Runs that were begun at several precisions are one job, but not one ensemble.
+        groups = group_for_ensembles(list(rest))
+        left += [Job(tuple(rest[config] for config in group)) for group in groups]
+    while 0 < len(left) < slots:
+        largest = max(left, key=lambda job: len(job.tasks))
+        if len(largest.tasks) == 1:
+            break
+        index, half = left.index(largest), (len(largest.tasks) + 1) // 2
+        left[index : index + 1] = [Job(largest.tasks[:half]), Job(largest.tasks[half:])]
+    return left
 
 
-def _experiment(identity: Mapping[str, object]) -> str:
+def experiment_of(identity: Mapping[str, object]) -> str:
     """Return a digest of an identity without its precision."""
     return digest_of({name: value for name, value in identity.items() if name != "precision"})
 
 
+def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in (run for folder in folders for run in find_runs(folder)):
+        found.setdefault(experiment_of(run.identity()), []).append(run)
+    return found
+
+
 def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Sequence[Run]) -> Task:
-    """Return how far a run has come: the best that was found, at the precision asked for if there is a choice."""
+    """Return how far a run has come; of several, one of the precision asked for is preferred."""
     finished = [run for run in (*here, *elsewhere) if _holds(run.is_finished)]
-    found = min(
-        finished or here,
-        key=lambda run: (run.config().precision != config.precision, -run.step()),
-        default=None,
-    )
-    if found is None:
-        return Task(config, output / run_name(config), "missing")
-    own = replace(config, precision=found.config().precision)
+    if not finished and not here:
+        return Task(config, (output / run_name(config)).resolve(), "missing")
+
+    def rank(run: Run) -> tuple[bool, int]:
+        return run.config().precision != config.precision, -run.step()
+
+    found = min(finished or here, key=rank)
+    begun = replace(config, precision=found.config().precision)
     if finished:
-        return Task(own, found.path, "done", config.steps)
+        return Task(begun, found.path, "done", config.steps)
     state: State = "diverged" if _holds(found.has_diverged) else "unfinished"
-    return Task(own, found.path, state, found.step())
+    return Task(begun, found.path.resolve(), state, found.step())
 
 
 def _holds(question: Callable[[], bool]) -> bool:
-    """Return the answer of a run, False for a damaged one: its worker reports that, and others go on."""
+    """Return the answer of a run, False for a damaged one, whose worker will report the damage."""
     with suppress(ValueError):
         return question()
     return False
-
-
-def _alike(tasks: Sequence[Task]) -> list[list[Task]]:
-    """Sort tasks of one state into those of the same precision and step."""
-    found: dict[object, list[Task]] = {}
-    for task in tasks:
-        found.setdefault((task.config.precision, task.step), []).append(task)
-    return list(found.values())
-
-
-def _described(state: State, tasks: Sequence[Task]) -> str:
-    config, step = tasks[0].config, tasks[0].step
-    how = f"step {step:,} of {config.steps:,}, " if state in ("unfinished", "diverged") else ""
-    return f"{len(tasks)} {state} ({how}{config.precision})"
-
-
-def _names(tasks: Sequence[Task]) -> str:
-    """Return the estimators of each data set."""
-    of: dict[str, list[str]] = {}
-    for task in tasks:
-        of.setdefault(task.config.dataset, []).append(task.config.label)
-    return ", ".join(f"{dataset} {' '.join(estimators)}" for dataset, estimators in of.items())

@@ -1,6 +1,6 @@
-"""What the benchmarks that train have in common: their arguments, their file of finished rows, and a pack's training.
+"""What the benchmarks that train have in common: their arguments, their file of finished rows, and an ensemble's training.
 
-A pack is as many runs as can share the replica axis. What is finished is in the output file after every pack, and is
+An ensemble is as many runs as can share the replica axis. What is finished is in the output file after every ensemble, and is
 not repeated.
 """
 
@@ -38,7 +38,7 @@ def parser_of(description: str | None, phases: Sequence[str]) -> argparse.Argume
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="medium")
     parser.add_argument(
-        "--seconds", type=float, default=math.inf, help="begin no pack after this long"
+        "--seconds", type=float, default=math.inf, help="begin no ensemble after this long"
     )
     return parser
 
@@ -69,10 +69,10 @@ class Results:
             one for one in configs if tuple(field_of(one, name) for name in self.key) not in done
         ]
 
-    def packs(
+    def ensembles(
         self, configs: Sequence[TrainConfig], title: str, described: Callable[[TrainConfig], str]
     ) -> Iterator[list[TrainConfig]]:
-        """Yield packs of configurations while there is time, and print which begin and which are left."""
+        """Yield ensembles of configurations while there is time, and print which begin and which are left."""
         for together in group_for_ensembles(configs):
             names = f"{title}: {', '.join(dict.fromkeys(map(described, together)))}"
             if perf_counter() > self._until:
@@ -104,7 +104,7 @@ def _hashable(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value  # as JSON brings a tuple back
 
 
-def train_pack(
+def train_ensemble(
     configs: Sequence[TrainConfig],
     datasets: Sequence[Dataset],
     device: str,
@@ -115,7 +115,7 @@ def train_pack(
     """Train runs as one ensemble and return a row for each, with the time of a step, looks left out.
 
     Args:
-        configs: Of one pack.
+        configs: Of one ensemble.
         datasets: Of each run.
         device: Where to train.
         looks: How often `look_at` is called, at equal distances.

@@ -1,0 +1,36 @@
+"""Engines of a sweep by name: where its jobs are trained. A new one is a file and an entry."""
+
+import inspect
+from collections.abc import Callable, Mapping
+
+from arms.arguments import unknown_name
+from arms.bench.sweeps.engines.base import SweepEngine
+from arms.bench.sweeps.engines.here import Here
+from arms.bench.sweeps.engines.processes import Processes
+from arms.bench.sweeps.engines.ray import RayCluster
+
+__all__ = ["ENGINES", "Here", "Processes", "RayCluster", "SweepEngine", "make_engine"]
+
+ENGINES: Mapping[str, Callable[..., SweepEngine]] = {
+    "here": Here,
+    "processes": Processes,
+    "ray": RayCluster,
+}
+
+
+def make_engine(name: str, **options: object) -> SweepEngine:
+    """Return an engine by name; options that are None are left out.
+
+    >>> make_engine("here", address="10.0.0.1:6379")
+    Traceback (most recent call last):
+    ValueError: the engine here has no option address: leave it out, or choose another engine
+    """
+    if name not in ENGINES:
+        raise unknown_name("engine", name, ENGINES)
+    given = {option: value for option, value in options.items() if value is not None}
+    if unknown := [
+        each for each in given if each not in inspect.signature(ENGINES[name]).parameters
+    ]:
+        what = f"the engine {name} has no option {unknown[0]}"
+        raise ValueError(f"{what}: leave it out, or choose another engine")
+    return ENGINES[name](**given)

@@ -1,0 +1,136 @@
+"""What every engine of a sweep has in common: its interface, and the training of one job."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self, TypeAlias
+
+import torch
+
+from arms.arguments import as_count
+from arms.bench.data import Dataset
+from arms.bench.imports import find_model
+from arms.bench.runs.files import BusyError
+from arms.bench.runs.loading import MakeModel
+from arms.bench.runs.loop import CHECKPOINT_SECONDS, DivergedError, TerminatedError
+from arms.bench.runs.machine import keep_freed_memory
+from arms.bench.runs.places import load_once
+from arms.bench.runs.train import train, train_together
+from arms.bench.sweeps.jobs import Job
+
+Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost"]
+"""`busy`: another process trains the run. `lost`: the worker is gone, and the job can be resumed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job, and what a user should read about it."""
+
+    kind: Kind
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How all jobs of a sweep are trained."""
+
+    command: tuple[str, ...] = ()
+    """The user's command, which the provenance of the runs states in place of a worker's."""
+    folder: str = ""
+    """Where workers look for the module of `model`."""
+    model: MakeModel | str | None = None
+    datasets: Mapping[str, Dataset | Path] = field(default_factory=dict)
+    """The user's own data sets by name, or their files."""
+    data_dir: Path | None = None
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    progress: bool = False
+    """Whether an engine in this process shows a bar for each run."""
+
+
+class SweepEngine(Protocol):
+    """Where the jobs of a sweep are trained. It is open within a `with` block."""
+
+    on_gpu: bool
+    """Whether its jobs gain from ensembles."""
+    in_background: bool = True
+    """Whether `start` returns before the job has ended."""
+    queued: int = 0
+    """How many jobs it takes beyond its slots, to have them at hand."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop what is running. Workers save first."""
+        return
+
+    def slots(self) -> int:
+        """Return how many jobs can run at once, at least one."""
+        return 1
+
+    def warning(self) -> str | None:
+        """Return a line that a user should read before the sweep begins."""
+        return None
+
+    def start(self, job: Job, settings: Settings) -> None:
+        """Start a job."""
+        ...
+
+    def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        """Return the jobs that have ended, or nothing when that many seconds have passed."""
+        ...
+
+
+def check_resources(cpus_per_job: int, gpus_per_job: float | None) -> float:
+    """Check what each job takes, and return its share of a GPU; 1 unless given, if there is one."""
+    as_count(cpus_per_job, 1, "cpus_per_job")
+    gpus = float(torch.cuda.is_available()) if gpus_per_job is None else gpus_per_job
+    if not 0 <= gpus <= 1:
+        raise ValueError(
+            f"gpus_per_job must be between 0 and 1 (a run is on one GPU), got {gpus:g}"
+        )
+    return gpus
+
+
+def run_job(job: Job, settings: Settings, device: str, progress: bool = False) -> Outcome:
+    """Train a job in this process."""
+    lines: list[str] = []
+    options = {"device": device, "progress": progress, "notify": lines.append}
+    try:
+        _train(job, settings, options | {"checkpoint_seconds": settings.checkpoint_seconds})
+    except DivergedError as error:
+        return Outcome("diverged", (*lines, str(error)))
+    except BusyError as error:
+        return Outcome("busy", (str(error),))
+    except OSError as error:  # a disk, a network: it may be better later, or elsewhere
+        return Outcome("lost", (*lines, f"{type(error).__name__}: {error}"))
+    except Exception as error:  # one bad run must not end a sweep of a thousand
+        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        return Outcome("failed", (*lines, " ".join(said.split())))
+    return Outcome("done", tuple(lines))
+
+
+def run_in_worker(job: Job, settings: Settings, device: str, threads: int) -> Outcome:
+    """Train a job in a process of its own."""
+    keep_freed_memory()
+    sys.argv = list(settings.command)
+    if settings.folder not in sys.path:
+        sys.path.insert(0, settings.folder)
+    torch.set_num_threads(threads)  # sums over another number of threads are rounded differently
+    try:
+        return run_job(job, settings, device)
+    except TerminatedError as error:  # the machine is taken away, and the run is saved
+        return Outcome("lost", (f"terminated, {error}",))
+
+
+def _train(job: Job, settings: Settings, options: Mapping[str, Any]) -> None:
+    sources = [settings.datasets.get(t.config.dataset, t.config.dataset) for t in job.tasks]
+    datasets = [load_once(source, settings.data_dir) for source in sources]
+    if settings.model is None:
+        configs, paths = zip(*((task.config, task.path) for task in job.tasks), strict=True)
+        train_together(configs, paths, datasets=datasets, **options)
+        return
+    make = find_model(settings.model)
+    for task, dataset in zip(job.tasks, datasets, strict=True):
+        train(task.config, task.path, model=make, dataset=dataset, **options)

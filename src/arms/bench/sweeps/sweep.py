@@ -1,0 +1,234 @@
+"""Train many runs on an engine: hand out jobs, repeat those whose worker was lost, and count."""
+
+import os
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+from torch import nn
+
+from arms.bench.config import Precision, TrainConfig, identity
+from arms.bench.data import Dataset
+from arms.bench.data.download import expand_home
+from arms.bench.experiments import Scale, draw
+from arms.bench.experiments import configs as configs_of
+from arms.bench.imports import find_model
+from arms.bench.progress import SweepBar
+from arms.bench.runs.archives import open_runs
+from arms.bench.runs.loading import MakeModel
+from arms.bench.runs.loop import CHECKPOINT_SECONDS, Notify, check_seconds
+from arms.bench.runs.places import name_inputs
+from arms.bench.runs.run import Run
+from arms.bench.sweeps.engines import SweepEngine, make_engine
+from arms.bench.sweeps.engines.base import Kind, Outcome, Settings
+from arms.bench.sweeps.jobs import Job, experiment_of, plan, plan_lines, split_jobs
+
+ATTEMPTS = 4
+"""How often a job is begun whose worker is lost each time: it may itself be what kills them."""
+PAUSE = 1.0
+"""Seconds between two looks at runs that another process trains."""
+
+
+class SweepError(ValueError):
+    """Some runs of a sweep could not be trained."""
+
+
+def sweep(
+    configs: Sequence[TrainConfig],
+    output: Path | str = "sweep",
+    *,
+    engine: str | SweepEngine = "here",
+    results: Sequence[Path | str] = (),
+    precision: Precision | None = None,
+    dataset: Dataset | Path | str | None = None,
+    model: MakeModel | str | None = None,
+    data_dir: Path | str | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    dry_run: bool = False,
+    progress: bool = True,
+    notify: Notify = print,
+) -> list[Run]:
+    """Train many runs, and return them; called again, it trains only what is missing.
+
+    A run that was interrupted is resumed. On GPUs, runs that differ only in estimator and data set
+    are trained together, and their noise depends on each other; on CPUs each run is trained alone.
+    Several sweeps may share a folder: none trains what another one does. A run of which no replica
+    survives is reported as diverged, and returned like the others.
+
+    Args:
+        configs: The configurations. The data set of each may be a path of your own images.
+        output: Folder of new runs. Finished runs in it count, unfinished ones are resumed.
+        engine: `here` (this process), `processes`, `ray`, or an engine from
+            `arms.bench.sweeps.engines` with options of its own, such as `Here("cpu")`.
+        results: Further folders, or archives, in which finished runs count.
+        precision: Of what is still to be trained; that of the configurations unless given.
+        dataset: Your own images in place of the data sets that the configurations name.
+        model: Your own networks: a function that makes a model of one replica for a data set, or
+            its name, `module:name`. Other processes import it.
+        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        checkpoint_seconds: Time between two checkpoints.
+        dry_run: Only report what is done and what is left, a line per job, and return no runs.
+        progress: Whether to show a bar, on a terminal.
+        notify: Called with a line whenever a job ends, and with what a user should read.
+
+    Raises:
+        SweepError: Some runs failed. The others are trained to their end first.
+        ValueError: An argument cannot be used.
+    """
+    engine = make_engine(engine) if isinstance(engine, str) else engine
+    check_seconds(checkpoint_seconds, "checkpoint_seconds")
+    if Path(output).exists() and not Path(output).is_dir():
+        raise ValueError(f"output must be a folder, got the file {output}: choose another place")
+    folder = None if data_dir is None else expand_home(data_dir).resolve()
+    if precision is not None:
+        configs = [replace(config, precision=precision) for config in configs]
+    if isinstance(model, nn.Module):
+        raise ValueError("model must be a function that makes a model for each run, got a model")
+    wanted, datasets = name_inputs(configs, dataset, find_model(model), folder)
+    jobs = plan(wanted, output, results=results, on_gpu=engine.on_gpu)
+    if dry_run:
+        for line in plan_lines(jobs):
+            notify(line)
+        return []
+    tally = Tally(jobs)
+    where = (tuple(sys.argv), os.getcwd())
+    settings = Settings(*where, model, datasets, folder, checkpoint_seconds, progress)
+    if split_jobs(jobs):
+        _train(jobs, engine, settings, tally, notify)
+    notify(f"{tally}: {output}")
+    if failed := tally.counts["failed"]:
+        raise SweepError(f"{failed} of {tally.total} runs failed, the last one: {tally.failure}")
+    paths = {_key(task.config): task.path for job in jobs for task in job.tasks}
+    return [open_runs(paths[_key(config)])[0] for config in wanted]
+
+
+def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) -> list[Path]:
+    """Train what is missing of a figure or table of the paper, and return what was written.
+
+    Args:
+        name: The figure or table, see `arms.bench.experiments.EXPERIMENTS`.
+        scale: How long to train: `smoke`, `laptop` or `paper`.
+        output: Folder of new runs and the page. Experiments in one folder share their runs.
+        options: Further arguments of `sweep`.
+    """
+    wanted = configs_of(name, scale)
+    if not wanted:
+        return draw(name, scale, output)
+    from arms.bench.report import build_report  # takes a second, as it needs matplotlib
+
+    page = Path(output) / f"{name}.html"
+    build_report([run.path for run in sweep(wanted, output, **options)], page)
+    return [page]
+
+
+def _train(
+    jobs: Sequence[Job], engine: SweepEngine, settings: Settings, tally: "Tally", notify: Notify
+) -> None:
+    has_bar = settings.progress and engine.in_background
+    with engine, SweepBar() if has_bar else nullcontext() as bar:
+
+        def watch(tally: Tally) -> None:
+            if bar:
+                bar.show(tally.ended, tally.total, str(tally))
+
+        if warning := engine.warning():
+            notify(warning)
+        run_jobs(split_jobs(jobs, engine.slots()), engine, settings, tally, notify, watch)
+
+
+class Tally:
+    """The runs of a sweep, counted by what became of them."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        states = Counter(task.state for job in jobs for task in job.tasks)
+        self.total, self.running, self.failure = states.total(), 0, ""
+        self.counts = Counter[Kind](done=states["done"], diverged=states["diverged"])
+        self._trained, self._began = 0, perf_counter()
+
+    def add(self, job: Job, outcome: Outcome) -> None:
+        """Count the runs of a job that has ended."""
+        self.counts[outcome.kind] += len(job.tasks)
+        self._trained += len(job.tasks)
+        if outcome.kind == "failed":
+            self.failure = f"{job}: {' '.join(outcome.lines[-1:])}"
+
+    @property
+    def ended(self) -> int:
+        """How many runs have ended."""
+        return self.counts.total()
+
+    def __str__(self) -> str:
+        done, failed, diverged = (self.counts[kind] for kind in ("done", "failed", "diverged"))
+        parts = [f"{done}/{self.total} done", f"{self.running} running", f"{failed} failed"]
+        parts += [f"{diverged} diverged"] if diverged else []
+        rest = self.total - self.ended
+        if rest and self._trained:
+            seconds = (perf_counter() - self._began) / self._trained * rest
+            parts.append(f"about {timedelta(seconds=round(seconds))} left")
+        return ", ".join(parts)
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    engine: SweepEngine,
+    settings: Settings,
+    tally: Tally,
+    notify: Notify,
+    watch: Callable[[Tally], None] = lambda tally: None,
+) -> None:
+    """Run all jobs. Whatever happens to workers, each run ends as done, diverged or failed.
+
+    `watch` is called at least once a second.
+    """
+    waiting, held, attempts = deque(jobs), list[Job](), Counter[Job]()
+    started: list[Job] = []
+    is_told = False
+
+    def count() -> None:
+        # What the engine has queued beyond its slots is not running yet.
+        tally.running = sum(len(job.tasks) for job in started[: engine.slots()])
+
+    while waiting or held or started:
+        while waiting and len(started) < engine.slots() + engine.queued:
+            job = waiting.popleft()
+            attempts[job] += 1
+            started.append(job)
+            engine.start(job, settings)
+        count()
+        watch(tally)
+        if (
+            not started
+        ):  # another process trains the rest: it will end it, or die and leave it to us
+            if not is_told:
+                runs = sum(len(job.tasks) for job in held)
+                notify(f"waiting for {runs} runs that another process trains")
+            is_told = True
+            sleep(PAUSE)
+            waiting.extend(held)
+            held.clear()
+            continue
+        for job, outcome in engine.ended(PAUSE):
+            started.remove(job)
+            for line in outcome.lines:
+                notify(f"{job}: {line}")
+            if outcome.kind == "busy":
+                attempts[job] -= 1
+                held.append(job)
+            elif outcome.kind == "lost" and attempts[job] < ATTEMPTS:
+                waiting.append(job)
+            else:
+                final = replace(outcome, kind="failed") if outcome.kind == "lost" else outcome
+                tally.add(job, final)
+                count()
+                notify(f"{tally}: {job} {final.kind}")
+    count()
+
+
+def _key(config: TrainConfig) -> str:
+    return experiment_of(identity(config))
