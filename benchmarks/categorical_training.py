@@ -4,8 +4,9 @@
     python benchmarks/categorical_training.py show --output benchmarks/results/categorical_training.json
 
 Dynamic MNIST, 20 latents of 10 categories, n = 4, five seeds, cosine schedules from three rates. All rates of an
-estimator, and estimators that ask the same of the model, share one ensemble. `show` prints the test bound of the rate with
-the best validation bound (both K = 100). What is finished is in the output file after every ensemble, and is not repeated.
+estimator, and estimators that ask the same of the model, share one ensemble. `show` prints the test bound of the rate
+with the best validation bound (both K = 100). What is finished is in the output file after every ensemble, and is not
+repeated.
 """
 
 import argparse

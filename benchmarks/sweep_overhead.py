@@ -70,10 +70,11 @@ def main() -> None:
         memory.append(megabytes())
 
     with tempfile.TemporaryDirectory() as folder:
+        with make_engine(chosen.engine, gpus_per_job=0) as engine:
+            workers = engine.slots()
         engine, driver = make_engine(chosen.engine, gpus_per_job=0), process_time()
-        options = {"engine": engine, "notify": note, "progress": False}
-        done = sweep(wanted, folder, **options)
-        driver, workers = process_time() - driver, engine.slots()
+        done = sweep(wanted, folder, engine=engine, notify=note, progress=False)
+        driver = process_time() - driver
         inside = sum(
             json.loads(path.read_text())["wall_seconds"]
             for path in Path(folder).glob("*/provenance.json")

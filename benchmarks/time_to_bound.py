@@ -9,9 +9,9 @@
 At most six evaluations of the decoder per image and step (five for midpoint, whose pairs do not divide six). `choose`
 trains two seeds at every rate and schedule, and `final` five other seeds at the one with the best validation bound
 (K = 100), for each data set, network, estimator and number of steps. Runs that ask the same of the model share the
-replica axis. Times are those of the whole ensemble, looks at the test set left out. What is finished is in the output file
-after every ensemble, and is not repeated. `show` prints the tables, best first, and draws the curves, both by the number of
-steps that most runs have.
+replica axis. Times are those of the whole ensemble, looks at the test set left out. What is finished is in the output
+file after every ensemble, and is not repeated. `show` prints the tables, best first, and draws the curves, both by the
+number of steps that most runs have.
 """
 
 import argparse

@@ -13,8 +13,8 @@ with an earlier version, which had that scheme.
 folded ones, and midpoint-ms with as many samples as make no more evaluations (n = 2: K = 1, the ELBO; n = 6: K = 3).
 
 Dynamic MNIST, five seeds, 100,000 steps, a cosine schedule from several rates. Runs that ask the same of the model
-share the replica axis. What is finished is in the output file after every ensemble, and is not repeated; --seconds begins
-no ensemble after so long. `show` prints the tables: for each estimator the rate with the best validation bound, and its
+share the replica axis. What is finished is in the output file after every ensemble, and is not repeated; --seconds
+begins no ensemble after so long. `show` prints the tables: for each estimator the rate with the best validation bound, and its
 test bound.
 """
 

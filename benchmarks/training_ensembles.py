@@ -1,7 +1,7 @@
-"""What the benchmarks that train have in common: their arguments, their file of finished rows, and an ensemble's training.
+"""What the benchmarks that train have in common: arguments, a file of finished rows, and the training of an ensemble.
 
-An ensemble is as many runs as can share the replica axis. What is finished is in the output file after every ensemble, and is
-not repeated.
+An ensemble is as many runs as can share the replica axis. What is finished is in the output file after every ensemble,
+and is not repeated.
 """
 
 import argparse
