@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Generator, Tensor
 
 from arms.bench.config import TrainConfig, run_name
-from arms.bench.data import binarize
+from arms.bench.data import observe
 from arms.bench.models import DiscreteVAE
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.train import train
@@ -52,7 +52,7 @@ def trained(config: TrainConfig, runs: Path) -> tuple[DiscreteVAE, Tensor]:
     """Return a model, trained unless it was before, and the images that it is looked at with."""
     run = train(config, runs / run_name(config), device="cpu")
     model, dataset = load_model(run, "cpu")
-    images = binarize(dataset.train[:IMAGES], dataset.levels, Generator().manual_seed(config.seed))
+    images = observe(dataset.train[:IMAGES], dataset.levels, Generator().manual_seed(config.seed))
     return model, images.unsqueeze(0)
 
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from training_ensembles import Results, Row, parser_of, rounded, train_ensemble
 
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, binarize, load
+from arms.bench.data import Dataset, load, observe
 from arms.bench.ensemble import share_of_model
 from arms.bench.evaluation import evaluate
 from arms.bench.models import DiscreteVAE, seeded_generator
@@ -116,7 +116,7 @@ def layer_variances(
     """Return for each estimator the variance of every layer's gradient at one model, mean over replicas and images."""
     device = str(model.prior.device)
     generator = seeded_generator(config.seed, "layer variances", device=device)
-    images = binarize(dataset.train[:IMAGES].to(device), dataset.levels, generator)
+    images = observe(dataset.train[:IMAGES].to(device), dataset.levels, generator)
     x = images.expand(model.replicas, -1, -1)
     found = {}
     for name, count in LAYERED.items():

@@ -4,7 +4,6 @@ import copy
 import math
 import tempfile
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +39,6 @@ def evenly(
     return instance.kind(
         torch.linspace(-2, 2, count, dtype=dtype).view(*batch, *event).requires_grad_()
     )
-
-
-def squared_sum(latent: arms.Latent, samples: Tensor) -> Tensor:
-    return latent.sum_event(samples).square()
 
 
 def surrogate(
@@ -178,7 +173,7 @@ def test_any_batch_shape(instance: Instance) -> None:
         if stacked > 1 and stacked > (*batch, 0)[0]:
             continue  # fewer entries than stacked estimators
         latent = evenly(instance, batch)
-        value = surrogate(instance, partial(squared_sum, latent), latent)
+        value = surrogate(instance, weighted(torch.ones(latent.event_shape)), latent)
         assert value.shape == batch
         value.sum().backward()
         assert latent.logits.grad is not None

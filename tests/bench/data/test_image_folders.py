@@ -175,7 +175,7 @@ UNKNOWN_WHITE = (
             {"transparency": int(DEEP[0, 0, 0])},
             "must be opaque, got transparent pixels",
         ),
-        (pictures(), ".tif", {"tiffinfo": {339: 2}}, "must have pixels without signs, got signed"),
+        (pictures(), ".tif", {"tiffinfo": {339: 2}}, "must be without signed numbers, got some"),
         *(
             (
                 pictures()[:1],
@@ -261,18 +261,18 @@ def test_layouts_that_are_clear(
     [
         (
             {"car": 5, "plane": 5, "train": 3},
-            "all of its images in folders named after splits, or none, got train and also .*car/000.png: move",
+            "all images in folders named after splits, or none, got train and also .*car/000.png: move",
         ),
-        ({".": 8, "train": 4}, "got train and also .*images/000.png: move that"),
+        ({".": 8, "train": 4}, "got train and also .*images/000.png: move it"),
         (
             {"train": 8, "test": 3, "unlabelled": 3},
             "got test and train and also .*unlabelled/000.png",
         ),
         (
             {"train": 8, "val": 3, "validation": 3, "dev": 3},
-            "images must have one folder of valid images, got dev and val: merge them, or rename one",
+            "images must have one folder per split, got dev and train and val and validation: merge",
         ),
-        ({"Train": 8, "train": 3}, "one folder of train images, got Train and train"),
+        ({"Train": 8, "train": 3}, "one folder per split, got Train and train: merge"),
         (
             {"all/train": 8, "all/test": 3},
             "folders named after splits must lie directly in .*images, got .*images/all/test: give .*images/all as",
@@ -281,7 +281,7 @@ def test_layouts_that_are_clear(
             {"train/a": 8, "train/valid": 3},
             "must lie directly in .*images, got .*images/train/valid: move it there, or rename valid",
         ),
-        ({"train_images": 8, "train": 3}, "one folder of train images, got train and train_images"),
+        ({"train_images": 8, "train": 3}, "one folder per split, got train and train_images"),
         ({"train": 8, "test": 0}, "there is no image in .*images/test: images end in"),
         ({"test": 8}, "images must have training images, got test only"),
     ],
@@ -328,7 +328,7 @@ def test_splits_must_not_share_files(target: str, tmp_path: Path) -> None:
     make_folders(tmp_path / "images", {"train/car": 5, "train/plane": 5})
     (tmp_path / "images/test").symlink_to(target)
     with pytest.raises(
-        ValueError, match=r"must have images of their own, got one file as .*: remove the link"
+        ValueError, match=r"must have images of their own, got .* also in test: remove the link"
     ):
         load(tmp_path / "images")
 

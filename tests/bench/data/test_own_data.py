@@ -145,16 +145,13 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (np.zeros((5, 64)), r"at least one, got \[5, 64\]: reshape them"),
         (np.zeros((0, 8, 8)), r"at least one, got \[0, 8, 8\]"),
         (np.zeros((2, 8, 8)), "must have at least 3 images to split, got 2"),
-        (
-            np.full((5, 8, 8), 1.5),
-            "with fractions must lie between 0 and 1, got 1.5 to 1.5: scale them",
-        ),
+        (np.full((5, 8, 8), 1.5), "must be fractions from 0 to 1, got 1.5 to 1.5: scale them"),
         (np.full((5, 8, 8), -1), "must be whole numbers from 0 to 255, got -1 to -1"),
         (
             np.full((5, 8, 8), np.nan),
-            "the pixels of mine must be finite, got nan to nan: replace these values",
+            "the pixels of mine must be fractions from 0 to 1, got nan to nan",
         ),
-        (np.full((5, 8, 8), np.inf), "must be finite, got inf to inf"),
+        (np.full((5, 8, 8), np.inf), "must be whole numbers from 0 to 255, got inf to inf"),
         (
             np.ma.masked_greater(GREY, 100),
             "must have a value for every pixel, got a masked array: fill it first",
@@ -180,21 +177,27 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             {"train": GREY, "test": GREY > 9},
-            "the same range, got train from 0 to 255, test from 0 to 1: scale them alike",
+            "the same range, got train from 0 to 255, test from 0 to 1: scale them",
         ),
         ({"train": GREY[:1], "test": GREY}, "must have at least 2 images to split, got 1"),
         ({"valid": GREY, "test": GREY}, "must have training images, got valid, test only"),
         (
             {"train": GREY, "test": GREY[:, 1:]},
-            "must have one size, got train 6x5, test 5x5: resize them",
+            "must have one size, got 6x5 in train of mine and 5x5 in test of mine: resize",
         ),
-        ([GREY[0], GREY[1, 1:]], "must have one size, got 5x5 and 6x5"),
+        (
+            [GREY[0], GREY[1, 1:]],
+            "must have one size, got 6x5 in item 0 of mine and 5x5 in item 1 of mine",
+        ),
         ([GREY[0], GREY[1] > 9], "must have one type of number, got bool and uint8: convert them"),
         (
             [Image.fromarray(GREY[0]).convert("P")],
             r"must be grey, got mode P: turn .* image.convert\('L'\)",
         ),
-        ([Image.fromarray(GREY[0]).convert("LA")], "must be grey, got mode LA"),
+        (
+            [Image.fromarray(GREY[0]).convert("LA")],
+            r"must be images .* got \[1, 6, 5, 2\]: turn .* image.convert\('L'\)",
+        ),
         ([()], r"must be images \[images, height, width\], at least one, got \[1, 0\]"),
         ([{"picture": 1}], "an item of mine must have an image, got picture: call it image"),
         ([], "mine must hold images, got none"),
@@ -208,12 +211,13 @@ def test_what_is_refused(source: Any, message: str) -> None:
 
 def test_what_is_refused_of_files(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"there is no file or folder .*nowhere.npz: give an .npz or .npy file"
+        ValueError,
+        match=r"nowhere.npz must be an .npz or .npy file, .* got nothing: check the path",
     ):
         load(tmp_path / "nowhere.npz")
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(
-        ValueError, match=r"text.npz must be an npz archive, got another kind of file"
+        ValueError, match=r"text.npz cannot be read: BadZipFile: File is not a zip file"
     ):
         load(tmp_path / "text.npz")
     (tmp_path / "text.npy").write_text("hello")
@@ -225,7 +229,7 @@ def test_what_is_refused_of_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(
         ValueError,
-        match=r"notes.txt must be an .npz or .npy file, or a folder of images, got a .txt",
+        match=r"notes.txt must be an .npz or .npy file, or a folder of images, got something",
     ):
         load(tmp_path / "notes.txt")
     (tmp_path / "empty").mkdir()
@@ -266,7 +270,7 @@ BRACKETS = b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000
         (header((10**30, 8, 8)), "Error: "),
         (header((-5, 8, 8)), "Error: "),
         (BRACKETS, "Error: "),
-        (b"", "EOFError|must be an npz archive"),
+        (b"", "ValueError: EOF|BadZipFile"),
     ],
     ids=["petabytes", "beyond counting", "negative", "brackets", "empty"],
 )
@@ -301,7 +305,7 @@ def test_damaged_files_are_named_in_one_line(
         (-3, "-3"),
         (16.7, "16.7"),
         (True, "True"),
-        ([16, 16], r"an array \[2\]"),
+        ([16, 16], r"\[2\]"),
     ],
     ids=str,
 )
@@ -309,8 +313,7 @@ def test_levels_in_an_archive_are_a_whole_number(levels: Any, got: str, tmp_path
     path = tmp_path / "few.npz"
     np.savez(path, train=GREY // 16, levels=np.array(levels))
     with pytest.raises(
-        ValueError,
-        match=rf"levels in .*few.npz must be a whole number >= 1, got {got}: save the value",
+        ValueError, match=rf"levels in .*few.npz must be an integer >= 1, got {got}"
     ):
         load(path)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import arms
 from arms.bench.config import TrainConfig, paper_preset
-from arms.bench.data import Dataset, binarize
+from arms.bench.data import Dataset, observe
 from arms.bench.evaluation import bounds, evaluate, gradient_variances
 from arms.bench.models import DiscreteVAE, build_vae, seeded_generator
 from arms.bench.training.trainer import Trainer
@@ -117,7 +117,7 @@ def test_encoder_gradient_is_the_estimate_through_the_encoder(digits: Dataset) -
     rows = digits.train[:1] // 16
     one = Dataset("one", rows, rows, rows, 8, 8, levels=1)
     trainer = Trainer(tiny, one, model=model)
-    x = binarize(one.train.expand(1, -1, -1), 1)
+    x = observe(one.train.expand(1, -1, -1), 1)
     logits = model.encode(x)
     constant = logits.detach()
     value = arms.expectation(lambda b: model.log_weights(b, x, constant), logits, "exact")
@@ -205,7 +205,7 @@ def test_a_bound_does_not_depend_on_the_others_asked_for(digits: Dataset) -> Non
 def test_bound_of_many_samples_approaches_the_enumerated_likelihood(digits: Dataset) -> None:
     config = replace(SMALL, latents=4, replicas=1)
     model = trained(config, digits, 100).model
-    x = binarize(digits.test[:20], 16, torch.Generator().manual_seed(0)).expand(1, -1, -1)
+    x = observe(digits.test[:20], 16, torch.Generator().manual_seed(0)).expand(1, -1, -1)
     uniform = arms.Bits(torch.zeros(1, 20, 4))
     states = arms.Exact().design.draw(uniform, None).points
     with torch.no_grad():
@@ -218,7 +218,7 @@ def test_bound_of_many_samples_approaches_the_enumerated_likelihood(digits: Data
 
 def test_clean_variance_ranks_estimators(digits: Dataset) -> None:
     model = trained(SMALL, digits, 100).model
-    x = binarize(digits.test[:10], 16, torch.Generator().manual_seed(0)).expand(2, -1, -1)
+    x = observe(digits.test[:10], 16, torch.Generator().manual_seed(0)).expand(2, -1, -1)
     table = gradient_variances(
         model, x, ["loorf", "disarm", "arms"], 4, seeded_generator(0, "variance"), repeats=300
     )

@@ -11,15 +11,7 @@ from torch import Tensor
 
 from arms import ARMS, OnBound, OneHot
 from arms.checks import bias_finding, findings
-from arms.designs import (
-    COUPLINGS,
-    BitCoupling,
-    Coupling,
-    Dirichlet,
-    Gaussian,
-    Systematic,
-    as_coupling,
-)
+from arms.designs import COUPLINGS, BitCoupling, Dirichlet, Gaussian, Systematic, as_coupling
 
 LOGITS = [
     0.0,

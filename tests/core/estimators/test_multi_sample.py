@@ -317,7 +317,10 @@ def test_compiles_without_graph_breaks(name: str) -> None:
             "OnBound needs an estimator of the expectation from values",
         ),
         (lambda f, x: OnBound(VIMCO(4), 2), "such as arms.ARMS"),
-        (lambda f, x: OnBound(arms.Exact(), 2), "OnBound needs an estimator of the expectation from values"),
+        (
+            lambda f, x: OnBound(arms.Exact(), 2),
+            "OnBound needs an estimator of the expectation from values",
+        ),
         (lambda f, x: VIMCO(4, baseline="harmonic"), "'geometric', 'arithmetic', 'none'"),  # type: ignore[arg-type]
         (lambda f, x: arms.variance(f, x, ["vimco"], 4), "gradients of the expectation"),
     ],

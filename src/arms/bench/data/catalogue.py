@@ -1,110 +1,200 @@
-"""The catalogue: every data set by name, with its public origins. A new one is one entry in DATASETS."""
+"""The catalogue: every data set by name, and how it is found, downloaded, read and split.
+
+A new data set of 28x28 images is one entry in DATASETS.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeAlias
 
-from arms.bench.data.download import Source
-from arms.bench.data.formats import read_amat, read_idx, read_mat
-from arms.bench.data.sources import Archive, Digits, Entry, ImageFiles, Parts
+import numpy as np
+
+from arms.bench.data.dataset import Dataset, flat, shuffled
+from arms.bench.data.download import Source, default_cache_dir, import_optional
+from arms.bench.data.formats import SIDE, Array, read_arrays, read_published
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The 8x8 digits that come with scikit-learn: small, and never downloaded."""
+
+    name: str
+    description: str
+
+    def find(self, data_dir: Path | None) -> str:
+        return "scikit-learn" if find_spec("sklearn") else ""
+
+    def fetch(self, data_dir: Path | None) -> tuple[Path, ...]:
+        import_optional("sklearn.datasets")
+        return ()
+
+    def load(self, data_dir: Path | None) -> Dataset:
+        images = import_optional("sklearn.datasets").load_digits().images.astype(np.uint8)
+        train, valid, test = map(flat, np.split(shuffled(images), [1200, 1400]))
+        return Dataset(self.name, train, valid, test, height=8, width=8, levels=16)
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """28x28 images, from an archive in the user's folder or else from the published files."""
+
+    name: str
+    description: str
+    archive: str
+    """The npz file that a data folder may hold, with the array `<part>_images` for every part."""
+    counts: Mapping[str, int]
+    """Number of images in the archive of every part: train, test, and for some sets valid."""
+    sources: tuple[Source, ...] = ()
+    """The published file of every part, in that order; none if users must provide the archive."""
+    levels: int = 255
+    held_out: int = 0
+    """How many training images, the last ones, are for validation; 0 if some are published."""
+    shuffle: bool = False
+    """Whether to shuffle before the split, because sorted images make an unfair validation set."""
+    archive_note: str = ""
+
+    def __post_init__(self) -> None:
+        if ("valid" in self.counts) == bool(self.held_out):
+            expected = f"{self.name} must have either a count of valid images or held_out"
+            got = f"{', '.join(self.counts)} and held_out={self.held_out}"
+            raise ValueError(f"{expected}, got {got}: give one of them")
+
+    def find(self, data_dir: Path | None) -> str:
+        """Return the archive, or the folder of the intact published files, or nothing."""
+        if archive := self._archive_in(data_dir):
+            return str(archive)
+        intact = self.sources and all(source.intact(self._cache()) for source in self.sources)
+        return str(self._cache()) if intact else ""
+
+    def fetch(self, data_dir: Path | None) -> tuple[Path, ...]:
+        """Check the archive, or download what is missing in the cache; return the files."""
+        if archive := self._archive_in(data_dir):
+            self._load_archive(archive)
+            return (archive,)
+        return tuple(dict.fromkeys(self._originals(data_dir)))
+
+    def load(self, data_dir: Path | None) -> Dataset:
+        """Return the data set, split into training, validation and test images."""
+        if archive := self._archive_in(data_dir):
+            return self._load_archive(archive)
+        files = zip(self.counts, self._originals(data_dir), strict=True)
+        return self._split({part: read_published(path, part) for part, path in files})
+
+    def _archive_in(self, data_dir: Path | None) -> Path | None:
+        path = data_dir and data_dir / self.archive
+        return path if path and path.is_file() else None
+
+    def _load_archive(self, path: Path) -> Dataset:
+        names = {part: f"{part}_images" for part in self.counts}
+        try:
+            arrays = read_arrays(path, names.values())
+            for part, name in names.items():
+                expected, images = (self.counts[part], SIDE, SIDE), arrays[name]
+                if images.dtype != np.uint8 or images.shape != expected:
+                    got = f"{images.dtype} {images.shape}"
+                    raise ValueError(f"{path} must hold {name} as uint8 {expected}, got {got}")
+            parts = {part: arrays[name] for part, name in names.items()}
+            return self._split(parts, self.archive_note)
+        except ValueError as error:
+            remedy = ", or delete it to download the data" if self.sources else ""
+            raise ValueError(f"{error}: replace {path} by an intact copy{remedy}") from None
+
+    def _cache(self) -> Path:
+        # One folder per data set: the files of MNIST and Fashion MNIST have the same names.
+        return default_cache_dir() / self.name
+
+    def _originals(self, data_dir: Path | None) -> tuple[Path, ...]:
+        place = data_dir or "a folder, and name that folder in ARMS_DATA_DIR"
+        remedy = f"put {self.archive} into {place}"
+        if not self.sources:
+            raise ValueError(f"{self.name} cannot be downloaded: {remedy}")
+        try:
+            return tuple(source.obtain(self._cache()) for source in self.sources)
+        except ValueError as error:
+            raise ValueError(f"{error}, or {remedy}") from None
+
+    def _split(self, parts: Mapping[str, Array], note: str = "") -> Dataset:
+        train = shuffled(parts["train"]) if self.shuffle else parts["train"]
+        kept = len(train) - self.held_out
+        valid = train[kept:] if self.held_out else parts["valid"]
+        splits = flat(train[:kept]), flat(valid), flat(parts["test"])
+        return Dataset(self.name, *splits, SIDE, SIDE, self.levels, note)
+
+
+Entry: TypeAlias = Digits | ImageFiles
 
 MNIST_HOSTS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "http://yann.lecun.com/exdb/mnist/",
 )
-FASHION_HOSTS = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
-OMNIGLOT_HOSTS = ("https://github.com/yburda/iwae/raw/master/datasets/OMNIGLOT/",)
-STATIC_HOSTS = ("http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/",)
-
-TRAIN_IDX, TEST_IDX = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
+FASHION_HOST = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+OMNIGLOT_HOST = "https://github.com/yburda/iwae/raw/master/datasets/OMNIGLOT/"
+STATIC_HOST = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
 MNIST_COUNTS = {"train": 60_000, "test": 10_000}
 STATIC_COUNTS = {"train": 50_000, "valid": 10_000, "test": 10_000}
-OMNIGLOT_COUNTS = {"train": 24_345, "test": 8_070}
-RECONSTRUCTED_COUNTS = {"train": 24_345, "test": 8_115}
-RECONSTRUCTED = (
+TRAIN_IDX, TEST_IDX = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
+OMNIGLOT_NOTE = (
     "reconstructed Omniglot: rebuilt from the original drawings, with 8,115 test images where "
     "chardata.mat has 8,070; compare with published numbers only with care"
 )
 
 
-def _source(file: str, md5: str, hosts: tuple[str, ...]) -> Source:
+def _source(file: str, md5: str, *hosts: str) -> Source:
     return Source(file, md5, tuple(host + file for host in hosts))
 
 
-def _read_idx_pair(paths: tuple[Path, ...]) -> Parts:
-    return {
-        part: read_idx(path, count)
-        for path, (part, count) in zip(paths, MNIST_COUNTS.items(), strict=True)
-    }
+CHARDATA = _source("chardata.mat", "21ecaf34373511aa7691cf2e0802aa3d", OMNIGLOT_HOST)
 
-
-def _read_amat_triple(paths: tuple[Path, ...]) -> Parts:
-    return {
-        part: read_amat(path, count)
-        for path, (part, count) in zip(paths, STATIC_COUNTS.items(), strict=True)
-    }
-
-
-def _read_chardata(paths: tuple[Path, ...]) -> Parts:
-    (path,) = paths
-    keys = {"train": "data", "test": "testdata"}
-    return {part: read_mat(path, keys[part], count) for part, count in OMNIGLOT_COUNTS.items()}
-
-
-DATASETS: Mapping[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        Digits(
-            "digits",
-            "8x8 handwritten digits of scikit-learn, for quick trials; fresh bits in every batch",
+_ENTRIES = (
+    Digits(
+        "digits",
+        "8x8 handwritten digits of scikit-learn, for quick trials; fresh bits in every batch",
+    ),
+    ImageFiles(
+        "dynamic-mnist",
+        "MNIST, fresh bits in every batch",
+        "mnist.npz",
+        MNIST_COUNTS,
+        (
+            _source(TRAIN_IDX, "f68b3c2dcbeaaa9fbdd348bbdeb94873", *MNIST_HOSTS),
+            _source(TEST_IDX, "9fb629c4189551a2d022fa330f9573f3", *MNIST_HOSTS),
         ),
-        ImageFiles(
-            "dynamic-mnist",
-            "MNIST, fresh bits in every batch",
-            archive=Archive("mnist.npz", MNIST_COUNTS),
-            sources=(
-                _source(TRAIN_IDX, "f68b3c2dcbeaaa9fbdd348bbdeb94873", MNIST_HOSTS),
-                _source(TEST_IDX, "9fb629c4189551a2d022fa330f9573f3", MNIST_HOSTS),
-            ),
-            read=_read_idx_pair,
-            held_out=10_000,
+        held_out=10_000,
+    ),
+    ImageFiles(
+        "static-mnist",
+        "MNIST, bits drawn once (Larochelle)",
+        "binarized_mnist.npz",
+        STATIC_COUNTS,
+        (
+            _source("binarized_mnist_train.amat", "db28b1a6ae0fe70cbd3da91acf46e477", STATIC_HOST),
+            _source("binarized_mnist_valid.amat", "bf37822a04e94123630de6a7dfd9c9ef", STATIC_HOST),
+            _source("binarized_mnist_test.amat", "14e41ae11040adba6ab8cb291eda0dd8", STATIC_HOST),
         ),
-        ImageFiles(
-            "static-mnist",
-            "MNIST, bits drawn once (Larochelle)",
-            archive=Archive("binarized_mnist.npz", STATIC_COUNTS),
-            sources=(
-                _source(
-                    "binarized_mnist_train.amat", "db28b1a6ae0fe70cbd3da91acf46e477", STATIC_HOSTS
-                ),
-                _source(
-                    "binarized_mnist_valid.amat", "bf37822a04e94123630de6a7dfd9c9ef", STATIC_HOSTS
-                ),
-                _source(
-                    "binarized_mnist_test.amat", "14e41ae11040adba6ab8cb291eda0dd8", STATIC_HOSTS
-                ),
-            ),
-            read=_read_amat_triple,
-            levels=1,
+        levels=1,
+    ),
+    ImageFiles(
+        "fashion-mnist",
+        "Fashion MNIST, fresh bits in every batch",
+        "fashion_mnist.npz",
+        MNIST_COUNTS,
+        (
+            _source(TRAIN_IDX, "8d4fb7e6c68d591d4c3dfef9ec88bf0d", FASHION_HOST),
+            _source(TEST_IDX, "bef4ecab320f06d8554ea6380940ec79", FASHION_HOST),
         ),
-        ImageFiles(
-            "fashion-mnist",
-            "Fashion MNIST, fresh bits in every batch",
-            archive=Archive("fashion_mnist.npz", MNIST_COUNTS),
-            sources=(
-                _source(TRAIN_IDX, "8d4fb7e6c68d591d4c3dfef9ec88bf0d", FASHION_HOSTS),
-                _source(TEST_IDX, "bef4ecab320f06d8554ea6380940ec79", FASHION_HOSTS),
-            ),
-            read=_read_idx_pair,
-            held_out=10_000,
-        ),
-        ImageFiles(
-            "omniglot",
-            "Omniglot at 28x28 as in the IWAE paper, fresh bits in every batch",
-            archive=Archive("omniglot.npz", RECONSTRUCTED_COUNTS, note=RECONSTRUCTED),
-            sources=(_source("chardata.mat", "21ecaf34373511aa7691cf2e0802aa3d", OMNIGLOT_HOSTS),),
-            read=_read_chardata,
-            held_out=1_345,
-            shuffle=True,
-        ),
-    )
-}
+        held_out=10_000,
+    ),
+    ImageFiles(
+        "omniglot",
+        "Omniglot at 28x28 as in the IWAE paper, fresh bits in every batch",
+        "omniglot.npz",
+        {"train": 24_345, "test": 8_115},
+        (CHARDATA, CHARDATA),
+        held_out=1_345,
+        shuffle=True,
+        archive_note=OMNIGLOT_NOTE,
+    ),
+)
+DATASETS: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}

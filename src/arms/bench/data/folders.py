@@ -6,46 +6,39 @@ which of its values is white.
 """
 
 import os
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from arms.arguments import described
-from arms.bench.data.dataset import split_of
-from arms.bench.data.packages import import_optional
-
-Array: TypeAlias = NDArray[Any]
+from arms.bench.data.dataset import check_one_size, split_of
+from arms.bench.data.download import import_optional
+from arms.bench.data.formats import Array
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
 COLOUR_NOTE = "colour images turned grey"
 DEPTH_NOTE = "images of more than 8 bits rounded to 255 levels"
+
+# Names that Pillow has for kinds of pixels.
 DEEP_MODES = ("F", "I", "I;16", "I;16B", "I;16L", "I;16N")
 GREY_MODES = ("1", "L", "LA", *DEEP_MODES)
 MODES_WITH_ALPHA = ("LA", "PA", "RGBA")
-"""Names that Pillow has for kinds of pixels."""
-BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0
-"""Two tags of a TIFF file, and the value of the second that says that 0 is white."""
+
+# Tags of TIFF files, and some of their values. Cameras write the orientation into other files too.
+BITS_PER_SAMPLE = 258
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
 SAMPLE_FORMAT, SIGNED = 339, 2
-"""Another tag, and the value that says that numbers have signs."""
 ORIENTATION, ON_ITS_SIDE = 274, (5, 6, 7, 8)
-"""A tag that cameras write, and its values that exchange height and width."""
 
 
-@dataclass(frozen=True)
-class _Image:
+class _Image(NamedTuple):
     path: Path
     values: Array
     white: int
     """The value that means white; 0 is black."""
     coloured: bool
-
-    def fractions(self) -> Array:
-        """Return the values from 0 to 1."""
-        return self.values.astype(np.float32) / self.white
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
@@ -57,97 +50,62 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
     files = _files_of_splits(folder)
     images = {split: [_read_image(path) for path in paths] for split, paths in files.items()}
     every = [image for part in images.values() for image in part]
-    _check_one_size(every)
-    notes = [COLOUR_NOTE] if any(image.coloured for image in every) else []
+    check_one_size({str(image.path): image.values.shape for image in every})
+    coloured = any(image.coloured for image in every)
     deep = any(image.white != 255 for image in every)
-    parts = {}
-    for split, part in images.items():
+    notes = [note for note, holds in ((COLOUR_NOTE, coloured), (DEPTH_NOTE, deep)) if holds]
+
+    def pixels(image: _Image) -> Array:
         # Each file is scaled by its own range, so that files of 1, 8 and 16 bits can be mixed.
-        parts[split] = np.stack([image.fractions() if deep else image.values for image in part])
-    return parts, "; ".join([*notes, DEPTH_NOTE] if deep else notes)
+        return image.values.astype(np.float32) / image.white if deep else image.values
 
-
-def in_words(shape: Sequence[int]) -> str:
-    """Return the size of an image as text.
-
-    >>> in_words((28, 30))
-    '28x30'
-    """
-    return "x".join(map(str, shape))
-
-
-def _check_one_size(images: Sequence[_Image]) -> None:
-    first = images[0]
-    for image in images:
-        if image.values.shape != first.values.shape:
-            raise ValueError(
-                f"all images must have one size, got {in_words(first.values.shape)} in "
-                f"{first.path} and {in_words(image.values.shape)} in {image.path}: resize them"
-            )
+    parts = {split: np.stack([pixels(image) for image in part]) for split, part in images.items()}
+    return parts, "; ".join(notes)
 
 
 def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
     """Return the image files of every split; all are training images if no folder names a split."""
     files = _image_files(folder)
     named = [path for path in sorted(folder.iterdir()) if path.is_dir() and split_of(path.name)]
-    found: dict[str, list[Path]] = {}
-    places: dict[str, Path] = {}
-    for place in named:
-        split = split_of(place.name)
-        assert split is not None
-        if split in places:
-            raise ValueError(
-                f"{folder} must have one folder of {split} images, got {places[split].name} and "
-                f"{place.name}: merge them, or rename one"
-            )
-        places[split] = place
-        found[split] = [file for file in files if file.relative_to(folder).parts[0] == place.name]
-    _check_no_split_below(folder, files, set(places))
-    _check_no_shared_file(folder, found)
-    if not named:
-        places, found = {"train": folder}, {"train": files}
-    inside = {file for part in found.values() for file in part}
-    if outside := [file for file in files if file not in inside]:
-        names = " and ".join(place.name for place in named)
-        raise ValueError(
-            f"{folder} must have all of its images in folders named after splits, or none, got "
-            f"{names} and also {outside[0]}: move that into a split, or rename {names} if it is "
-            "no split but a class"
-        )
+    names = " and ".join(path.name for path in named)
+    places = {split_of(path.name) or "": path for path in named} or {"train": folder}
+    if len(places) < len(named):
+        got = f"{names}: merge those of a split, or rename one"
+        raise ValueError(f"{folder} must have one folder per split, got {got}")
+    _check_no_split_below(folder, files, {split_of(path.name) for path in named})
+    found = {
+        split: [file for file in files if file.is_relative_to(place)]
+        for split, place in places.items()
+    }
     if empty := [places[split] for split, part in found.items() if not part]:
-        raise ValueError(
-            f"there is no image in {empty[0]}: images end in {', '.join(IMAGE_SUFFIXES)}"
-        )
+        suffixes = ", ".join(IMAGE_SUFFIXES)
+        raise ValueError(f"there is no image in {empty[0]}: images end in {suffixes}")
+    if outside := set(files).difference(*found.values()):
+        expected = f"{folder} must have all images in folders named after splits, or none"
+        remedy = f"move it into a split, or rename {names} if it is no split but a class"
+        raise ValueError(f"{expected}, got {names} and also {min(outside)}: {remedy}")
+    owners: dict[Path, str] = {}
+    for split, file in ((split, file) for split, part in found.items() for file in part):
+        if (other := owners.setdefault(file.resolve(), split)) != split:
+            got = f"{file} also in {other}: remove the link"
+            raise ValueError(f"splits of {folder} must have images of their own, got {got}")
     return found
 
 
-def _check_no_split_below(folder: Path, files: Sequence[Path], known: Set[str]) -> None:
+def _check_no_split_below(folder: Path, files: Sequence[Path], known: Set[str | None]) -> None:
     """Raise if images lie in a folder that is named after a split, but further down.
 
     Where the split is known, because a folder above has its name too, the one below is a class.
     """
     for file in files:
         above = file.relative_to(folder).parts[:-1]
-        splits = [split_of(name) for name in above]
-        if inner := [depth for depth, split in enumerate(splits) if split and split not in known]:
-            place = folder.joinpath(*above[: inner[0] + 1])
-            remedy = "move it there" if known else f"give {place.parent} as the data set"
-            raise ValueError(
-                f"folders named after splits must lie directly in {folder}, got {place}: {remedy}, "
-                f"or rename {place.name} if it is a class"
-            )
-
-
-def _check_no_shared_file(folder: Path, splits: Mapping[str, Sequence[Path]]) -> None:
-    """Raise if links make one file an image of two splits, so that it is trained and tested on."""
-    seen: dict[Path, tuple[str, Path]] = {}
-    for split, files in splits.items():
-        for file in files:
-            other, first = seen.setdefault(file.resolve(), (split, file))
-            if other != split:
+        for depth, name in enumerate(above, 1):
+            if split_of(name) and split_of(name) not in known:
+                place = folder.joinpath(*above[:depth])
+                remedy = "move it there" if known else f"give {place.parent} as the data set"
                 raise ValueError(
-                    f"splits of {folder} must have images of their own, got one file as {first} and "
-                    f"{file}: remove the link"
+                    f"folders named after splits must lie directly in {folder}, got {place}: "
+                    f"{remedy}, or rename {name} if it is a class"
                 )
 
 
@@ -156,25 +114,18 @@ def _image_files(folder: Path) -> list[Path]:
     found = []
     for place, folders, names in os.walk(folder, onerror=_fail, followlinks=True):
         for link in (path for name in folders if (path := Path(place, name)).is_symlink()):
-            _check_no_loop(link, folder)
+            if link.resolve() in [path.resolve() for path in link.parents]:
+                raise ValueError(f"links in {folder} must not form a loop, got {link}: remove it")
         found += [Path(place, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     if other := [path for path in found if not path.is_file()]:
-        raise ValueError(
-            f"{other[0]} must be an image file, got a broken link or a device: remove it"
-        )
+        got = "a broken link or a device"
+        raise ValueError(f"{other[0]} must be an image file, got {got}: remove it")
     return sorted(found)
 
 
 def _fail(error: OSError) -> None:
     """Raise what `os.walk` would ignore, such as a folder that may not be read."""
     raise error
-
-
-def _check_no_loop(link: Path, folder: Path) -> None:
-    """Raise if a link below a folder leads back to a folder that it lies in."""
-    above = link.parents[: len(link.relative_to(folder).parts)]
-    if link.resolve() in [path.resolve() for path in above]:
-        raise ValueError(f"links in {folder} must not form a loop, got {link}: remove it")
 
 
 def _read_image(path: Path) -> _Image:
@@ -187,28 +138,19 @@ def _read_image(path: Path) -> _Image:
             turning.exif_transpose(image, in_place=True)  # as viewers show a camera's photographs
     except Exception as error:  # Pillow raises a dozen kinds of errors on damaged files
         raise ValueError(f"{path} cannot be read as an image: {described(error)}") from None
-    # A camera's MPO file is a photograph with previews. In all other formats every frame counts.
-    if frames > 1 and image.format != "MPO":
-        raise ValueError(
-            f"{path} must be one image, got {frames} frames: save each as its own file"
-        )
-    if scrambled:
-        raise ValueError(
-            f"{path} must be upright, got an uncompressed TIFF that is to be shown on its side, "
-            "which Pillow does not read right: turn it, or save it with compression"
-        )
-    signed = image.format == "TIFF" and SIGNED in image.tag_v2.get(SAMPLE_FORMAT, ())
-    if signed and image.mode not in DEEP_MODES:
-        raise ValueError(
-            f"{path} must have pixels without signs, got signed numbers, for which the file does not "
-            "say what is black: save it with unsigned numbers"
-        )
     read = _deep_values if image.mode in DEEP_MODES else _grey_values
     values, white, transparent = read(path, image)
-    if transparent:
-        raise ValueError(
-            f"{path} must be opaque, got transparent pixels: put it on a background first"
-        )
+    tags = image.tag_v2 if image.format == "TIFF" else {}
+    signed = SIGNED in tags.get(SAMPLE_FORMAT, ()) and image.mode not in DEEP_MODES
+    # A camera's MPO file is a photograph with previews. In all other formats every frame counts.
+    for refused, expected, got in (
+        (frames > 1 and image.format != "MPO", "one image", f"{frames} frames: save each one"),
+        (scrambled, "upright", "an uncompressed TIFF on its side, misread by Pillow: turn it"),
+        (signed, "without signed numbers", "some, and no word on what is black: save it unsigned"),
+        (transparent, "opaque", "transparent pixels: put it on a background first"),
+    ):
+        if refused:
+            raise ValueError(f"{path} must be {expected}, got {got}")
     return _Image(path, values, white, image.mode not in GREY_MODES)
 
 
@@ -229,10 +171,7 @@ def _grey_values(path: Path, image: Any) -> tuple[Array, int, bool]:
 
 
 def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
-    """Return the same for an image of more than 8 bits.
-
-    Pillow's conversion to 8 bits clips its values instead of scaling them.
-    """
+    """Return the same for more than 8 bits, which Pillow would clip instead of scaling."""
     values: Array = np.asarray(image)
     if image.format == "TIFF" and image.mode.startswith("I;16"):
         white = int(2 ** image.tag_v2[BITS_PER_SAMPLE][0] - 1)
@@ -243,6 +182,5 @@ def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
         return values, 65535, bool((values == image.info.get("transparency", -1)).any())
     raise ValueError(
         f"{path} must have pixels of 1, 8 or 16 bits, got {image.format} pixels of mode "
-        f"{image.mode}, for which the file does not say what is white: save it with 8 bits, or "
-        "give the pixels as an array of numbers from 0 to 1"
+        f"{image.mode}, for which the file does not say what is white: save it with 8 bits"
     )
