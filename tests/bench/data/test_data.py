@@ -25,9 +25,8 @@ from sklearn.datasets import load_digits
 from torch import Generator, Tensor
 
 from arms.bench import data
-from arms.bench.data.catalogue import ImageFiles
-from arms.bench.data.download import Source
-from arms.bench.data.formats import Array, read_arrays, read_published
+from arms.bench.data.catalogue import ImageFiles, read_published
+from arms.bench.data.download import Array, Source, read_arrays
 from arms.checks.verdicts import FAILURE_RATE
 
 Save: TypeAlias = Callable[..., None]
@@ -643,7 +642,7 @@ def test_static_mnist_is_the_published_text(cache: Path) -> None:
         ({"levels": 0}, "levels must be an integer >= 1, got 0"),
         (
             {"height": 28, "width": 28},
-            r"\[images, 784\], height 28 times width 28, got torch.uint8 \[",
+            r"\[images, 784\], height times width, at least one, got torch.uint8 \[",
         ),
         (
             {"test": torch.zeros(5, 30, dtype=torch.uint8)},

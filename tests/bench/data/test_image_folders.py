@@ -270,18 +270,18 @@ def test_layouts_that_are_clear(
         ),
         (
             {"train": 8, "val": 3, "validation": 3, "dev": 3},
-            "images must have one folder per split, got dev and train and val and validation: merge",
+            "images must have one valid split, got dev and val and validation: rename one",
         ),
-        ({"Train": 8, "train": 3}, "one folder per split, got Train and train: merge"),
+        ({"Train": 8, "train": 3}, "one train split, got Train and train"),
         (
             {"all/train": 8, "all/test": 3},
-            "folders named after splits must lie directly in .*images, got .*images/all/test: give .*images/all as",
+            "folders named after splits must lie directly in .*images, got .*images/all/test: move it",
         ),
         (
             {"train/a": 8, "train/valid": 3},
-            "must lie directly in .*images, got .*images/train/valid: move it there, or rename valid",
+            "must lie directly in .*images, got .*images/train/valid: move it there, or rename it",
         ),
-        ({"train_images": 8, "train": 3}, "one folder per split, got train and train_images"),
+        ({"train_images": 8, "train": 3}, "one train split, got train and train_images"),
         ({"train": 8, "test": 0}, "there is no image in .*images/test: images end in"),
         ({"test": 8}, "images must have training images, got test only"),
     ],

@@ -169,12 +169,9 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "must hold dense arrays of integers or floats, got NotImplemented",
         ),
         (np.full((5, 8, 8), "a"), "must hold numbers, got <U1"),
-        ({"a": GREY}, "must be split into train, valid and test, got a: rename them"),
+        ({"a": GREY}, "must have training images, got none: call them train"),
         ({"test": GREY}, "must have training images, got test only"),
-        (
-            {"train": GREY, "training": GREY},
-            "must have one array for train, got train and training",
-        ),
+        ({"train": GREY, "training": GREY}, "must have one train split, got train and training"),
         (
             {"train": GREY, "test": GREY > 9},
             "the same range, got train from 0 to 255, test from 0 to 1: scale them",

@@ -8,7 +8,7 @@ from arms.arguments import unknown_name
 from arms.bench.data.catalogue import DATASETS, Entry
 from arms.bench.data.dataset import Dataset, TrainingImages, check_same_shape_and_levels, observe
 from arms.bench.data.download import expand_home
-from arms.bench.data.user_data import as_dataset, is_path
+from arms.bench.data.user_data import as_dataset
 
 __all__ = [
     "DATASETS",
@@ -16,10 +16,7 @@ __all__ = [
     "TrainingImages",
     "as_dataset",
     "check_same_shape_and_levels",
-    "fetch",
-    "load",
     "observe",
-    "status",
 ]
 
 
@@ -44,7 +41,7 @@ def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
     >>> load("digits").train.shape
     torch.Size([1200, 64])
     """
-    if isinstance(name, Path) or (isinstance(name, str) and name not in DATASETS and is_path(name)):
+    if isinstance(name, Path) or (isinstance(name, str) and _is_path(name)):
         return as_dataset(name)
     return _entry(name).load(_data_dir(data_dir))
 
@@ -58,6 +55,11 @@ def status(data_dir: Path | str | None = None) -> list[Status]:
     """Return for every data set whether it is on this machine, and where."""
     places = [(entry, entry.find(_data_dir(data_dir))) for entry in DATASETS.values()]
     return [Status(entry.name, entry.description, bool(at), at) for entry, at in places]
+
+
+def _is_path(name: str) -> bool:
+    like_one = name.endswith((".npz", ".npy")) or "/" in name or "\\" in name
+    return name not in DATASETS and (like_one or Path(name).exists())
 
 
 def _entry(name: str) -> Entry:

@@ -3,6 +3,7 @@
 A new data set of 28x28 images is one entry in DATASETS.
 """
 
+import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,8 +13,10 @@ from typing import TypeAlias
 import numpy as np
 
 from arms.bench.data.dataset import Dataset, flat, shuffled
-from arms.bench.data.download import Source, default_cache_dir, import_optional
-from arms.bench.data.formats import SIDE, Array, read_arrays, read_published
+from arms.bench.data.download import Array, Source, default_cache_dir, import_optional, read_arrays
+
+SIDE = 28
+"""Height and width of every image but the 8x8 digits."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +90,14 @@ class ImageFiles:
         return path if path and path.is_file() else None
 
     def _load_archive(self, path: Path) -> Dataset:
-        names = {part: f"{part}_images" for part in self.counts}
         try:
-            arrays = read_arrays(path, names.values())
-            for part, name in names.items():
-                expected, images = (self.counts[part], SIDE, SIDE), arrays[name]
+            arrays = read_arrays(path, [f"{part}_images" for part in self.counts])
+            parts = dict(zip(self.counts, arrays.values(), strict=True))
+            for part, images in parts.items():
+                expected = (self.counts[part], SIDE, SIDE)
                 if images.dtype != np.uint8 or images.shape != expected:
                     got = f"{images.dtype} {images.shape}"
-                    raise ValueError(f"{path} must hold {name} as uint8 {expected}, got {got}")
-            parts = {part: arrays[name] for part, name in names.items()}
+                    raise ValueError(f"{path} must hold {part} uint8 {expected}, got {got}")
             return self._split(parts, self.archive_note)
         except ValueError as error:
             remedy = ", or delete it to download the data" if self.sources else ""
@@ -121,6 +123,23 @@ class ImageFiles:
         valid = train[kept:] if self.held_out else parts["valid"]
         splits = flat(train[:kept]), flat(valid), flat(parts["test"])
         return Dataset(self.name, *splits, SIDE, SIDE, self.levels, note)
+
+
+def read_published(path: Path, part: str) -> Array:
+    """Read a part of a data set from a published file, whose checksum is known to be right."""
+    match path.suffix:
+        case ".gz":  # IDX: 16 bytes with the shape, then the values
+            with gzip.open(path) as file:
+                images = np.frombuffer(file.read(), np.uint8, offset=16)
+        case ".amat":  # text: bits, one image per line
+            digits = path.read_bytes().translate(None, delete=b" \t\r\n")
+            images = np.frombuffer(digits, np.uint8) - np.uint8(ord("0"))
+        case _:  # MATLAB: probabilities [784, count], and images are stored by columns
+            key = "data" if part == "train" else "testdata"
+            matrix = import_optional("scipy.io").loadmat(path, variable_names=[key])[key]
+            images = np.rint(255 * matrix.astype(np.float64)).astype(np.uint8)
+            return np.ascontiguousarray(images.T.reshape(-1, SIDE, SIDE).transpose(0, 2, 1))
+    return images.reshape(-1, SIDE, SIDE).copy()
 
 
 Entry: TypeAlias = Digits | ImageFiles

@@ -19,7 +19,6 @@ SPLITS: Mapping[str, tuple[str, ...]] = {
     "test": ("test", "testing"),
 }
 """What each split may be called in an archive, a folder or a mapping."""
-SHUFFLE_SEED = 0
 
 
 def split_of(name: str) -> str | None:
@@ -33,6 +32,19 @@ def split_of(name: str) -> str | None:
     return next((split for split, names in SPLITS.items() if forms & set(names)), None)
 
 
+def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
+    """Return the parts of a mapping under our names of the splits; other entries are ignored."""
+    found: dict[str, Any] = {}
+    for key, part in source.items():
+        split = split_of(str(key))
+        if split in found:
+            keys = " and ".join(str(other) for other in source if split_of(str(other)) == split)
+            raise ValueError(f"{what} must have one {split} split, got {keys}: rename one")
+        if split:
+            found[split] = part
+    return found
+
+
 def check_one_size(sizes: Mapping[str, Sequence[int]]) -> None:
     """Raise unless all sizes are the same; the keys say what has them."""
     (first, size), *others = sizes.items()
@@ -44,7 +56,7 @@ def check_one_size(sizes: Mapping[str, Sequence[int]]) -> None:
 
 def shuffled(images: NDArray[Any]) -> NDArray[Any]:
     """Return the images in a random order that is the same every time."""
-    return images[np.random.default_rng(SHUFFLE_SEED).permutation(len(images))]
+    return images[np.random.default_rng(0).permutation(len(images))]
 
 
 def flat(images: NDArray[Any]) -> Tensor:
@@ -93,12 +105,9 @@ class Dataset:
         if not isinstance(images, Tensor):
             got = type(images).__name__
             raise ValueError(f"{expected}, got {got}: arms.bench.as_dataset converts it")
-        if images.dtype != torch.uint8 or images.shape[1:] != (pixels,):
-            size = f"height {self.height} times width {self.width}"
-            got = f"{images.dtype} {list(images.shape)}"
-            raise ValueError(f"{expected}, {size}, got {got}: flatten them, do not scale them")
-        if not len(images):
-            raise ValueError(f"{expected}, at least one, got none: move some from another split")
+        if images.dtype != torch.uint8 or images.shape[1:] != (pixels,) or not len(images):
+            got = f"{images.dtype} {list(images.shape)}: flatten them, and do not scale them"
+            raise ValueError(f"{expected}, height times width, at least one, got {got}")
         if (largest := int(images.max())) > self.levels:
             allowed = f"from 0 to levels = {self.levels}"
             raise ValueError(f"{expected} {allowed}, got {largest}: try levels={largest}")
@@ -169,12 +178,9 @@ def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
     """Raise unless the images of all data sets have the same number of pixels and of levels."""
     kinds = {one: (one.train.shape[1], one.levels) for one in datasets}
     if len(set(kinds.values())) > 1:
-        got = ", ".join(
-            f"{one.name} with {pixels} pixels of {levels} levels"
-            for one, (pixels, levels) in kinds.items()
-        )
+        each = (f"{one.name} with {p} pixels of {n} levels" for one, (p, n) in kinds.items())
         expected = "data sets trained together must have the same image shape and levels"
-        raise ValueError(f"{expected}, got {got}: train them separately")
+        raise ValueError(f"{expected}, got {', '.join(each)}: train them separately")
 
 
 def observe(

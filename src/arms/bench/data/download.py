@@ -1,12 +1,22 @@
-"""Download one file: checked against its md5, and written completely or not at all."""
+"""Files of data: downloaded and checked against their md5, or read without unpickling."""
 
 import hashlib
 import os
 import textwrap
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
+
+from arms.arguments import described
+
+Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class Source:
             return hashlib.file_digest(file, "md5").hexdigest() == self.md5
 
     def obtain(self, folder: Path) -> Path:
-        """Return the path of the intact file in `folder`; download it if need be."""
+        """Return the path of the intact file; download it if need be, completely or not at all."""
         path = folder / self.file
         if self.intact(folder):
             return path
@@ -53,17 +63,12 @@ def default_cache_dir() -> Path:
 
 
 def expand_home(path: Path | str) -> Path:
-    """Return a path with the home folder in place of ~ or ~user.
-
-    >>> expand_home("~nouser/faces.npz")
-    Traceback (most recent call last):
-    ValueError: the home folder of a path must be known, got '~nouser/faces.npz': write it out
-    """
+    """Return a path with the home folder in place of ~ or ~user."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        known = "the home folder of a path must be known"
-        raise ValueError(f"{known}, got {str(path)!r}: write it out") from None
+        expected, remedy = "the home folder of a path must be known", "write the whole path"
+        raise ValueError(f"{expected}, got {str(path)!r}: {remedy}") from None
 
 
 def import_optional(module: str) -> ModuleType:
@@ -73,3 +78,16 @@ def import_optional(module: str) -> ModuleType:
     except ImportError as error:
         remedy = "pip install 'arms-grad[data]'"
         raise ValueError(f"this data set needs {module} ({error}): {remedy}") from None
+
+
+def read_arrays(path: Path, names: Collection[str] = ()) -> dict[str, Array]:
+    """Read the arrays of an .npz file, all or those named, or the one array of an .npy file."""
+    try:
+        with path.open("rb") as file:
+            if path.suffix == ".npy":
+                return {"images": np.lib.format.read_array(file, allow_pickle=False)}
+            with NpzFile(file, allow_pickle=False) as archive:
+                # A member that is no array comes as bytes.
+                return {name: np.asarray(archive[name]) for name in names or archive.files}
+    except Exception as error:  # numpy raises a dozen kinds of errors on damaged files
+        raise ValueError(f"{path} cannot be read: {described(error)}") from None

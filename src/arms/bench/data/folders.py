@@ -6,16 +6,14 @@ which of its values is white.
 """
 
 import os
-from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from arms.arguments import described
-from arms.bench.data.dataset import check_one_size, split_of
-from arms.bench.data.download import import_optional
-from arms.bench.data.formats import Array
+from arms.bench.data.dataset import by_split, check_one_size, split_of
+from arms.bench.data.download import Array, import_optional
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
 COLOUR_NOTE = "colour images turned grey"
@@ -35,9 +33,8 @@ ORIENTATION, ON_ITS_SIDE = 274, (5, 6, 7, 8)
 
 class _Image(NamedTuple):
     path: Path
-    values: Array
+    values: Array  # from 0, black, to white
     white: int
-    """The value that means white; 0 is black."""
     coloured: bool
 
 
@@ -66,22 +63,21 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
 def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
     """Return the image files of every split; all are training images if no folder names a split."""
     files = _image_files(folder)
-    named = [path for path in sorted(folder.iterdir()) if path.is_dir() and split_of(path.name)]
-    names = " and ".join(path.name for path in named)
-    places = {split_of(path.name) or "": path for path in named} or {"train": folder}
-    if len(places) < len(named):
-        got = f"{names}: merge those of a split, or rename one"
-        raise ValueError(f"{folder} must have one folder per split, got {got}")
-    _check_no_split_below(folder, files, {split_of(path.name) for path in named})
-    found = {
-        split: [file for file in files if file.is_relative_to(place)]
-        for split, place in places.items()
-    }
+    folders = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir()}
+    named = by_split(folders, str(folder))
+    # Where a folder above has the name of a split too, one further down is a class.
+    above = (place for file in files for place in file.relative_to(folder).parents)
+    if below := [place for place in above if split_of(place.name) not in (None, *named)]:
+        got = f"{folder / below[0]}: move it there, or rename it if it is a class"
+        raise ValueError(f"folders named after splits must lie directly in {folder}, got {got}")
+    places = named or {"train": folder}
+    found = {key: [file for file in files if file.is_relative_to(places[key])] for key in places}
     if empty := [places[split] for split, part in found.items() if not part]:
         suffixes = ", ".join(IMAGE_SUFFIXES)
         raise ValueError(f"there is no image in {empty[0]}: images end in {suffixes}")
     if outside := set(files).difference(*found.values()):
         expected = f"{folder} must have all images in folders named after splits, or none"
+        names = " and ".join(place.name for place in named.values())
         remedy = f"move it into a split, or rename {names} if it is no split but a class"
         raise ValueError(f"{expected}, got {names} and also {min(outside)}: {remedy}")
     owners: dict[Path, str] = {}
@@ -90,23 +86,6 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
             got = f"{file} also in {other}: remove the link"
             raise ValueError(f"splits of {folder} must have images of their own, got {got}")
     return found
-
-
-def _check_no_split_below(folder: Path, files: Sequence[Path], known: Set[str | None]) -> None:
-    """Raise if images lie in a folder that is named after a split, but further down.
-
-    Where the split is known, because a folder above has its name too, the one below is a class.
-    """
-    for file in files:
-        above = file.relative_to(folder).parts[:-1]
-        for depth, name in enumerate(above, 1):
-            if split_of(name) and split_of(name) not in known:
-                place = folder.joinpath(*above[:depth])
-                remedy = "move it there" if known else f"give {place.parent} as the data set"
-                raise ValueError(
-                    f"folders named after splits must lie directly in {folder}, got {place}: "
-                    f"{remedy}, or rename {name} if it is a class"
-                )
 
 
 def _image_files(folder: Path) -> list[Path]:
@@ -133,7 +112,10 @@ def _read_image(path: Path) -> _Image:
     try:
         with pillow.open(path) as image:
             frames = getattr(image, "n_frames", 1)  # before `load`: counting moves through the file
-            scrambled = _is_scrambled(image)
+            # Pillow, seen with version 13.0, takes the height of such an image for its width.
+            on_its_side = image.getexif().get(ORIENTATION, 1) in ON_ITS_SIDE
+            uncompressed = any(tile[0] == "raw" for tile in image.tile)
+            scrambled = image.format == "TIFF" and uncompressed and on_its_side
             image.load()
             turning.exif_transpose(image, in_place=True)  # as viewers show a camera's photographs
     except Exception as error:  # Pillow raises a dozen kinds of errors on damaged files
@@ -152,12 +134,6 @@ def _read_image(path: Path) -> _Image:
         if refused:
             raise ValueError(f"{path} must be {expected}, got {got}")
     return _Image(path, values, white, image.mode not in GREY_MODES)
-
-
-def _is_scrambled(image: Any) -> bool:
-    """Whether Pillow, seen with version 13.0, takes the height of an image for its width."""
-    raw = any(tile[0] == "raw" for tile in image.tile)
-    return image.format == "TIFF" and raw and image.getexif().get(ORIENTATION, 1) in ON_ITS_SIDE
 
 
 def _grey_values(path: Path, image: Any) -> tuple[Array, int, bool]:

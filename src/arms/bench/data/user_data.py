@@ -15,23 +15,13 @@ import numpy as np
 import torch
 
 from arms.arguments import as_count, described
-from arms.bench.data.dataset import SPLITS, Dataset, check_one_size, flat, shuffled, split_of
-from arms.bench.data.download import expand_home
+from arms.bench.data.dataset import SPLITS, Dataset, by_split, check_one_size, flat, shuffled
+from arms.bench.data.download import Array, expand_home, read_arrays
 from arms.bench.data.folders import read_folder
-from arms.bench.data.formats import Array, read_arrays
 
 HELD_OUT = 0.1
 """Share of the images that becomes the validation set if there is none; also the test set."""
 TO_GREY = "turn colours into grey values, image.convert('L')"
-
-
-def is_path(name: str) -> bool:
-    """Whether what is no name of a data set is meant as a file or a folder.
-
-    >>> is_path("faces.npz"), is_path("./faces"), is_path("digist")
-    (True, True, False)
-    """
-    return name.endswith((".npz", ".npy")) or "/" in name or "\\" in name or Path(name).exists()
 
 
 def as_dataset(source: object, name: str | None = None, *, levels: int | None = None) -> Dataset:
@@ -64,23 +54,22 @@ def as_dataset(source: object, name: str | None = None, *, levels: int | None = 
     if name is None:
         expected = "images that are no file need a name for runs and reports"
         raise ValueError(f"{expected}, got none: as_dataset(x, 'mine')")
-    splits = _by_split(source, name) if isinstance(source, Mapping) else {"train": source}
+    splits = by_split(source, name) if isinstance(source, Mapping) else {"train": source}
     return _build(splits, name, levels, what=name)
 
 
 def _from_path(place: Path, name: str | None, levels: int | None) -> Dataset:
-    splits: Mapping[str, Array]
     note = ""
     if place.is_dir():
         splits, note = read_folder(place)
     elif place.is_file() and place.suffix in (".npz", ".npy"):
         arrays = read_arrays(place)
-        if "levels" in arrays:
-            saved = _as_levels(arrays.pop("levels"), place)
-            levels = saved if levels is None else levels
-        images = [key for key, array in arrays.items() if array.ndim >= 2] or list(arrays)
-        unsplit = len(images) == 1 and split_of(images[0]) is None
-        splits = {"train": arrays[images[0]]} if unsplit else _by_split(arrays, str(place))
+        saved = _as_levels(arrays.pop("levels"), place) if "levels" in arrays else None
+        levels = saved if levels is None else levels
+        splits = by_split(arrays, str(place))
+        images = [array for array in arrays.values() if array.ndim >= 2] or list(arrays.values())
+        if not splits and len(images) == 1:
+            splits = {"train": images[0]}
     else:
         got = "something else: convert it" if place.exists() else "nothing: check the path"
         raise ValueError(f"{place} must be an .npz or .npy file, or a folder of images, got {got}")
@@ -106,11 +95,14 @@ def _build(
     splits: Mapping[str, object], name: str, levels: int | None, what: str, note: str = ""
 ) -> Dataset:
     """Return a data set of whatever holds the images of its splits; errors call it `what`."""
+    if "train" not in splits:
+        got = f"{', '.join(splits)} only" if splits else "none"
+        raise ValueError(f"{what} must have training images, got {got}: call them train")
     parts = {split: _as_images(images, what) for split, images in splits.items()}
     check_one_size({f"{split} of {what}": part.shape[1:] for split, part in parts.items()})
     whole, levels = _as_whole_numbers(parts, what, levels)
     train, valid, test = map(flat, _split(whole, what))
-    height, width = next(iter(parts.values())).shape[1:]
+    height, width = parts["train"].shape[1:]
     return Dataset(name, train, valid, test, height, width, levels, note)
 
 
@@ -121,14 +113,13 @@ def _as_whole_numbers(
     tops = {split: float(part.max()) for split, part in parts.items()}
     largest = max(tops.values())
     smallest = min(float(part.min()) for part in parts.values())
-    fractions = any(
-        part.dtype.kind == "f" and (part != np.rint(part)).any() for part in parts.values()
-    )
+    floats = [part for part in parts.values() if part.dtype.kind == "f"]
+    fractions = any((part != np.rint(part)).any() for part in floats)
     white = 255 if levels is None else as_count(levels, 1, "levels")
     if fractions and white != 255:
         expected = f"pixels of {what} with fractions are rounded to 255 levels"
         raise ValueError(f"{expected}, got levels={levels}: leave it out")
-    if not 0 <= smallest <= largest <= (1 if fractions else white):
+    if not 0 <= smallest <= largest <= (1 if fractions else min(white, 255)):
         kind = "fractions from 0 to 1" if fractions else f"whole numbers from 0 to {white}"
         got = f"{smallest:g} to {largest:g}: scale them, or change levels"
         raise ValueError(f"the pixels of {what} must be {kind}, got {got}")
@@ -143,9 +134,6 @@ def _as_whole_numbers(
 
 def _split(parts: Mapping[str, Array], what: str) -> list[Array]:
     """Return train, valid and test; splits that are missing are taken from the training images."""
-    if "train" not in parts:
-        got = ", ".join(parts)
-        raise ValueError(f"{what} must have training images, got {got} only: call one split train")
     found = dict(parts)
     missing = [split for split in ("valid", "test") if split not in parts]
     held = max(1, round(HELD_OUT * len(parts["train"])))
@@ -159,26 +147,10 @@ def _split(parts: Mapping[str, Array], what: str) -> list[Array]:
     return [found[split] for split in SPLITS]
 
 
-def _by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
-    """Return the parts of a mapping under our names of the splits; other entries are ignored."""
-    found = {}
-    for split in SPLITS:
-        keys = [key for key in source if split_of(str(key)) == split]
-        if len(keys) > 1:
-            got = " and ".join(map(str, keys))
-            raise ValueError(f"{what} must have one array for {split}, got {got}: rename one")
-        if keys:
-            found[split] = source[keys[0]]
-    if not found:
-        got = f"{', '.join(map(str, source)) or 'nothing'}: rename them"
-        raise ValueError(f"{what} must be split into train, valid and test, got {got}")
-    return found
-
-
 def _as_images(source: Any, what: str) -> Array:
     """Return images `[images, height, width]` of whatever holds them."""
     if isinstance(source, torch.Tensor | np.ndarray):
-        return _squeezed(_as_array(source, what), what)
+        return _as_array(source, what, batch=True)
     if isinstance(source, str) or not hasattr(source, "__getitem__"):
         got = f"{type(source).__name__}: pass [images, height, width]"
         raise ValueError(f"{what} must be a tensor, an array, or a data set of images, got {got}")
@@ -202,12 +174,12 @@ def _one_image(item: Any, what: str) -> Array:
         item = item[keys[0]]
     elif isinstance(item, tuple) and item:
         item = item[0]
-    image: Array = _squeezed(_as_array(item, what)[None], what)[0]
+    image: Array = _as_array(item, what, batch=False)[0]
     return image
 
 
-def _as_array(images: Any, what: str) -> Array:
-    """Return a tensor, an array or an image of Pillow as an array."""
+def _as_array(images: Any, what: str, *, batch: bool) -> Array:
+    """Return a tensor, an array or an image of Pillow as `[images, height, width]`."""
     if getattr(images, "mode", "") == "P":  # its pixels are indices of a palette
         raise ValueError(f"the images of {what} must be grey, got mode P: {TO_GREY}")
     try:
@@ -218,17 +190,13 @@ def _as_array(images: Any, what: str) -> Array:
     if np.ma.is_masked(array):
         expected = f"{what} must have a value for every pixel"
         raise ValueError(f"{expected}, got a masked array: fill it first")
-    return np.asarray(array)
-
-
-def _squeezed(array: Array, what: str) -> Array:
-    """Return `[images, height, width]`, without a channel axis of length 1."""
     if array.dtype.kind not in "buif":
         raise ValueError(f"{what} must hold numbers, got {array.dtype}: pass grey values")
+    array = np.asarray(array) if batch else np.asarray(array)[None]
     shape = list(array.shape)
-    if array.ndim == 4 and 1 in (shape[1], shape[3]):
+    if array.ndim == 4 and 1 in (shape[1], shape[3]):  # a channel axis
         array = array.squeeze(1 if shape[1] == 1 else 3)
-    if array.ndim != 3 or 0 in array.shape:
+    if array.ndim != 3 or 0 in shape:
         remedy = TO_GREY if array.ndim == 4 else "reshape them"
         expected = f"{what} must be images [images, height, width], at least one"
         raise ValueError(f"{expected}, got {shape}: {remedy}")
