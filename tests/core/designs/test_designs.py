@@ -23,7 +23,7 @@ from arms.designs import (
 )
 from arms.latents import Enumerable
 
-DRAWS = 20_000
+DRAWS = 10_000
 MOST_OUTCOMES = 3000
 """With more outcomes, these draws would say little about each of them."""
 FEWEST_EXPECTED = 5.0
@@ -62,7 +62,7 @@ CASES = [
 
 def draws_of(design: Design) -> int:
     """Fewer draws of sets, whose weights take long: those tests that must fail do so with them."""
-    return DRAWS // 4 if design.weighted else DRAWS
+    return DRAWS // 2 if design.weighted else DRAWS
 
 
 def p_value(hits: Tensor, probabilities: Tensor) -> float:
