@@ -1,8 +1,8 @@
 """What users hand in, checked once, and what can be known of a tensor's values."""
 
 import difflib
-import math
 import operator
+import sys
 import textwrap
 from collections.abc import Collection
 from numbers import Real
@@ -35,15 +35,10 @@ def as_positive(value: object, what: str) -> float:
     >>> as_positive(2, "temperature")
     2.0
     """
-    number = math.nan
-    try:
-        if not isinstance(value, bool) and isinstance(value, Real):
-            number = float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        number = math.inf
-    if not 0 < number < math.inf:
+    is_number = not isinstance(value, bool) and isinstance(value, Real)
+    if not is_number or not 0 < value <= sys.float_info.max:  # type: ignore[operator]
         raise ValueError(f"{what} must be positive and finite, got {_shortened(value)}")
-    return number
+    return float(value)  # type: ignore[arg-type]
 
 
 def _shortened(value: object) -> str:
@@ -57,7 +52,7 @@ def described(error: BaseException) -> str:
     >>> described(KeyError("a")), described(MemoryError())
     ("KeyError: 'a'", 'MemoryError')
     """
-    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    message = f"{type(error).__name__}: {error}".removesuffix(": ")
     return textwrap.shorten(message, 400, placeholder=" ...")
 
 
@@ -71,11 +66,9 @@ def unknown_name(
     """
     near = difflib.get_close_matches(str(name).lower(), [*known, *biased], n=2)
     perhaps = f"perhaps {' or '.join(near)}; " if near else ""
-    every = ", ".join(known)
-    if biased:
-        every += f", or of the biased {', '.join(biased)}"
-    elif or_else:
-        every += f", or give {or_else}"
+    others = f", or of the biased {', '.join(biased)}" if biased else ""
+    others += f", or give {or_else}" if or_else else ""
+    every = ", ".join(known) + others
     return ValueError(f"no {kind} is called {name!r}: {perhaps}choose one of {every}")
 
 
@@ -89,11 +82,9 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
         )
     if logits.dtype not in FLOATS:
         raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float()")
-    if logits.is_nested:
-        raise ValueError("logits must be an ordinary, dense tensor, got a nested one: pad it")
-    if logits.layout != torch.strided:
-        layout = f"one of layout {logits.layout}: call .to_dense()"
-        raise ValueError(f"logits must be an ordinary, dense tensor, got {layout}")
+    if logits.is_nested or logits.layout != torch.strided:
+        kind = "a nested one: pad it" if logits.is_nested else f"one of layout {logits.layout}"
+        raise ValueError(f"logits must be an ordinary, dense tensor, got {kind}")
     if logits.is_meta:
         raise ValueError("logits must be on a device that holds numbers, got the meta device")
     if logits.ndim < axes:
@@ -126,7 +117,7 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 def true_or_unreadable(condition: Tensor) -> bool:
     """Whether a boolean scalar is true, or cannot be read."""
-    return bool(condition) if is_readable(condition) else True
+    return not is_readable(condition) or bool(condition)
 
 
 def is_readable(tensor: Tensor) -> bool:
@@ -149,6 +140,5 @@ def has_tangent(tensor: Tensor) -> bool:
 
 def in_function_transform() -> bool:
     """Whether torch.func.grad, vmap or another transform of functions is running."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    compiling, functorch = torch.compiler.is_compiling(), torch._C._functorch
+    return not compiling and functorch.peek_interpreter_stack() is not None

@@ -42,25 +42,22 @@ def rank_generator(
     """Return a generator whose numbers differ from rank to rank, for `generator=` of any call.
 
     Args:
-        seed: One number for all ranks. Another seed gives other numbers on every rank.
+        seed: One number for all ranks.
         device: The device of the logits.
-        rank: The rank of this process. By default, that of PyTorch's process group, or the
-            environment variable RANK, or 0.
+        rank: By default, that of PyTorch's process group, or the environment variable RANK, or 0.
 
     >>> generators = [rank_generator(0, rank=rank) for rank in (0, 0, 1)]
     >>> same, again, other = (torch.rand(1, generator=one).item() for one in generators)
     >>> same == again, same == other
     (True, False)
     """
-    own = _rank() if rank is None else as_count(rank, 0, "rank")
-    digest = sha256(f"{as_count(seed, 0, 'seed')}/{own}".encode()).digest()
+    if rank is None:
+        grouped = dist.is_available() and dist.is_initialized()
+        # torchrun sets RANK before there is a group
+        rank = dist.get_rank() if grouped else int(os.environ.get("RANK", "0"))
+    key = f"{as_count(seed, 0, 'seed')}/{as_count(rank, 0, 'rank')}"
+    digest = sha256(key.encode()).digest()
     return Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-
-
-def _rank() -> int:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank()
-    return int(os.environ.get("RANK", "0"))  # torchrun sets it before there is a group
 
 
 def warn_if_ranks_share_noise(device: torch.device) -> None:

@@ -3,8 +3,7 @@ r"""Targets: what is differentiated, as a function of the objective's values.
 $$ E[f(b)], \qquad\qquad E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x),
    \quad w(b) = p(x, b) / q(b), \quad b_k \sim q $$
 
-Reference for the bound: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR
-2016.
+Reference: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016.
 """
 
 import math
@@ -21,10 +20,9 @@ class Target(ABC):
     """A function of values at independent samples, whose expectation is differentiated."""
 
     is_expectation: ClassVar[bool] = False
-    """Whether this is E[f(b)]. Some wrappers, and comparisons of variances, refuse other targets."""
+    """Whether this is E[f(b)]. Some wrappers refuse other targets."""
     subtracts_log_q: ClassVar[bool] = False
-    """Whether the objective is log p(x, b), and the library subtracts log q(b). The derivative of
-    log q with respect to the logits is part of the gradient."""
+    """Whether the objective is log p(x, b), and the library subtracts log q(b)."""
 
     @property
     @abstractmethod

@@ -1,15 +1,16 @@
 """Designs: where the objective is evaluated, and the joint distribution of these points."""
 
+from collections.abc import Callable, Mapping
+
+from arms.arguments import unknown_name
 from arms.designs.base import Design, Draw, Needs, Rows
-from arms.designs.couplings import COUPLINGS, as_coupling
 from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
 from arms.designs.couplings.dirichlet import Dirichlet
 from arms.designs.couplings.gaussian import Gaussian
-from arms.designs.couplings.pair import CorrelatedPair
 from arms.designs.couplings.stratified import Stratified
 from arms.designs.couplings.systematic import Systematic
 from arms.designs.midpoints import Midpoints, SharedPairs
-from arms.designs.pairs import Pairs
+from arms.designs.pairs import CorrelatedPair, Pairs
 from arms.designs.relaxed import Perturbed, RelaxedPairs
 from arms.designs.samples import AllStates, AntitheticNoise, Coupled, Independent
 from arms.designs.without_replacement import WithoutReplacement
@@ -21,3 +22,27 @@ __all__ += ["Midpoints", "Pairs", "Perturbed", "RelaxedPairs", "SharedPairs"]
 __all__ += ["AfterSamples", "OneMore", "SideBySide", "WithMean"]
 __all__ += ["COUPLINGS", "BitCoupling", "CategoryCoupling", "Coupling", "as_coupling"]
 __all__ += ["CorrelatedPair", "Dirichlet", "Gaussian", "Stratified", "Systematic"]
+
+COUPLINGS: Mapping[str, Callable[[], Coupling]] = {
+    "dirichlet": Dirichlet,
+    "gaussian": Gaussian,
+    "systematic": Systematic,
+    "stratified": Stratified,
+}
+"""Couplings by name."""
+
+
+def as_coupling(name: str | Coupling) -> Coupling:
+    """Return the coupling of a name; a coupling object is returned as it is.
+
+    Args:
+        name: A name in `arms.designs.COUPLINGS`, or a coupling.
+
+    >>> as_coupling("systematic")
+    Systematic()
+    """
+    if isinstance(name, Coupling):
+        return name
+    if name not in COUPLINGS:
+        raise unknown_name("coupling", name, COUPLINGS)
+    return COUPLINGS[name]()

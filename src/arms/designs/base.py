@@ -79,12 +79,12 @@ class Design:
     """Whether samples have unequal weights, so that their plain mean is not the expectation."""
     least_samples: ClassVar[int] = 1
     """The smallest number of samples."""
-    even_samples: ClassVar[bool] = False
+    in_pairs: ClassVar[bool] = False
     """Whether the number of samples must be even."""
 
     def __post_init__(self) -> None:
-        least, even = self.least_samples, self.even_samples
-        count = as_count(self.num_samples, least, "num_samples", even=even)
+        least = 2 if self.in_pairs else self.least_samples
+        count = as_count(self.num_samples, least, "num_samples", even=self.in_pairs)
         object.__setattr__(self, "num_samples", count)
 
     @lazy_property

@@ -1,4 +1,4 @@
-"""Pairs of samples and their midpoints, for control variates that depend on the midpoint alone.
+"""Pairs of samples and their midpoints.
 
 Given its midpoint, each orientation of a pair is equally likely. A control variate that depends on
 the midpoint alone is therefore uncorrelated with the orientation.
@@ -31,8 +31,7 @@ class Midpoints(Design):
     Args:
         num_samples: n, even.
         pairs: At least this many pairs share a midpoint; all n/2 if there are fewer.
-        coupling: How the 2m samples that make the midpoints depend on each other; None if they are
-            independent.
+        coupling: Of the 2m samples that make the midpoints; None if they are independent.
         evaluate_midpoints: Whether the objective is evaluated and differentiated at the midpoints.
             It is differentiated at the samples if they share midpoints, or if this is False.
     """
@@ -45,8 +44,7 @@ class Midpoints(Design):
     """The design of the 2m samples that make the midpoints."""
 
     requires: ClassVar[tuple[type, ...]] = (ExchangeablePairs,)
-    least_samples: ClassVar[int] = 2
-    even_samples: ClassVar[bool] = True
+    in_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,10 +122,7 @@ def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
 
 
 def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
-    """Return for each pair the mean over the other pairs of its midpoint.
-
-    Every midpoint must have at least two pairs.
-    """
+    """Return for each pair the mean over the other pairs of its midpoint, at least one."""
     if len(of_pairs) == 2 * midpoints:
         return of_pairs.roll(midpoints, 0)
     # The matrix leaves out the pair itself; subtracting it from the sum would leave rounding error.
@@ -153,8 +148,8 @@ def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
 class SharedPairs(Design):
     """n independent samples, of which the last are pairs, and the midpoints of these pairs.
 
-    It serves the importance-weighted bound. If `pairs` is 0, all samples are in pairs, and the first
-    of each pair makes the bound. Otherwise the samples before the pairs make the bound.
+    It serves the importance-weighted bound, which the samples before the pairs make. If `pairs` is
+    0, all samples are in pairs, and the first of each pair makes the bound.
 
     Args:
         num_samples: n.

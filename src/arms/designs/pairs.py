@@ -1,6 +1,6 @@
-"""Independent pairs of samples with antithetic bits; a category is the end of bits along a tree."""
+"""Pairs of samples with antithetic bits, as in DisARM; bits along a tree lead to a category."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -8,11 +8,57 @@ from torch import Generator, Tensor
 
 from arms.arguments import at_least_float32
 from arms.designs.base import Design, Rows, product
-from arms.designs.couplings.pair import CorrelatedPair
+from arms.designs.couplings.base import BitCoupling, flip
 from arms.designs.samples import Coupled
 from arms.latents import Binary, Bits, Choices, Couplable, Latent
+from arms.random import indicator, uniform
 
 Tree: TypeAlias = Literal["balanced", "stick"]
+
+
+@dataclass(frozen=True)
+class CorrelatedPair(BitCoupling):
+    """Two Bernoulli(p) with a given correlation, or with the most negative one that p allows.
+
+    Args:
+        target: The correlation, at least -1 and below 1.
+    """
+
+    target: float = -1.0
+
+    def __post_init__(self) -> None:
+        target: object = self.target
+        if not (isinstance(target, int | float) and -1 <= target < 1):
+            raise ValueError(f"correlation must lie in [-1, 1), got {target!r}")
+
+    def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
+        self._check(n)
+        return self.sample_many(logits, 1, generator)[:, 0]
+
+    def sample_many(self, logits: Tensor, count: int, generator: Generator | None = None) -> Tensor:
+        """Draw that many independent pairs, `[2, count, *logits.shape]`."""
+        phi = at_least_float32(logits.detach())
+        smaller, larger = torch.sigmoid(-phi.abs()), torch.sigmoid(phi.abs())
+        differ = smaller * (larger / self.debias(phi, 2))  # P(1, 0) = P(0, 1)
+        noise = uniform(count, phi, generator)
+        # The first is one on [0, q), the second on [P(1, 0), q + P(1, 0)); both where they overlap.
+        second = indicator(smaller + differ - noise) - indicator(differ - noise)
+        return flip(torch.stack([indicator(smaller - noise), second]), logits)
+
+    def debias(self, logits: Tensor, n: int) -> Tensor:
+        self._check(n)
+        phi = at_least_float32(logits.detach())
+        return torch.sigmoid(phi.abs()).clamp(min=1 / (1 - self.target)).to(logits.dtype)
+
+    def count_distribution(self, logits: Tensor, n: int) -> Tensor:
+        phi = logits.double()
+        one, zero = torch.sigmoid(phi), torch.sigmoid(-phi)
+        differ = one * zero / self.debias(phi, n)
+        return torch.stack([zero - differ, 2 * differ, one - differ])
+
+    def _check(self, n: int) -> None:
+        if n != 2:
+            raise ValueError(f"a correlated pair has n = 2 samples, got {n}")
 
 
 @dataclass(frozen=True)
@@ -31,24 +77,17 @@ class Pairs(Design):
 
     correlation: float = -1.0
     tree: Tree = "balanced"
+    pair: CorrelatedPair = field(init=False, repr=False, compare=False)
+    """The coupling of the two bits of a pair."""
 
     requires: ClassVar[tuple[type, ...]] = (Couplable,)
-    least_samples: ClassVar[int] = 2
-    even_samples: ClassVar[bool] = True
+    in_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tree not in ("balanced", "stick"):
             raise ValueError(f"tree must be 'balanced' or 'stick', got {self.tree!r}")
-        CorrelatedPair(self.correlation)  # raises for a correlation out of range
-
-    @property
-    def pair(self) -> CorrelatedPair:
-        """The coupling of the two bits of a pair."""
-        return CorrelatedPair(self.correlation)
-
-    def takes(self, latent: Latent) -> bool:
-        return all(part.has(Binary) or part.has(Choices) for part in latent.elements())
+        object.__setattr__(self, "pair", CorrelatedPair(self.correlation))
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         def bits_with(logits: Tensor) -> Tensor:
@@ -92,13 +131,10 @@ class TreeBits(NamedTuple):
     logits: Tensor
     """`[*batch, d, K - 1]`: log P_right - log P_left of every node."""
     log_left: Tensor
-    """`[*batch, d, K - 1]`: log P_left."""
     log_right: Tensor
-    """`[*batch, d, K - 1]`: log P_right."""
     left: Tensor
     """`[K, K - 1]`: 1 where a category lies on the left of a node."""
     right: Tensor
-    """`[K, K - 1]`: 1 where a category lies on the right of a node."""
 
     @classmethod
     def of(cls, logits: Tensor, tree: Tree) -> "TreeBits":

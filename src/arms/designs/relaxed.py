@@ -85,7 +85,7 @@ class RelaxedPairs(Design):
 def latent_points(phi: Tensor, samples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return z and z~ given the bits `[m, ...]`, stacked as `[2m, ...]`, and d z~/d phi.
 
-    `noise` `[2, m, ...]` is logistic. It may be -inf, the logit of a uniform 0: z is 0 there.
+    `noise` `[2, m, ...]` is logistic; where it is -inf, z is 0.
     """
     phi = at_least_float32(phi).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)
     sign = 2 * samples.to(phi.dtype) - 1

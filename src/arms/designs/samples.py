@@ -126,8 +126,7 @@ class AntitheticNoise(Design):
     """
 
     requires: ClassVar[tuple[type, ...]] = (Binary,)
-    least_samples: ClassVar[int] = 2
-    even_samples: ClassVar[bool] = True
+    in_pairs: ClassVar[bool] = True
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         return uniform(self.num_samples // 2, at_least_float32(latent.logits), generator)

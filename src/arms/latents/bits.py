@@ -6,6 +6,7 @@ from typing import Self
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import logsigmoid
 
 from arms.arguments import at_least_float32
 from arms.latents.base import Binary, Enumerable, ExchangeablePairs, HasMean, Relaxable
@@ -37,10 +38,9 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Binary, Relaxable):
     def log_prob(self, samples: Tensor) -> Tensor:
         """Return log p(sample), which is linear in the sample and defined at midpoints too."""
         logits = at_least_float32(self.logits)
-        log_sigmoid = torch.nn.functional.logsigmoid
         # The value that was not drawn may have log-probability -inf, and 0 * inf would be NaN.
-        of_one = torch.where(samples > 0, log_sigmoid(logits), 0.0)
-        of_zero = torch.where(samples < 1, log_sigmoid(-logits), 0.0)
+        of_one = torch.where(samples > 0, logsigmoid(logits), 0.0)
+        of_zero = torch.where(samples < 1, logsigmoid(-logits), 0.0)
         return (samples * of_one + (1 - samples) * of_zero).sum(-1)
 
     def score(self, samples: Tensor) -> Tensor:
@@ -76,8 +76,7 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     def variable_log_probs(self) -> list[Tensor]:
         logits = self.logits.detach().double()
-        both = torch.nn.functional.logsigmoid(torch.stack([-logits, logits], -1))
-        return list(both.unbind(-2))
+        return list(logsigmoid(torch.stack([-logits, logits], -1)).unbind(-2))
 
     def from_states(self, chosen: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(chosen), -1).movedim(-2, 0).to(self.logits.dtype)

@@ -43,8 +43,7 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
     def log_prob(self, samples: Tensor) -> Tensor:
         samples = self._as_one_hot(samples)
         log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
-        # An impossible category that was not chosen costs nothing; 0 * inf would be NaN.
-        of_chosen = torch.where(samples > 0, log_probs, 0.0)
+        of_chosen = torch.where(samples > 0, log_probs, 0.0)  # 0 * inf would be NaN
         return (samples * of_chosen).sum((-1, -2))
 
     def score(self, samples: Tensor) -> Tensor:
@@ -117,7 +116,7 @@ class Indices(OneHot):
     """The same choices for an objective that receives category indices `[n, *batch, d]`.
 
     Args:
-        logits: `[*batch, d, K]`. A logit of minus infinity makes a category impossible.
+        logits: `[*batch, d, K]`.
 
     >>> latent = Indices(torch.zeros(5, 3, 4))
     >>> latent.to_objective(latent.sample(2)).shape
@@ -131,11 +130,9 @@ class Indices(OneHot):
 
 
 def one_hot(indices: Tensor, logits: Tensor) -> Tensor:
-    """Return category indices `[..., d]` as samples `[..., d, K]`, in the dtype of the logits.
-
-    An index out of range, which NaN logits can cause, gives a row of zeros instead of an error.
-    """
+    """Return category indices `[..., d]` as samples `[..., d, K]`, in the dtype of the logits."""
     every = torch.arange(logits.shape[-1], device=indices.device)
+    # NaN logits can cause an index out of range, which gives zeros here instead of an error.
     return (indices.unsqueeze(-1) == every).to(logits.dtype)
 
 

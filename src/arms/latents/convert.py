@@ -19,20 +19,16 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
     """Return the latent behind what a user passed, with its shape and values checked.
 
     Args:
-        logits: A tensor of logits, which means independent bits; a torch distribution; or a
-            latent, which is returned as it is.
+        logits: Logits of independent bits, a torch distribution, or a latent.
         validate: Look for NaN, which on a GPU waits for the device.
 
     >>> import torch
     >>> as_latent(torch.zeros(3))
     Bits(logits=tensor([0., 0., 0.]), context=None)
     """
-    if isinstance(logits, Latent):
-        latent = logits
-    elif isinstance(logits, Distribution):
-        latent = _of_distribution(logits)
-    else:
-        latent = Bits(logits)
+    if isinstance(logits, Distribution):
+        logits = _of_distribution(logits)
+    latent = logits if isinstance(logits, Latent) else Bits(logits)
     check_logits(latent.logits, latent.event_axes)
     if validate and not true_or_unreadable(~latent.undefined().any()):
         raise ValueError(
@@ -53,13 +49,10 @@ def _of_distribution(distribution: Distribution) -> Latent:
         base = base.base_dist
     if isinstance(base, Bernoulli):
         return Bits(_exact_logit(base.probs) if _has_probs(base) else base.logits)
+    name, kinds = type(base).__name__, "a Bernoulli, a Categorical or a OneHotCategorical"
     if not isinstance(base, OneHotCategorical | Categorical):
-        raise ValueError(
-            "the latent distribution must be a Bernoulli, a Categorical or a OneHotCategorical, "
-            f"got {type(base).__name__}"
-        )
+        raise ValueError(f"the latent distribution must be {kinds}, got {name}")
     if not base.batch_shape:
-        name = type(base).__name__
         raise ValueError(f"a {name} must have logits [*batch, d, K], got [K]: unsqueeze them")
     inner = base if isinstance(base, Categorical) else base._categorical
     kind = Indices if isinstance(base, Categorical) else OneHot
@@ -81,7 +74,7 @@ def _exact_logit(probs: Tensor) -> Tensor:
         raise ValueError(f"probabilities must lie in [0, 1], got {low.item():g} to {high.item():g}")
     inside = (probs > 0) & (probs < 1)
     edge = torch.where(probs > 0.5, torch.inf, -torch.inf).to(probs)
-    # The inner `where` keeps the gradient at p = 0 and p = 1 zero; autograd would make it NaN.
+    # The inner `where` makes the gradient at p = 0 and p = 1 zero instead of NaN.
     return torch.where(inside, torch.logit(torch.where(inside, probs, 0.5)), edge)
 
 

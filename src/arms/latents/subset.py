@@ -1,6 +1,7 @@
 r"""Subsets of exactly k of d items.
 
-$$ p(b) = \frac{1}{Z} \exp\Big(\sum_i b_i \phi_i\Big), \qquad b \in \{0, 1\}^d, \quad \sum_i b_i = k $$
+$$ p(b) = \frac{1}{Z} \exp\Big(\sum_i b_i \phi_i\Big), \qquad
+   b \in \{0, 1\}^d, \quad \sum_i b_i = k $$
 
 This is the distribution of independent bits given that k of them are one (conditional Bernoulli).
 Its normalizer is a coefficient of a polynomial, the product over items of 1 + exp(phi_i) z. A
@@ -124,7 +125,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
         A Taylor series with value zero adds its derivatives, the mean and the covariance.
         """
-        value = self._tree.log_normalizer.to(logits.dtype)
+        value = self._tree.levels[-1][0, ..., self.k].to(logits.dtype)
         if not logits.requires_grad and not has_tangent(logits):
             return value
         step = logits - logits.detach()
@@ -162,11 +163,6 @@ class _Tree:
             shares.append((table - levels[-1].unsqueeze(-1)).exp().nan_to_num(0.0))
         return cls(items, k, levels, shares)
 
-    @property
-    def log_normalizer(self) -> Tensor:
-        """log Z `[*batch]`."""
-        return self.levels[-1][0, ..., self.k]
-
     @lazy_property
     def counts(self) -> list[Tensor]:
         """The probability that a node holds c of the k items, per level `[nodes, *batch, c]`."""
@@ -202,9 +198,9 @@ class _Tree:
 
         Upwards, E[v . b in the node | its count]; downwards, the same for all outside the node.
         """
-        extra = vector.ndim - self.levels[0].ndim + 1
-        shares = [_with_axes(share, extra) for share in self.shares]
-        counts = [_with_axes(count, extra) for count in self.counts]
+        # Axes after the nodes, to broadcast.
+        axes = (slice(None), *[None] * (vector.ndim - self.levels[0].ndim + 1))
+        shares, counts = [one[axes] for one in self.shares], [one[axes] for one in self.counts]
         leaves = pad(vector, (0, len(self.levels[0]) - self.items)).movedim(-1, 0)
         within = [torch.stack([torch.zeros_like(leaves), leaves], -1)]
         for share in shares:
@@ -244,8 +240,3 @@ def _rest(count: int, width: int, device: torch.device) -> Tensor:
 def _interleave(left: Tensor, right: Tensor) -> Tensor:
     """Return left and right children `[nodes, ...]` in the order of the level, `[2 nodes, ...]`."""
     return torch.stack([left, right], 1).flatten(0, 1)
-
-
-def _with_axes(tensor: Tensor, extra: int) -> Tensor:
-    """Return `[nodes, *batch, ...]` with axes of length one after the nodes, to broadcast."""
-    return tensor[(slice(None), *[None] * extra)]
