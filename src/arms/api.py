@@ -108,10 +108,9 @@ def _value_with_gradient(
     validate: bool,
 ) -> Tensor:
     latent = as_latent(logits, validate=validate)
-    wanted = needs_gradient(latent)
-    options = Options(chunk, "all" if validate else "cheap", gradient=wanted)
+    options = Options(chunk, "all" if validate else "cheap", gradient=needs_gradient(latent))
     found = estimate(estimator, objective, latent, generator, options)
-    return attach_gradient(found.value, latent, found.grad.detach()) if wanted else found.value
+    return attach_gradient(found.value, latent, found.grad.detach())
 
 
 @dataclass(frozen=True)
@@ -182,15 +181,16 @@ def draw(
     if given is None:
         chosen = as_estimator("arms" if estimator is None else estimator, num_samples, evaluations)
         drawn = draw_ahead(chosen, kept, generator)
-        return Handle(chosen, latent, drawn, _copy_to_compare(drawn.points, validate))
-    first = _check_parent(given)
-    own = {"estimator": estimator, "num_samples": num_samples, "evaluations": evaluations}
-    if extra := [f"{name}={value!r}" for name, value in own.items() if value is not None]:
-        raise ValueError(f"a deeper layer is sampled like the first: leave out {', '.join(extra)}")
-    _check_deeper_logits(first, latent)
-    points = draw_deeper(first.drawn, latent, generator)
-    drawn = Draw(kept, points, first.drawn.extra)
-    return Handle(first.estimator, latent, drawn, _copy_to_compare(points, validate), given)
+    else:
+        own = {"estimator": estimator, "num_samples": num_samples, "evaluations": evaluations}
+        if extra := [f"{name}={value!r}" for name, value in own.items() if value is not None]:
+            raise ValueError(f"a deeper layer is drawn like the first: leave out {extra}")
+        first = _first_layer(given, latent)
+        chosen, points = first.estimator, draw_deeper(first.drawn, latent, generator)
+        drawn = Draw(kept, points, first.drawn.extra)
+    compared = validate and is_readable(drawn.points)
+    original = drawn.points.detach().clone() if compared else None
+    return Handle(chosen, latent, drawn, original, given)
 
 
 def attach(
@@ -222,40 +222,33 @@ def attach(
     options = Options(checks="all" if validate else "cheap")
     listed = isinstance(draw, Sequence)
     handles: list[Handle] = list(draw) if listed else [draw]  # type: ignore[arg-type, list-item]
-    latents = _check_layers(handles)
+    _check_layers(handles)
     several = listed and isinstance(values, list | tuple)
     terms: list[Any] = list(values) if several else [values]  # type: ignore[arg-type]
     if several and len(terms) != len(handles):
         raise ValueError(f"values must be one tensor or {len(handles)} terms, got {len(terms)}")
-    estimator, drawn = handles[0].estimator, handles[0].drawn
+    estimator, drawn, latent = handles[0].estimator, handles[0].drawn, handles[0].given
     tensors = [as_values(estimator, drawn, one, drawn.points, options) for one in terms]
     to_go = returns_to_go(tensors) if several else tensors * len(handles)
-    wanted, taken = needs_gradient(latents[0]), None
+    wanted, taken = needs_gradient(latent), None
     if derivatives is not None:
         taken = _check_derivatives(handles, derivatives, options)
     elif wanted and estimator.design.needs.derivatives:
         taken = differentiate(estimator, drawn.points, to_go[0], options)
     evaluation = Evaluation(to_go[0], taken)
     found = finish(estimator, drawn, evaluation, replace(options, gradient=wanted))
-    value = found.value
-    if wanted:
-        value = attach_gradient(value, latents[0], found.grad.detach())
-    chains = len(drawn.points) - drawn.extra
-    for handle, latent, signal in zip(handles[1:], latents[1:], to_go[1:], strict=True):
-        if needs_gradient(latent):
-            grad = deeper_gradient(handle.drawn.latent, handle.drawn.points, signal, chains)
+    value = attach_gradient(found.value, latent, found.grad.detach())
+    for handle, signal in zip(handles[1:], to_go[1:], strict=True):
+        if needs_gradient(handle.given):
+            own, chains = handle.drawn, len(found.values)
+            grad = deeper_gradient(own.latent, own.points, signal, chains)
             zero = torch.zeros_like(signal.detach())  # in value, chain by chain
-            value = value + attach_gradient(zero, latent, grad).sum(0)
+            value = value + attach_gradient(zero, handle.given, grad).sum(0)
     return value
 
 
-def _copy_to_compare(points: Tensor, validate: bool) -> Tensor | None:
-    """Return what `attach` compares the points with; None if it cannot look at them."""
-    return points.detach().clone() if validate and is_readable(points) else None
-
-
-def _check_parent(parent: object) -> Handle:
-    """Return the first layer of the chains that another layer is added to."""
+def _first_layer(parent: object, latent: Latent) -> Handle:
+    """Return the first layer of the chains that a latent is added to, if it fits there."""
     if not isinstance(parent, Handle):
         raise ValueError(f"given must be what arms.draw returned, got {type(parent).__name__}")
     first = parent
@@ -266,10 +259,6 @@ def _check_parent(parent: object) -> Handle:
             f"{type(first.estimator).__name__} {reason} and cannot serve the first of several "
             "layers: use arms or loorf, or midpoint if the objective is differentiable"
         )
-    return first
-
-
-def _check_deeper_logits(first: Handle, latent: Latent) -> None:
     points = first.drawn.points
     expected = points.shape[: points.ndim - first.drawn.latent.event_dims]
     if latent.batch_shape != expected:
@@ -279,43 +268,36 @@ def _check_deeper_logits(first: Handle, latent: Latent) -> None:
             f"logits of a deeper layer must be [{shape}], one row for each of {len(points)} {kind}, "
             f"got {list(latent.logits.shape)}: compute them from given.{kind}"
         )
+    return first
 
 
-def _check_handle(handle: object) -> Latent:
-    """Return the latent behind a draw, if its points are still those that were drawn."""
-    if not isinstance(handle, Handle):
-        raise ValueError(f"draw must be what arms.draw returned, got {type(handle).__name__}")
-    points = handle.drawn.points
-    if handle.original is not None and not torch.equal(points.detach(), handle.original):
-        raise ValueError("draw.points were changed in place: change draw.samples, which is a copy")
-    return handle.given
-
-
-def _check_layers(handles: list[Handle]) -> list[Latent]:
-    """Return the latents of a list of layers: one first layer, every other one after its parent."""
+def _check_layers(handles: list[Handle]) -> None:
+    """Raise unless these are a first layer and deeper ones, each after its parent, unchanged."""
     if not handles:
         raise ValueError("attach needs at least one draw, got an empty list")
-    latents = [_check_handle(one) for one in handles]
+    for one in handles:
+        if not isinstance(one, Handle):
+            raise ValueError(f"draw must be what arms.draw returned, got {type(one).__name__}")
+        if one.original is not None and not torch.equal(one.drawn.points.detach(), one.original):
+            raise ValueError("draw.points were changed in place: change draw.samples, a copy")
     if handles[0].parent is not None:
         raise ValueError(
             "the first draw must be the first layer, without given: attach all layers, as in "
             "arms.attach([first, second], values)"
         )
-    for position, one in enumerate(handles[1:], 1):
-        earlier, number = [id(other) for other in handles[:position]], position + 1
-        if id(one) in earlier:
-            raise ValueError(f"each draw must be in the list once, got number {number} twice")
-        if one.parent is None:
-            raise ValueError(
-                f"draws in a list must be layers of the same chains, but number {number} was drawn "
-                "without given: draw it given the layer before, or attach it separately"
-            )
-        if id(one.parent) not in earlier:
-            raise ValueError(
-                f"number {number} was drawn given a draw that is not before it: list all layers "
-                "in order"
-            )
-    return latents
+    for number, one in enumerate(handles[1:], 2):
+        if problem := _misplaced(one, handles[: number - 1]):
+            raise ValueError(f"draws must be all layers in order, but number {number} {problem}")
+
+
+def _misplaced(one: Handle, earlier: list[Handle]) -> str:
+    """Return what is wrong with a deeper layer after earlier ones, or nothing."""
+    if any(one is other for other in earlier):
+        return "is in the list twice"
+    if one.parent is None:
+        return "was drawn without given"
+    known = any(one.parent is other for other in earlier)
+    return "" if known else "was drawn given a draw that is not before it"
 
 
 def _check_derivatives(handles: list[Handle], derivatives: object, options: Options) -> Tensor:

@@ -21,8 +21,10 @@ def needs_gradient(latent: Latent) -> bool:
 
 
 def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
-    """Return the value with `grad` as a further derivative, with respect to the logits."""
+    """Return the value with `grad` as a further derivative, with respect to the logits, if any."""
     logits = latent.logits
+    if not needs_gradient(latent):
+        return value
     if torch.compiler.is_compiling():
         # Zero in value, the estimate in derivative. The clamp only meets logits that cannot move,
         # where inf - inf would be NaN. Zero before the product and the sum, which could overflow

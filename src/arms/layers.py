@@ -9,9 +9,8 @@ b_j may not, because the baseline would then depend on b_i.
 
 If the first layer's estimator needs points that are not samples (midpoints), each of them is
 followed by the *mean* of this layer: the first layer's control variate then depends on that point
-alone. Derivatives hold deeper layers fixed. That is not the whole derivative, but good enough for a
-control variate: if q is near the posterior, the mean over deeper layers is stationary in their
-distribution, while its derivative at one point varies wildly.
+alone. Derivatives hold deeper layers fixed, which is good enough for a control variate: if q is near
+the posterior, the mean over deeper layers is stationary in their distribution.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019,
 applied chain by chain.
 """

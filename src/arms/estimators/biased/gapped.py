@@ -3,11 +3,10 @@ r"""GAPPED-ST: straight-through Gumbel-softmax with the noise replaced by a dete
 $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{y_i (1 - y_i)}{\tau},
    \qquad y_i = \sigma(m_i/\tau), \quad m_i = \max\big((2 b_i - 1)\,\phi,\ \gamma\big) $$
 
-For K categories the logit of the chosen one is raised to the largest logit, and every other one is
-lowered until it is a gap gamma below that. Both moves are constants, and the gradient goes through
-the softmax of the moved logits. Two categories with logits (0, phi) are a bit. The chosen logit
-minus the other one, s = (2b - 1) phi, is then moved to max(s, gamma), and the derivative in phi of
-the softmax's second entry is y (1 - y) / tau.
+The chosen category's logit is raised to the largest, and every other one is lowered until it is a
+gap gamma below that. Both moves are constants, and the gradient goes through the softmax of the moved
+logits. Two categories with logits (0, phi) are a bit: the chosen logit minus the other one,
+s = (2b - 1) phi, is moved to max(s, gamma).
 
 Biased because the derivative at b is not a difference, as for straight-through Gumbel-softmax, and
 the factor is not p (1 - p) even on average. What is saved is the variance of the noise.

@@ -1,14 +1,11 @@
 r"""Applies an estimator from values to the K-sample bound: its samples are tried in every slot.
 
-$$ g = \hat g\Big[\sum_k h_{-k}\Big], \qquad
-   h_{-k}(b) = f_{-k}(b) - \frac{w(b)}{\sum_{l \ne k} w_l + w(b)}, \qquad
-   w(b) = \frac{p(x, b)}{q(b)} $$
+$$ g = \hat g\Big[\sum_k h_{-k}\Big], \qquad \text{or unfolded} \qquad
+   g = \hat g\Big[\sum_k f_{-k}\Big] - \sum_k \frac{w_k}{\sum_l w_l} \nabla \log q(b_k) $$
 
 K independent samples b_k make the bound. The estimator g-hat of the gradient of an expectation has
-m fresh samples of its own. f_{-k}(b) is the bound with b in slot k. h_{-k} also includes the direct
-term, which arises because log w contains log q. Without folding, the direct term is separate:
-
-$$ g = \hat g\Big[\sum_k f_{-k}\Big] - \sum_k \frac{w_k}{\sum_l w_l} \nabla \log q(b_k) $$
+m fresh samples of its own. f_{-k}(b) is the bound with b in slot k, and h_{-k}(b) also includes the
+direct term, which arises because log w contains log q (see `arms.estimators.bound.slots`).
 
 Unbiased because, given the samples of the bound, g-hat is unbiased for the function of each slot,
 and its fresh samples are independent of them. All slots share the fresh samples, so the functions
@@ -39,13 +36,11 @@ class OnBound(Wrapper):
     Args:
         inner: The estimator; its m samples come on top of the K of the bound.
         bound_samples: K.
-        folded: Whether the direct term is part of the function that `inner` differentiates. If
-            not, it is computed from the K samples and added, as in the paper.
+        folded: Whether `inner` differentiates the direct term too. If not, it is computed from the
+            K samples and added, as in the paper.
 
-    >>> import torch
-    >>> from arms import ARMS
-    >>> log_joint = lambda b: b.sum(-1)
-    >>> OnBound(ARMS(5), bound_samples=5)(log_joint, torch.zeros(4, 3)).grad.shape
+    >>> import arms, torch
+    >>> OnBound(arms.ARMS(5), bound_samples=5)(lambda b: b.sum(-1), torch.zeros(4, 3)).grad.shape
     torch.Size([4, 3])
     """
 
@@ -70,15 +65,11 @@ class OnBound(Wrapper):
         grad = self.inner.combine(draw.memory, slot_sums(values, count, self.folded))
         if self.folded:
             return grad
-        shares = values[:count].softmax(0)
-        return grad + direct_term(draw.latent, draw.points[:count], shares)
+        return grad + direct_term(draw.latent, draw.points[:count], values[:count].softmax(0))
 
 
 def slot_sums(values: Tensor, bound_samples: int, folded: bool) -> Tensor:
-    """Return the sum over slots of h_{-k}, or f_{-k} if not folded, at each fresh sample.
-
-    The result `[m, *batch]` is determined up to a constant.
-    """
+    """Return sum_k h_{-k}, or f_{-k} if not folded, at the fresh samples, up to a constant."""
     top, others = others_of_each(values[:bound_samples])
     candidates = values[bound_samples:].unsqueeze(1) - top
     return replace_slots(others, candidates, folded).sum(1)

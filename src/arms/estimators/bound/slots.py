@@ -10,8 +10,7 @@ $$ \nabla L_K = E\Big[\sum_k f_{-k}(b_k)\,\nabla \log q(b_k)\Big]
 
 a sum (not a mean) over slots of score-function gradients, and the direct term
 -sum_k w_k/(sum_l w_l) grad log q(b_k), because log w contains log q. A slot depends on the others
-only through their log-sum-exp, taken over them alone: subtracting w_k from the total would lose all
-digits where w_k dominates.
+only through their log-sum-exp, taken over them alone: w_k minus the total would lose all digits.
 
 The direct term is a score-function gradient of every slot too, so both parts can be written as one:
 
@@ -60,9 +59,8 @@ def diagonal_mask(values: Tensor) -> Tensor:
 def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> Tensor:
     """Return f_{-k}, or h_{-k} if `folded`, for each candidate in each slot, `[m, K, *batch]`.
 
-    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are log-weights relative to the
-    slot's largest. Each slot's function lacks a constant, the sum of the others, so that
-    differences far below one keep their digits too.
+    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are relative to the slot's largest.
+    Each slot's function lacks a constant, so that differences far below one keep their digits.
     """
     some, relative = _relative(others, candidates)
     bounds = nn.functional.softplus(relative, threshold=40)  # e^-40 is lost in float64 too

@@ -12,13 +12,12 @@ and 0 otherwise:
 
 $$ g_k = \tfrac12 \Big[ f(b) - f(b') - \sum_{l \ne k} C_l\, s_l \Big]\, s_k. $$
 
-If f is quadratic, f(b) - f(b') = C . s exactly: the linear and the quadratic part of f make no noise
-except through latent k itself. Leaving the own term of latent k in (l = k) would be biased, and so
-would derivatives at b and b' themselves, because those depend on the orientation of the pair.
+If f is quadratic, f(b) - f(b') = C . s exactly: its linear and quadratic parts make no noise except
+through latent k itself. Including l = k would be biased, and so would derivatives at b and b'
+themselves, which depend on the orientation of the pair.
 
-Given b + b', all orientations of the differing latents are equally likely. So further pairs with the
-same midpoint come from exchanging latents at random, and a pair's C may use the derivatives at the
-other pairs:
+Given b + b', all orientations of the differing latents are equally likely. So further pairs with
+the same midpoint come from exchanging latents at random, and a pair's C may use their derivatives:
 
 $$ C = \tfrac12 \nabla f(m) + \tfrac12\, \mathrm{mean}\,\{\nabla f
    \text{ at the ends of the other pairs}\}, \qquad m = (b + b')/2 $$
@@ -26,8 +25,8 @@ $$ C = \tfrac12 \nabla f(m) + \tfrac12\, \mathrm{mean}\,\{\nabla f
 The first term misses how the other latents, once decided, bend f; the second knows it, with noise.
 Without the first term (`at_midpoints=False`), f is never evaluated between 0 and 1.
 
-Several midpoints are independent draws, or coupled ones, corrected as in ARMS. With independent
-ones, whether latent k differs in its pair at all is a noise whose size the other midpoints' C know:
+Several midpoints are independent, or coupled and corrected as in ARMS. With independent ones,
+whether latent k differs in its pair at all is a noise whose size the other midpoints' C know:
 
 $$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\, \tilde C - \mathrm{Cov}(b)\, \tilde C\big],
    \qquad \tilde C = \mathrm{mean}\, C \text{ of the other midpoints}, $$
@@ -53,18 +52,17 @@ from arms.latents import ExchangeablePairs, HasMean
 class Midpoint(Estimator):
     """Pairs of samples with the derivative at their midpoint as a control variate.
 
-    It is for differentiable objectives of many latents. Unless `at_midpoints` is False, the
-    objective must be defined and differentiable between 0 and 1.
+    It is for differentiable objectives of many latents, defined between 0 and 1 too.
 
     Args:
         num_samples: n, even: the number of evaluations at samples. Each midpoint is one more.
         coupling: Of the samples that make the midpoints; independent if None.
-        pairs: How many pairs share a midpoint, at least; n/2 if that is less. With 1, only the
+        pairs: The least number of pairs that share a midpoint, at most n/2. With 1, only the
             midpoints are differentiated; with more, all points are.
         own_bits: Whether to remove the noise of a latent's own part, if there are several
             independent midpoints.
-        at_midpoints: Whether to evaluate the midpoints. Without them, n must be at least 4 and
-            each pair is controlled by the others of its midpoint.
+        at_midpoints: Whether to evaluate the midpoints. Without them, n must be at least 4, each
+            pair is controlled by the others, and the objective is called at samples only.
 
     >>> f = lambda b: (b.sum(-1) - 2.0) ** 2
     >>> estimate = Midpoint(8)(f, torch.zeros(100, 5))
@@ -119,8 +117,7 @@ def combine_pairs(
 ) -> Tensor:
     """Return the mean over pairs of 1/2 [(f - f' - C . s) s + E[s s' | b + b'] C].
 
-    `step` `[pairs, *batch, *event]` is s, `control` is C of each pair, and `values` hold f at the
-    first ends, then at the second ones.
+    `step` is s, `control` is C, and `values` hold f at the first ends, then at the second ones.
     """
     fall = values[: len(step)] - values[len(step) : 2 * len(step)]
     rest = latent.with_event_axes(fall - latent.step_product(step, control)) * step

@@ -1,6 +1,7 @@
 r"""REBAR and RELAX: the score function with a control variate that has mean zero.
 
-$$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi)) + \partial_\phi c(z) - \partial_\phi c(\tilde z),
+$$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi))
+     + \partial_\phi c(z) - \partial_\phi c(\tilde z),
    \qquad c(z) = \eta\, f(\sigma(z/\tau)) + r(z) $$
 
 averaged over n/2 samples (an average of products: multiplying averages, as the ARMS authors'
@@ -10,8 +11,7 @@ dz/dphi is 1 as before. REBAR has no free function r; RELAX adds one, such as a 
 Without the first term of c (`relaxation=None`), the objective may be a black box.
 
 Unbiased because E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)], which is E[c(z)],
-for any fixed c. How c is chosen changes the variance only, so eta, tau and r may learn
-(`variance_loss`).
+for any fixed c. c changes the variance only, so eta, tau and r may learn (`variance_loss`).
 Reference: Tucker et al., "REBAR: Low-variance, unbiased gradient estimates for discrete latent
 variable models", NeurIPS 2017; Grathwohl et al., "Backpropagation through the void: Optimizing
 control variates for black-box gradient estimation", ICLR 2018.
@@ -38,8 +38,7 @@ class Relaxation(nn.Module):
     Args:
         temperature: tau, as it begins.
         scale: eta, as it begins.
-        shape: Of both, to broadcast to the batch: `()` is one pair for all, `(5, 1)` one for each
-            of five replicas.
+        shape: Broadcasts to the batch: `()` is one pair for all, `(5, 1)` one per replica.
 
     >>> Relaxation().temperature
     tensor(0.1000, grad_fn=<ExpBackward0>)
@@ -64,11 +63,7 @@ class Relaxation(nn.Module):
 
 
 class AdditiveControl(nn.Module):
-    """r(z) = sum_i h(z_i) with one piecewise linear h for any number of latents, zero at first.
-
-    >>> AdditiveControl()(torch.zeros(4, 5, 3)).shape
-    torch.Size([4, 5])
-    """
+    """r(z) = sum_i h(z_i) with one piecewise linear h for any number of latents, zero at first."""
 
     knots: Tensor
 
@@ -93,10 +88,7 @@ class HiddenControl(nn.Module):
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Tensor:
         if (self.context is None) != (context is None):
-            raise ValueError(
-                "relax_control(..., context=c) goes with a latent that has a context, "
-                "arms.Bits(logits, x), and relax_control without context with one that has none"
-            )
+            raise ValueError("relax_control(..., context=c) needs a context, arms.Bits(logits, x)")
         hidden = self.latent(z)
         if self.context is not None:
             hidden = hidden + self.context(context)
@@ -141,8 +133,7 @@ class RELAX(Learnable):
 
     Args:
         num_samples: n, even, twice the number of samples of b.
-        relaxation: Temperature and scale of the relaxed objective; None leaves it out, for black
-            boxes.
+        relaxation: Temperature and scale of the relaxed objective; None for black boxes.
         control: The free function r, any module that maps `[n, *batch, d]` to `[n, *batch]`; None
             leaves it out, which is REBAR. If the latent has a context, such as the image behind
             the logits, it is called as control(z, context): see `arms.Bits`.
@@ -238,11 +229,7 @@ def _free_part(control: nn.Module, z: Tensor, context: Tensor | None) -> tuple[T
 
 
 def REBAR(num_samples: int, relaxation: Relaxation | None = None) -> RELAX:
-    """Return REBAR: RELAX without a free function in its control variate.
-
-    Args:
-        num_samples: n, even, twice the number of samples of b.
-        relaxation: Temperature and scale of the relaxed objective, which may learn.
+    """Return REBAR: `RELAX` with control=None.
 
     >>> REBAR(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])

@@ -4,10 +4,9 @@ $$ g = \frac{1}{n} \sum_i \Big(f(b_i)
      - \frac{1}{n-1} \sum_{j \ne i} \big(f(b_j) + (S h_{j0})(b_j)\big)\Big) (b_i - p)
    + \frac{1}{n} \sum_i \big(S[h_{i1}(\cdot)\,(\cdot - p)]\big)(b_i) $$
 
-S is the expected change of a Gibbs sampler's step,
-(S h)(x) = mean_k P(bit k is redrawn to the other value) (h(x with bit k flipped) - h(x)), where that
-probability is |x_k - p_k|. The functions (h_i0, h_i1) of sample i are a small network H of what the
-other samples know:
+S is the expected change of a Gibbs sampler's step, (S h)(x) = mean_k |x_k - p_k| (h(x with bit k
+flipped) - h(x)), where |x_k - p_k| is the probability that bit k is redrawn to the other value. The
+functions (h_i0, h_i1) of sample i are a small network H of what the other samples know:
 
 $$ h_i(x) = \frac{1}{n-1} \sum_{j \ne i} H\big(G_j \cdot (x - b_j),\ f(b_j)\big),
    \qquad G_j = \frac{\partial f}{\partial b}(b_j) $$
@@ -43,8 +42,7 @@ class SteinControl(nn.Module):
 
     Args:
         hidden: Width of the hidden layer, of LeakyReLU units.
-        shape: Broadcasts to the batch: `()` is one network for all rows, `(5, 1)` one for each of
-            five replicas.
+        shape: Broadcasts to the batch: `()` is one network for all, `(5, 1)` one per replica.
         generator: Source of the weights; by default a new one with seed 0.
 
     >>> SteinControl()(torch.zeros(4, 5, 3), torch.zeros(4, 5, 1)).shape
@@ -74,12 +72,10 @@ class SteinControl(nn.Module):
 
 @dataclass(frozen=True)
 class RODEO(Learnable):
-    """RODEO on n independent samples, all differentiated.
-
-    Keep one RODEO and train it on `arms.variance_loss`, like RELAX; `arms train` does that.
+    """RODEO on n >= 2 independent samples. Keep one and train it on `variance_loss`, like RELAX.
 
     Args:
-        num_samples: n, at least 2.
+        num_samples: n.
         control: H, any module that maps changes `[n, *batch, k]` and values `[n, *batch, 1]` to
             `[n, *batch, k, 2]`. The paper's has a hidden layer of 100 units: `SteinControl(100)`.
 
@@ -109,17 +105,15 @@ class RODEO(Learnable):
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
-        latent = draw.latent
-        score = latent.score(draw.points)
-        derivatives = derivatives.to(score.dtype)
-        samples, of_samples = draw.points.to(score.dtype), values.to(score.dtype)
-        baseline, correction = self._stein(samples, score, of_samples, derivatives)
+        latent, score = draw.latent, draw.latent.score(draw.points)
+        known = [of.to(score.dtype) for of in (draw.points, values, derivatives)]
+        baseline, correction = self._stein(score, *known)
         of_others = sum_of_others(baseline, 0) / (len(values) - 1)
         controls = (correction - of_others.unsqueeze(-1) * score).mean(0)
         return leave_one_out(latent, draw.points, values) + controls
 
     def _stein(
-        self, samples: Tensor, score: Tensor, values: Tensor, derivatives: Tensor
+        self, score: Tensor, samples: Tensor, values: Tensor, derivatives: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return S h_i0 `[n, *batch]` and S[h_i1 (. - p)] `[n, *batch, d]` at every sample."""
         n, d = len(samples), max(1, samples.shape[-1])

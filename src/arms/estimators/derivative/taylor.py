@@ -5,10 +5,9 @@ $$ g - \alpha Z, \qquad Z = \hat g[c \cdot (b - p)] - \mathrm{Cov}(b)\, c, \qqua
 
 where g-hat is any unbiased estimator that is linear in the values of f, such as ARMS. Unbiased
 because c does not depend on the samples: g-hat is unbiased for the function c . b too, and the
-gradient of its expectation c . p is Cov(b) c. The coefficient alpha comes from the other rows of the
-batch, and is 1/2 if there are none, because 1 can do harm where f is far from linear.
-Reference: the first-order expansion at the mean is MuProp's (Gu et al. 2016), here with any inner
-estimator and a fitted coefficient.
+gradient of its expectation c . p is Cov(b) c. The coefficient alpha comes from the other rows of
+the batch, and is 1/2 if there are none, because 1 can do harm where f is far from linear.
+Reference: MuProp (Gu et al. 2016), here with any inner estimator and a fitted coefficient.
 """
 
 from dataclasses import dataclass
@@ -26,12 +25,10 @@ class WithTaylor(Wrapper):
     """An estimator with a first-order control variate at the mean: one more evaluation.
 
     Args:
-        inner: An unbiased estimator of the expectation that is linear in the values and needs no
-            derivatives.
+        inner: An unbiased estimator of the expectation, linear in the values, without derivatives.
 
-    >>> import torch
-    >>> from arms import ARMS
-    >>> WithTaylor(ARMS(4))(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
+    >>> import arms, torch
+    >>> WithTaylor(arms.ARMS(4))(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """
 

@@ -7,19 +7,19 @@ averaged over n/2 pairs. Unbiased because (f(b) - f(b'))(b - b')/2 has expectati
 variance increases with rho, so the most negative correlation that p allows is best: this is DisARM
 (ARMS with n = 2), where 1/(1 - rho) = max(p, 1-p). Other correlations make it ARTS.
 
-A category is reached by bits on a binary tree, and each bit is an antithetic pair. For node v, with
-theta_v = log P_right - log P_left and w_v = sigmoid(theta_v),
+A category is reached by bits on a binary tree, each an antithetic pair. For node v, with theta_v =
+log P_right - log P_left and w_v = sigmoid(theta_v),
 
 $$ g_v = \frac{f - f'}{2}\,\big(1_v\,(b - w_v) - 1'_v\,(b' - w_v)\big) \cdot
    \begin{cases} 1/(1-\rho_v) & \text{if both reach } v \\ 1 & \text{otherwise,} \end{cases} $$
 
-where 1_v says whether a sample reaches the node, and the gradient for the logits is
-sum_v g_v d theta_v / d phi. With all bits drawn, reached or not, this would be DisARM of the bits; a
-bit that is not reached does not influence f, and is replaced by its mean given the other one.
+where 1_v says whether a sample reaches the node; the gradient for the logits is sum_v g_v d theta_v
+/ d phi. This is DisARM of all bits, with those that are not reached, and do not influence f,
+replaced by their mean given the other one.
 Reference: Dong, Mnih & Tucker, "DisARM: An antithetic gradient estimator for binary latent
 variables", NeurIPS 2020; Yin et al., "Probabilistic best subset selection via gradient-based
-optimization", 2020; Dimitriev & Zhou 2021, theorem 1 (ARTS); Dong, Mnih & Tucker, "Coupled gradient
-estimators for discrete latent variables", NeurIPS 2021 (trees).
+optimization", 2020; Dimitriev & Zhou 2021 (ARTS); Dong, Mnih & Tucker, "Coupled gradient estimators
+for discrete latent variables", NeurIPS 2021 (trees).
 """
 
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ class DisARM(Estimator):
 
     Args:
         num_samples: n, even.
-        correlation: Of the bits of a pair, from -1 to below 1; where p does not allow it, the most
-            negative one that p allows. 0 makes it LOORF on pairs.
+        correlation: Of the bits of a pair, from -1 to below 1, as far as p allows. 0 makes it LOORF
+            on pairs.
         tree: For categories: "balanced", or "stick", whose bit k takes category k or goes on.
 
     >>> DisARM(2)(lambda b: b[..., 0], torch.zeros(1)).grad

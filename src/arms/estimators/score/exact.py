@@ -18,10 +18,7 @@ from arms.estimators.base import Estimator, set_design
 
 @dataclass(frozen=True)
 class Exact(Estimator):
-    """Enumeration of all joint states, at most 2^16.
-
-    Args:
-        num_samples: Ignored.
+    """Enumeration of all joint states, at most 2^16. The number of samples is ignored.
 
     >>> import torch
     >>> Exact()(lambda b: b.prod(-1), torch.zeros(2)).grad
@@ -35,8 +32,7 @@ class Exact(Estimator):
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert draw.weights is not None
-        # In float64: f minus its mean may be far smaller than the mean.
-        probs, values = draw.weights, values.double()
-        centered = values - (probs * values).sum(0)
-        signal = draw.latent.with_event_axes(probs * centered)
+        values = values.double()  # f minus its mean may be far smaller than the mean
+        centered = values - (draw.weights * values).sum(0)
+        signal = draw.latent.with_event_axes(draw.weights * centered)
         return (signal * draw.latent.score(draw.points)).sum(0)

@@ -5,17 +5,13 @@ $$ r = \frac{1}{n-1} \sum_i \Big(f(b_i) - \frac{1}{n}\sum_j f(b_j)\Big)\,\nabla 
 On independent samples this is LOORF (RLOO). It is unbiased because the mean of the other n - 1
 values, which the formula uses as a baseline, is independent of b_i.
 
-On coupled samples, correcting r for their dependence gives ARMS. For bits,
-
-$$ g = \frac{r}{1-\rho}. $$
-
+On coupled samples, correcting r for their dependence gives ARMS, for bits g = r / (1 - rho).
 Unbiased because r is the average over pairs of (f(b_i) - f(b_j)) (b_i - b_j) / 2, whose expectation
 is (f(1) - f(0)) P(b_i = 1, b_j = 0) = (f(1) - f(0)) p (1-p) (1-rho): the gradient times 1 - rho,
 for any coupling in which all pairs share the correlation rho. Each variable is coupled alone, so
 the argument holds given all others.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019;
-Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary Variables", ICML
-2021.
+Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary Variables", 2021.
 """
 
 from dataclasses import dataclass
@@ -49,10 +45,7 @@ class LeaveOneOut(Estimator):
 
 
 def LOORF(num_samples: int) -> LeaveOneOut:
-    """Return leave-one-out REINFORCE (RLOO) on n independent samples.
-
-    Args:
-        num_samples: n, at least 2.
+    """Return leave-one-out REINFORCE (RLOO) on n >= 2 independent samples.
 
     >>> LOORF(4)
     LeaveOneOut(design=Independent(num_samples=4, differentiated=False))
@@ -61,11 +54,7 @@ def LOORF(num_samples: int) -> LeaveOneOut:
 
 
 def ARMS(num_samples: int, coupling: Coupling | None = None) -> LeaveOneOut:
-    """Return ARMS on n coupled samples. With n = 2 it is DisARM.
-
-    Args:
-        num_samples: n, at least 2.
-        coupling: Of the n samples; `Systematic()` by default.
+    """Return ARMS on n >= 2 coupled samples, by default with `Systematic()`; DisARM if n = 2.
 
     >>> import torch
     >>> ARMS(2)(lambda b: b[..., 0], torch.zeros(1)).grad  # an antithetic pair is exact here
@@ -78,5 +67,5 @@ def ARMS(num_samples: int, coupling: Coupling | None = None) -> LeaveOneOut:
 def leave_one_out(latent: Latent, samples: Tensor, values: Tensor) -> Tensor:
     """Return the leave-one-out REINFORCE estimate `[*batch, *event]`."""
     centered = (values - values.mean(0)) / (len(values) - 1)
-    # In place: a score is a new tensor, and another one of its size would take a tenth of the time.
+    # In place: another tensor of this size would take a tenth of the time.
     return latent.score(samples).mul_(latent.with_event_axes(centered)).sum(0)

@@ -5,10 +5,9 @@ $$ g = \sum_{s \in S} p_s R_s \Big(f_s - \sum_{t \in S} p_t R_{st} f_t\Big) \nab
    R_{st} = \frac{P^{-s,t}(S \setminus s, t)}{P^{-s}(S \setminus s)}, \quad R_{ss} = 1 $$
 
 where P(S) is the probability that the set S is drawn, and P^{-s} the same among all states but s.
-Unbiased because p_s R_s is the probability that s was drawn first given the set, so that
-sum_s p_s R_s h(s) averages h over the first draw, an ordinary one, given the set; and given s, the
-inner sum does the same for the states drawn after it. As S comes to hold all probability mass, g
-becomes exact.
+Unbiased because p_s R_s is the probability that s was drawn first given the set, so the sum over s
+averages over the first draw, an ordinary one; given s, the inner sum does the same for the states
+drawn after it. g becomes exact as S comes to hold all probability mass.
 Reference: Kool, van Hoof & Welling, "Estimating gradients for discrete random variables by sampling
 without replacement", ICLR 2020.
 """
@@ -26,11 +25,8 @@ from arms.estimators.base import Estimator, count_samples, set_design
 class UnorderedSet(Estimator):
     """The unordered-set estimator with its built-in baseline: n of the joint states, all different.
 
-    It is for a single choice, or for few states that carry most of the probability. Its value is
-    weighted accordingly, and unbiased.
-
-    Args:
-        num_samples: n, at least 2, and at most the number of joint states.
+    It is for a single choice, or for few states that carry most of the probability. n is at least
+    2, and at most the number of joint states.
 
     >>> import torch
     >>> UnorderedSet(4)(lambda b: b.prod(-1), torch.zeros(2)).grad  # all four states of two bits
