@@ -215,7 +215,10 @@ def test_a_replica_that_stopped_is_left_out(tmp_path: Path, digits: Dataset) -> 
     ("make", "message"),
     [
         (lambda dataset: nn.Linear(3, 3), "must return an arms.bench.DiscreteVAE, got Linear"),
-        (lambda dataset: replicated(lambda: conv(dataset), 2, 0), "must return one replica, got 2"),
+        (
+            lambda dataset: replicated(lambda: conv(dataset), 2, 0),
+            "must return one replica of a model, got 2",
+        ),
         (
             lambda dataset: DiscreteVAE(
                 nn.Conv2d(1, 2, 3), nn.Linear(6, 64), 6, dataset.pixel_mean()

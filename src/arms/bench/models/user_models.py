@@ -23,7 +23,7 @@ Places: TypeAlias = tuple[str, ...]
 WIDE = ("prior", "pixel_mean")
 """Tensors of a `DiscreteVAE` that have a replica axis even with one replica."""
 NETWORK = re.compile(r"(en|de)coder|deeper_(en|de)coders\.\d+")
-"""The names of the modules that get a replica axis by `ReplicaModules`."""
+"""The names of encoders and decoders."""
 
 
 class PlainNetwork(nn.Module):
@@ -57,57 +57,38 @@ class PlainNetwork(nn.Module):
 
 
 class ReplicaModules(nn.Module):
-    """Modules of one structure side by side: `[*lead, R, B, features]` to `[*lead, R, B, outputs]`.
+    """R modules side by side, given as one whose parameters and buffers have a replica axis.
 
-    Args:
-        module: One of them. All its parameters and buffers have a leading replica axis.
-        replicas: How many there are.
+    It maps `[*lead, R, B, features]` to `[*lead, R, B, outputs]`.
     """
 
-    def __init__(self, module: nn.Module, replicas: int) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.replicas = replicas
         self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the rows of each replica its own module.
 
         Rows and buffers are copies. The module may change them in place, and what it computed from
-        them earlier can still be differentiated.
+        them earlier can still be differentiated. Buffers are then written back: PyTorch does not
+        say which were changed, since batch normalization does not count it.
         """
+        parameters = tensor_places(self.module, "_parameters")
+        buffers = tensor_places(self.module, "_buffers")
+        own = {place for place, held in buffers.items() if not isinstance(held, nn.Parameter)}
+        dense = [place for place in buffers if buffers[place].layout == torch.strided]
         outputs = []
         for replica in range(x.shape[-3]):
-            before = self._tensors_of(replica)
+            before = {place: held[replica] for place, held in (parameters | buffers).items()}
+            copies = {id(buffers[place]): before[place].clone() for place in own}
+            before |= {place: copies[id(buffers[place])] for place in own}  # ties stay ties
             after = dict(before)
             outputs.append(call_with(self.module, after, x.select(-3, replica).clone()))
-            self._keep_buffers(replica, before, after)
+            assigned = [place for place in buffers if after[place] is not before[place]]
+            # Of a tie, the place that was assigned anew counts.
+            for place in (*(place for place in dense if place in own), *assigned):
+                buffers[place][replica] = after[place].detach()
         return torch.stack(outputs, -3)
-
-    def _tensors_of(self, replica: int) -> dict[str, Tensor]:
-        """Return the parameters of one replica, and copies of its buffers; ties stay ties."""
-        parameters = tensor_places(self.module, "_parameters")
-        own = {place: tensor[replica] for place, tensor in parameters.items()}
-        copies: dict[int, Tensor] = {}
-        for place, buffer in tensor_places(self.module, "_buffers").items():
-            if isinstance(buffer, nn.Parameter):  # which is a parameter in another place
-                own[place] = buffer[replica]
-            else:
-                own[place] = copies.setdefault(id(buffer), buffer[replica].clone())
-        return own
-
-    def _keep_buffers(
-        self, replica: int, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
-    ) -> None:
-        """Write back what a call has made of the buffers of one replica.
-
-        PyTorch does not say whether they were changed: batch normalization does not count it.
-        """
-        buffers = tensor_places(self.module, "_buffers")
-        assigned = [place for place in buffers if after[place] is not before[place]]
-        dense = [place for place, held in buffers.items() if held.layout == torch.strided]
-        copied = [place for place in dense if not isinstance(buffers[place], nn.Parameter)]
-        for place in (*copied, *assigned):  # of a tie, the place that was assigned anew counts
-            buffers[place][replica] = after[place].detach()
 
 
 def replicated(make: Callable[[], object], replicas: int, seed: int) -> DiscreteVAE:
@@ -120,12 +101,18 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
     for replica in range(replicas):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeded_generator(seed, "init", replica).initial_seed())
-            models.append(_check_one_replica(make()))
-            _initialise_lazy_layers(models[-1])
+            model = make()
+            if not isinstance(model, DiscreteVAE):
+                got = type(model).__name__
+                raise ValueError(f"a function must return an arms.bench.DiscreteVAE, got {got}")
+            if (count := model.replicas) != 1:
+                raise ValueError(f"a function must return one replica of a model, got {count}")
+            _initialise_lazy_layers(model)
+            models.append(model)
     if replicas == 1:
         return models[0]
-    _check_alike(models)
     every = [_shared_tensors(model) for model in models]
+    _check_alike(models, every)
 
     def join(places: Places, _: Tensor) -> Tensor:
         own = [tensors[places].detach() for tensors in every]
@@ -137,7 +124,7 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
         failed = f"replicas cannot be put side by side ({described(error)})"
         raise ValueError(f"{failed}: train with one replica, several times") from error
     for name, module in _networks(wide):
-        wide.set_submodule(name, ReplicaModules(module, replicas))
+        wide.set_submodule(name, ReplicaModules(module))
     return wide
 
 
@@ -197,10 +184,9 @@ def check_finite(model: nn.Module) -> None:
 
 
 def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
-    """Raise if outputs of a model depend on a tensor that requires a gradient but is no parameter.
+    """Raise if outputs depend on a tensor that requires a gradient but is no parameter.
 
-    Such a tensor would never be trained. Examples are a layer in a Python list, and a layer that
-    only a function refers to.
+    It would never be trained. Examples are layers in a Python list, or that only a function knows.
     """
     known = {id(parameter) for parameter in model.parameters()}
     nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
@@ -216,15 +202,6 @@ def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
         following = {after for after, _ in node.next_functions if after is not None} - seen
         seen |= following
         nodes += following
-
-
-def _check_one_replica(model: object) -> DiscreteVAE:
-    expected = "a function that makes a model must return"
-    if not isinstance(model, DiscreteVAE):
-        raise ValueError(f"{expected} an arms.bench.DiscreteVAE, got {type(model).__name__}")
-    if model.replicas != 1:
-        raise ValueError(f"{expected} one replica, got {model.replicas}: it is called for each")
-    return model
 
 
 def _initialise_lazy_layers(model: DiscreteVAE) -> None:
@@ -246,10 +223,9 @@ def _initialise_lazy_layers(model: DiscreteVAE) -> None:
     check_savable(model)  # in particular, no layer is left without a size
 
 
-def _check_alike(models: Sequence[DiscreteVAE]) -> None:
+def _check_alike(models: Sequence[DiscreteVAE], tensors: Sequence[Mapping[Places, Tensor]]) -> None:
     """Raise if models made for different replicas cannot be put side by side."""
     _check_replaceable_tensors(models[0])
-    tensors = [_shared_tensors(model) for model in models]
     names = [name for places in tensors[0] for name in places if name not in WIDE]
     if others := [name for name in names if not NETWORK.match(name)]:
         raise ValueError(
