@@ -8,12 +8,12 @@ import torch
 
 from arms.bench import toy
 from arms.bench.cli import report as verbs
-from arms.bench.report.correlations import (
+from arms.bench.report.paper_figures import (
     correlation_curves,
     smallest_correlation,
     write_correlations,
+    write_toy,
 )
-from arms.bench.report.toy import write_toy
 from arms.checks import score_limit
 from arms.designs import COUPLINGS
 
@@ -38,6 +38,16 @@ def test_grid_does_not_flatter_arms() -> None:
     probs, variance = toy.exact_curve("arms", 100)
     _, dense = toy.exact_curve("arms", 100, points=20_001)
     assert sum(variance) / len(probs) == pytest.approx(sum(dense) / len(dense), rel=0.02)
+
+
+def test_exact_numbers() -> None:
+    probs, variances = toy.exact_curve("loorf", 2, points=1)
+    assert f"{variances[0]:.4e} at {probs[0]}" == "1.4760e-07 at 0.1"
+    (path,) = toy.ascents(4, ["exact"], steps=1, replicas=2)
+    expected = torch.tensor([[0.1, 0.1], [0.1016, 0.1016]], dtype=torch.float64)
+    assert torch.allclose(path.logits.sigmoid(), expected, atol=5e-5)
+    bounds = smallest_correlation(torch.tensor([0.5, 0.1]), n=4)
+    assert bounds.tolist() == pytest.approx([-1 / 3, -1 / 9])
 
 
 def test_no_closed_form_is_an_error_that_helps() -> None:

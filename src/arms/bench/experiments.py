@@ -89,14 +89,14 @@ class Experiment:
 
 def draw_correlations(scale: Scale, folder: Path) -> list[Path]:
     """Draw the correlation of every coupling against p, as exact at any scale."""
-    from arms.bench.report.correlations import correlation_curves, write_correlations
+    from arms.bench.report.paper_figures import correlation_curves, write_correlations
 
     return write_correlations(correlation_curves(), folder)
 
 
 def draw_toy(scale: Scale, folder: Path) -> list[Path]:
     """Measure and draw the toy problem."""
-    from arms.bench.report.toy import write_toy
+    from arms.bench.report.paper_figures import write_toy
 
     budgets, replicas = ((2, 4), 100) if scale == "smoke" else (toy.BUDGETS, 1000)
     generator = torch.Generator().manual_seed(0)

@@ -19,20 +19,12 @@ LONGEST_WORD = 1000
 
 
 def is_drawable(value: float) -> bool:
-    """Whether a number is finite, and small enough for means, deviations and axes.
-
-    >>> is_drawable(-1e31), is_drawable(1e200)
-    (True, False)
-    """
+    """Whether a number is finite, and small enough for means, deviations and axes."""
     return math.isfinite(value) and abs(value) < LARGEST
 
 
 def format_mean_std(values: Sequence[float | None]) -> str:
-    """Return mean and standard deviation over the surviving replicas, and how many those are.
-
-    >>> format_mean_std([-1.0, None, -2.0])
-    '-1.50 ±0.71 (2 of 3 replicas)'
-    """
+    """Return mean and standard deviation over the surviving replicas, and how many those are."""
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
@@ -43,23 +35,12 @@ def format_mean_std(values: Sequence[float | None]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number with two decimals, or from a million on with three digits and an exponent.
-
-    >>> format_number(-123.456), format_number(-1.2345e31)
-    ('-123.46', '-1.23e+31')
-    """
+    """Return a number with two decimals, or from a million on with three digits and an exponent."""
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
-    """Return the mean of a metric over the surviving replicas, in the form that suits its axis.
-
-    >>> from arms.bench.metrics import GRADIENT_VARIANCE, TRAIN_ELBO
-    >>> format_metric(TRAIN_ELBO, [-1.0, None, -2.0])
-    '-1.50'
-    >>> format_metric(GRADIENT_VARIANCE, [0.001, 0.003])
-    '2.00e-03'
-    """
+    """Return the mean of a metric over the surviving replicas, in the form that suits its axis."""
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
@@ -67,41 +48,25 @@ def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
 
 
 def format_survivors(values: Sequence[float | None]) -> str:
-    """Return how many replicas survive, in brackets, or nothing where all of them do.
-
-    >>> format_survivors([-1.0, None])
-    ' (1 of 2 replicas)'
-    """
+    """Return how many replicas survive, in brackets, or nothing where all of them do."""
     count = len(surviving(values))
     return "" if count == len(values) else f" ({count} of {len(values)} replicas)"
 
 
 def printable(text: str) -> str:
-    r"""Return a text with its control characters written out, so that no terminal obeys them.
-
-    >>> printable("digits\x1b[2J")
-    'digits\\x1b[2J'
-    """
+    """Return a text with its control characters written out, so that no terminal obeys them."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shorten(name: str) -> str:
-    """Return a name from a file, cut if it is longer than any name of a file.
-
-    >>> shorten("mnist"), shorten("a" * 80_000)[-25:]
-    ('mnist', 'aaa... (80000 characters)')
-    """
+    """Return a name from a file, cut if it is longer than any name of a file."""
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
 
 
 def shorten_words(line: str, words: Iterable[str]) -> str:
-    """Return a line in which long words of a command, and any other long words, are cut.
-
-    >>> shorten_words("there is no " + 3000 * "a/" + ": give another", ["runs"])[-40:]
-    '/a/a/a... (6001 characters) give another'
-    """
+    """Return a line in which long words of a command, and any other long words, are cut."""
     for word in words:
         for form in (word, repr(word)[1:-1]):
             if len(form) > LONGEST_NAME:

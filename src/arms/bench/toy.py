@@ -30,8 +30,7 @@ class ToyCurve:
     num_samples: int
     probs: Tensor
     measured: Tensor
-    exact: Tensor | None
-    """The closed form; None where there is none."""
+    exact: Tensor | None  # None where there is no closed form
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class Ascent:
 
     estimator: str
     num_samples: int
-    logits: Tensor
-    """phi before each step and after the last, `[steps + 1, replicas]`."""
+    logits: Tensor  # before each step and after the last, [steps + 1, replicas]
 
     def std(self) -> Tensor:
         """Return the standard deviation of phi over the replicas `[steps + 1]`."""
@@ -60,14 +58,9 @@ def variance_curves(
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[ToyCurve]:
-    """Measure the variance of every estimator's gradient at probabilities from 0.1 to 0.9.
-
-    >>> [curve.estimator for curve in variance_curves(4, ["loorf", "arms"], points=3, replicas=10)]
-    ['loorf', 'arms']
-    """
-    probs = _probabilities(points)
+    """Measure the variance of every estimator's gradient at probabilities from 0.1 to 0.9."""
+    probs, curves = _probabilities(points), []
     batch = torch.logit(probs).expand(as_count(replicas, 2, "replicas"), -1).unsqueeze(-1)
-    curves = []
     for name in estimators:
         estimator = as_estimator(name, num_samples)
         parts = batch.split(max(1, NUMBERS_AT_ONCE // (points * num_samples)))
@@ -80,17 +73,21 @@ def variance_curves(
 def exact_curve(
     estimator: str, num_samples: int, points: int = GRID_POINTS
 ) -> tuple[list[float], list[float]]:
-    """Return probabilities and the variances there in closed form, for an estimator that has one.
-
-    >>> probs, variances = exact_curve("loorf", 2, points=1)
-    >>> f"{variances[0]:.4e} at {probs[0]}"
-    '1.4760e-07 at 0.1'
-    """
+    """Return probabilities and the variances there in closed form, for an estimator that has one."""
     probs = _probabilities(points)
     exact = _exact_variance(estimator, num_samples, probs)
     if exact is None:
         raise ValueError(f"{estimator} has no closed form: measure it with variance_curves")
     return probs.tolist(), exact.tolist()
+
+
+def _probabilities(points: int) -> Tensor:
+    return torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
+
+
+def _exact_variance(name: str, num_samples: int, probs: Tensor) -> Tensor | None:
+    estimator = as_estimator(name, num_samples)
+    return univariate_variance(estimator, torch.logit(probs), P0**2, (1 - P0) ** 2)
 
 
 def ascents(
@@ -100,28 +97,14 @@ def ascents(
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[Ascent]:
-    """Ascend the objective with every estimator; that of `exact` has no noise.
-
-    >>> ascents(4, ["exact"], steps=1, replicas=2)[0].logits.sigmoid()
-    tensor([[0.1000, 0.1000],
-            [0.1016, 0.1016]], dtype=torch.float64)
-    """
-    count = as_count(replicas, 2, "replicas")
-    start = torch.full((count, 1), 0.1, dtype=torch.float64).logit()
-    all_ascents = []
+    """Ascend the objective with every estimator; the ascents of `exact` have no noise."""
+    shape = (as_count(replicas, 2, "replicas"), 1)
+    start = torch.full(shape, 0.1, dtype=torch.float64).logit()
+    found = []
     for name in estimators:
         estimator, path = as_estimator(name, num_samples), [start]
         for _ in range(as_count(steps, 1, "steps")):
             grad = estimator(objective, path[-1], generator, validate=False).grad
             path.append(path[-1] + LEARNING_RATE * grad)
-        all_ascents.append(Ascent(name, num_samples, torch.cat(path, 1).T))
-    return all_ascents
-
-
-def _probabilities(points: int) -> Tensor:
-    return torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
-
-
-def _exact_variance(estimator: str, num_samples: int, probs: Tensor) -> Tensor | None:
-    made = as_estimator(estimator, num_samples)
-    return univariate_variance(made, torch.logit(probs), P0**2, (1 - P0) ** 2)
+        found.append(Ascent(name, num_samples, torch.cat(path, 1).T))
+    return found

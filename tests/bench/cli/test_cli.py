@@ -452,7 +452,7 @@ def test_data_verbs(say: Say) -> None:
         ),
         (["evaluate", "nowhere"], "nowhere is not there: it has no config.json"),
         (["data", "get", "cifar"], "no data set is called 'cifar'"),
-        (["report", "nowhere"], "there is no nowhere"),
+        (["report", "nowhere"], "there is no run in nowhere"),
         (["report", "."], "there is no run in .: train one first"),
         (["train", "--estimator", "exact"], "exact trains with at most 65536 states"),
         (

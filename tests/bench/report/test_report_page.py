@@ -19,8 +19,7 @@ from arms.bench.report.figures import Curve, Panel, draw
 from arms.bench.report.groups import Group, Setting
 from arms.bench.report.page import Section, render
 from arms.bench.report.style import style_of
-from arms.bench.report.table_files import csv_text, latex, markdown
-from arms.bench.report.tables import Cell, Stat, Table
+from arms.bench.report.tables import Stat, Table, latex, markdown, write_table
 
 EVIL = "<script>alert(1)</script>"
 PNG = b"\x89PNG\r\n\x1a\nrest"
@@ -198,7 +197,7 @@ def test_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     assert len(pictures) == 1
     assert str(pictures[0]).startswith("data:image/png;base64,")
     assert [problem.what for problem in found.problems] == [
-        "samples.png is not a PNG file; omitted"
+        "samples.png is larger than 4 MiB, or not a PNG file; omitted"
     ]
     text = " ".join(parsed.shown)
     assert "2 runs · 3 replicas · data: digits" in text
@@ -252,8 +251,8 @@ def test_budgets_are_drawn_together_only_where_nothing_else_differs(tmp_path: Pa
 # ---- tables as files
 
 
-def test_written_tables() -> None:
-    cells = [Cell(Stat(-1.25, 0.5, 3), best=True), Cell()]
+def test_written_tables(tmp_path: Path) -> None:
+    cells = [Stat(-1.25, 0.5, 3, best=True), None]
     table = Table("title | 50 %", "name", ["train K=1", "a_b"], [("arms|s", cells)])
     lines = markdown(table).splitlines()
     assert lines[4] == r"| arms\|s | **" + "\u2212" + "1.25 ± 0.50** |  |"
@@ -261,7 +260,9 @@ def test_written_tables() -> None:
     assert r"arms|s & \textbf{$-$1.25 $\pm$ 0.50} &  \\" in tex
     assert r"a\_b" in tex
     assert r"\toprule" in tex
-    (row,) = list(csv.DictReader(csv_text(table).splitlines()))
+    paths = write_table(table, tmp_path)
+    assert [path.read_text() for path in paths[:2]] == [markdown(table), tex]
+    (row,) = list(csv.DictReader(paths[2].read_text().splitlines()))
     assert float(row["train K=1 mean"]) == -1.25
     assert (row["train K=1 std"], row["train K=1 replicas"], row["train K=1 best"]) == (
         "0.5",

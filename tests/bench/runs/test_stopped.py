@@ -289,9 +289,9 @@ def test_reports_take_the_mean_over_those_left(
     ((label, cells),) = table.rows
     assert label == "arms, R=2 of 3"
     numbers = [value for value in result["bounds"]["train"]["1"] if value is not None]
-    assert cells[0].stat is not None
-    assert cells[0].stat.count == 2
-    assert cells[0].stat.mean == pytest.approx(sum(numbers) / 2)
+    assert cells[0] is not None
+    assert cells[0].count == 2
+    assert cells[0].mean == pytest.approx(sum(numbers) / 2)
     for panel in training_panels(group).values():
         (curve,) = panel.curves
         assert (curve.name, curve.x[-1]) == ("arms, R=2 of 3", 40)

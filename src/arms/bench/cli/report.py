@@ -10,13 +10,7 @@ from rich.table import Table
 
 from arms.arguments import as_count
 from arms.bench import toy as toy_problem
-from arms.bench.cli.console import (
-    explaining_missing_packages,
-    print_markup,
-    print_paths,
-    print_plain,
-    print_table,
-)
+from arms.bench.cli import console
 from arms.bench.cli.parsing import Output
 from arms.bench.runs.archives import read_archive, run_sources
 
@@ -36,21 +30,19 @@ def report(
     """
     if not runs:
         raise ValueError("give at least one run directory, or a folder of them: arms report runs")
-    names = " or ".join(map(str, runs))
-    if not any(path.exists() for path in runs):
-        raise ValueError(f"there is no {names}: give run directories, or a folder of them")
-    with explaining_missing_packages():
+    if not any(True for path in runs for _ in run_sources(path)):
+        names = " or ".join(map(str, runs))
+        raise ValueError(f"there is no run in {names}: train one first, or give another folder")
+    with console.explaining_missing_packages():
         from arms.bench.report import build_report, summary
 
-        if not any(True for path in runs for _ in run_sources(path)):
-            raise ValueError(f"there is no run in {names}: train one, or give another folder")
         for path in filter(Path.is_file, runs):
             read_archive(path)  # a file that was named must be an archive
         collection = build_report(runs, output, files=files)
     for problem in collection.problems:
-        print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
-    print_plain(summary(collection))
-    print_plain(f"report: {output.resolve()}")
+        console.print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
+    console.print_plain(summary(collection))
+    console.print_plain(f"report: {output.resolve()}")
 
 
 def toy(
@@ -70,9 +62,8 @@ def toy(
     generator = torch.Generator().manual_seed(as_count(seed, 0, "--seed"))
     if not num_samples:
         raise ValueError("give at least one budget: --num-samples 4 10")
-    headings = ("n", "estimator", "variance / loorf's", "closed form")
-    table = Table(*headings, title="toy problem, mean over p from 0.1 to 0.9")
-    curves = []
+    title, curves = "toy problem, mean over p from 0.1 to 0.9", []
+    table = Table("n", "estimator", "variance / loorf's", "closed form", title=title)
     for n in num_samples:
         found = toy_problem.variance_curves(n, replicas=replicas, generator=generator)
         (loorf,) = [curve for curve in found if curve.estimator == "loorf"]
@@ -83,13 +74,13 @@ def toy(
             table.add_row(str(n) if curve is found[0] else "", curve.estimator, ratio, exact)
         table.add_section()
         curves += found
-    print_table(table)
+    console.print_table(table)
     shown = 10 if 10 in num_samples else num_samples[-1]
     paths = toy_problem.ascents(shown, replicas=replicas, generator=generator)
-    with explaining_missing_packages():
-        from arms.bench.report.toy import write_toy
+    with console.explaining_missing_packages():
+        from arms.bench.report.paper_figures import write_toy
 
-        print_paths(write_toy(curves, paths, output))
+        console.print_paths(write_toy(curves, paths, output))
 
 
 def correlations(num_samples: int = 5, output: Output = Path("correlations")) -> None:
@@ -99,7 +90,7 @@ def correlations(num_samples: int = 5, output: Output = Path("correlations")) ->
         num_samples: How many samples are coupled.
         output: Folder for the figure (.svg, .pdf, .png) and the numbers (.csv).
     """
-    with explaining_missing_packages():
-        from arms.bench.report.correlations import correlation_curves, write_correlations
+    with console.explaining_missing_packages():
+        from arms.bench.report.paper_figures import correlation_curves, write_correlations
 
-        print_paths(write_correlations(correlation_curves(num_samples), output))
+        console.print_paths(write_correlations(correlation_curves(num_samples), output))

@@ -9,8 +9,7 @@ from arms.bench.report.curves import budget_grid, training_panels
 from arms.bench.report.figures import Panel, draw, write_figure
 from arms.bench.report.groups import Group, Setting, group_runs
 from arms.bench.report.page import Section, render, summary
-from arms.bench.report.table_files import write_table
-from arms.bench.report.tables import beside_paper, comparison, overview
+from arms.bench.report.tables import beside_paper, comparison, overview, write_table
 from arms.bench.runs.files import check_path, check_replaceable, make_folder, replace_file
 
 __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from arms.bench.formatting import is_drawable
 from arms.bench.metrics import METRICS, Metric
@@ -23,10 +22,10 @@ def training_panels(group: Group) -> dict[str, Panel]:
     for key, metric in METRICS.items():
         curves = [curve for row in group.rows if (curve := _curve(row, metric)) is not None]
         if curves:
-            last = max(curve.x[-1] for curve in curves)
-            log, ylim = metric.scale == "log", _frame(curves, last / 5)
+            last, log = max(curve.x[-1] for curve in curves), metric.scale == "log"
+            ylim = None if log else _frame(curves, last / 5)
             labels = (metric.title, "step", metric.axis_label)
-            panels[key] = Panel(curves, *labels, log, (0, 1.03 * last), None if log else ylim)
+            panels[key] = Panel(curves, *labels, log, (0, 1.03 * last), ylim)
     return panels
 
 
@@ -45,15 +44,12 @@ def budget_grid(panels: Mapping[int, Mapping[str, Panel]]) -> list[list[Panel | 
 
 def _frame(curves: Sequence[Curve], first: float) -> tuple[float, float] | None:
     """Return the range of all bands from step `first` on: the steep start would dwarf the rest."""
-    edges = [
-        edge
-        for curve in curves
-        for step, *both in zip(curve.x, curve.low or curve.y, curve.high or curve.y, strict=True)
-        if step >= first
-        for edge in both
-    ]
-    margin = 0.06 * (max(edges) - min(edges))
-    return (min(edges) - margin, max(edges) + margin) if margin > 0 else None
+    bands = [np.array([curve.low or curve.y, curve.high or curve.y]) for curve in curves]
+    late = [np.array(curve.x) >= first for curve in curves]
+    edges = np.concatenate([band[:, of].ravel() for band, of in zip(bands, late, strict=True)])
+    low, high = float(edges.min()), float(edges.max())
+    margin = 0.06 * (high - low)
+    return (low - margin, high + margin) if margin > 0 else None
 
 
 def _curve(row: Row, metric: Metric) -> Curve | None:
@@ -62,8 +58,8 @@ def _curve(row: Row, metric: Metric) -> Curve | None:
         {record["step"]: record[metric.key] for record in run.metrics if metric.key in record}
         for run in row.finished or row.runs
     ]
-    steps = sorted(set.intersection(*map(set, runs)))
-    if not steps:
+    steps = np.array(sorted(set.intersection(*map(set, runs))))
+    if not len(steps):
         return None
     values = np.array([[_number(value) for run in runs for value in run[step]] for step in steps])
     # A replica that stopped is omitted from the first step on: shortly before the end, its values
@@ -73,13 +69,17 @@ def _curve(row: Row, metric: Metric) -> Curve | None:
     finite = np.isfinite(values).all(1)
     if not finite.any():
         return None
-    thin_steps, thin = _thin(np.array(steps)[finite], values[finite])
-    left, mean = thin.shape[1], thin.mean(1)
+    steps, values = steps[finite], values[finite]
+    # Consecutive records are averaged, under the last of their steps.
+    starts = np.arange(0, len(steps), math.ceil(len(steps) / MAX_POINTS))
+    ends = np.append(starts[1:], len(steps))
+    values = np.add.reduceat(values, starts, axis=0) / (ends - starts)[:, None]
+    left, mean = values.shape[1], values.mean(1)
     name = row.label if left == len(going) else f"{row.label}, R={left} of {len(going)}"
-    curve = Curve(name, style_of(row.estimator), thin_steps.tolist(), mean.tolist())
+    curve = Curve(name, style_of(row.estimator), steps[ends - 1].tolist(), mean.tolist())
     if left == 1:
         return curve
-    std = thin.std(1, ddof=1)
+    std = values.std(1, ddof=1)
     # On a logarithmic axis the lower edge stays above zero.
     low = np.where((mean > std) | (metric.scale != "log"), mean - std, mean / 10)
     return replace(curve, low=low.tolist(), high=(mean + std).tolist())
@@ -87,14 +87,3 @@ def _curve(row: Row, metric: Metric) -> Curve | None:
 
 def _number(value: float | None) -> float:
     return float(value) if value is not None and is_drawable(value) else math.nan
-
-
-def _thin(
-    steps: NDArray[np.int64], values: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Average consecutive records, under the last of their steps, to at most MAX_POINTS."""
-    width = math.ceil(len(steps) / MAX_POINTS)
-    starts = np.arange(0, len(steps), width)
-    ends = np.append(starts[1:], len(steps))
-    sums = np.add.reduceat(values, starts, axis=0)
-    return steps[ends - 1], sums / (ends - starts)[:, None]

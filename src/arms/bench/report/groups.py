@@ -1,6 +1,6 @@
 """Groups of runs that may be compared, and their rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -21,11 +21,9 @@ class Setting(NamedTuple):
     num_samples: int
     steps: int
     decoder_samples: str
-    structure: str = ""
-    """Two models of a user may have one name; their structures differ."""
+    structure: str = ""  # tells models of a user apart that have one name
     categories: int = 2
-    latents: int = 0
-    """0 for bits: their number may differ within one table."""
+    latents: int = 0  # 0 for bits: their number may differ within one table
     layers: tuple[int, ...] = ()
     likelihood: str = "bernoulli"
 
@@ -33,13 +31,12 @@ class Setting(NamedTuple):
     def parts(self) -> list[str]:
         """Each field in words, or an empty string where it does not apply."""
         structure = f" (structure {self.structure})" if self.structure else ""
-        latents = f"{self.latents}x{self.categories} categories" if self.categories > 2 else ""
         kind = "latents" if self.categories > 2 else "bits"
         layers = f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} {kind}"
         return [
             self.dataset,
             self.network + structure,
-            latents,
+            f"{self.latents}x{self.categories} categories" if self.categories > 2 else "",
             layers if self.layers else "",
             f"{self.likelihood} pixels" if self.likelihood != "bernoulli" else "",
             f"n = {self.num_samples}",
@@ -86,20 +83,17 @@ class Group:
 
 
 def group_runs(runs: Iterable[RunData]) -> list[Group]:
-    """Sort runs into comparisons.
-
-    Titles name the structure of a model only where two models of one name differ in it.
-    """
+    """Sort runs into comparisons. A title names a model's structure only to tell two apart."""
     by_setting: dict[Setting, list[RunData]] = {}
-    for run in runs:
-        by_setting.setdefault(setting_of(run.config), []).append(run)
     structures: dict[str, set[str]] = {}
-    for setting in by_setting:
+    for run in runs:
+        setting = setting_of(run.config)
+        by_setting.setdefault(setting, []).append(run)
         structures.setdefault(setting.network, set()).add(setting.structure)
     groups = []
     for setting in sorted(by_setting):
-        ambiguous = len(structures[setting.network]) > 1
-        shown = setting if ambiguous else setting._replace(structure="")
+        one_structure = len(structures[setting.network]) == 1
+        shown = setting._replace(structure="") if one_structure else setting
         groups.append(Group(shown, _rows(by_setting[setting])))
     return groups
 
@@ -111,40 +105,25 @@ def setting_of(config: TrainConfig) -> Setting:
 
 
 def _rows(runs: Sequence[RunData]) -> list[Row]:
+    """Return a row per estimator and further fields; labels name the fields that differ."""
+    omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS, "folded"} - {"latents"}
     by_fields: dict[tuple[tuple[str, str], ...], list[RunData]] = {}
     for run in runs:
-        by_fields.setdefault(_row_fields(run.config), []).append(run)
-    shared = dict(set.intersection(*map(set, by_fields)))
-    rows = [
-        Row(_label(dict(fields), shared), same[0].config.label, same)
-        for fields, same in by_fields.items()
-    ]
+        fields = asdict(run.config) | {"estimator": run.config.label}
+        key = tuple((name, str(value)) for name, value in fields.items() if name not in omitted)
+        by_fields.setdefault(key, []).append(run)
+    shared = {*dict(set.intersection(*map(set, by_fields))), "estimator"}
+    rows = []
+    for key, same in by_fields.items():
+        own = ", ".join(f"{name} {value}" for name, value in key if name not in shared)
+        estimator = same[0].config.label
+        rows.append(Row(marked(estimator) + (f" ({own})" if own else ""), estimator, same))
     order = {name: place for place, name in enumerate(ALL_ESTIMATORS)}
-    last = len(order)
-    return sorted(rows, key=lambda r: (order.get(r.runs[0].config.estimator, last), r.label))
-
-
-def _row_fields(config: TrainConfig) -> tuple[tuple[str, str], ...]:
-    """Return the fields in which two rows of one comparison may differ."""
-    omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS, "folded"} - {"latents"}
-    fields = asdict(config) | {"estimator": config.label}
-    return tuple((name, str(value)) for name, value in fields.items() if name not in omitted)
-
-
-def _label(fields: Mapping[str, str], shared: Mapping[str, str]) -> str:
-    """Return the estimator, followed by every field in which the row differs from others."""
-    own = [
-        f"{name} {value}" for name, value in fields.items() if name not in {*shared, "estimator"}
-    ]
-    return marked(fields["estimator"]) + (f" ({', '.join(own)})" if own else "")
+    return sorted(rows, key=lambda r: (order.get(r.runs[0].config.estimator, len(order)), r.label))
 
 
 def work(estimator: str, num_samples: int) -> list[str]:
-    """Return in words what an estimator asks of the decoder, nothing if it is n evaluations.
-
-    >>> work("loorf", 4), work("midpoint", 4)
-    ([], ['5 evaluations', '5 derivatives'])
-    """
+    """Return in words what an estimator asks of the decoder, nothing if it is n evaluations."""
     if estimator not in ALL_ESTIMATORS:
         return []
     needs = as_estimator(estimator, num_samples).design.needs
@@ -154,9 +133,5 @@ def work(estimator: str, num_samples: int) -> list[str]:
 
 
 def marked(estimator: str) -> str:
-    """Return the name of an estimator for tables and legends, with a mark if it is biased.
-
-    >>> marked("arms"), marked("reinmax")
-    ('arms', 'reinmax (biased)')
-    """
+    """Return the name of an estimator for tables and legends, with a mark if it is biased."""
     return f"{estimator} (biased)" if estimator in BIASED_ESTIMATORS else estimator

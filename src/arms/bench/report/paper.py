@@ -47,15 +47,11 @@ def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
 
 
 def released_count(estimator: str, num_samples: int) -> int:
-    """Return the K of the bound that the released code reports by default.
-
-    >>> released_count("arms-dirichlet", 4), released_count("disarm", 4)
-    (4, 2)
-    """
+    """Return the K of the bound that the released code reports by default."""
     return max(1, num_samples // 2) if estimator in HALF_BUDGET else num_samples
 
 
-def caveats(group: Group) -> list[str]:
+def caveats(group: Group) -> tuple[str, ...]:
     """Return the caveats of a comparison of our numbers with printed ones."""
     lines, setting = [UNCERTAIN_K], group.setting
     if any(row.estimator == "disarm-ms (unfolded)" for row in group.rows):
@@ -65,7 +61,7 @@ def caveats(group: Group) -> list[str]:
     departures = [text for name in COMPARED_FIELDS if (text := _departure(group, name))]
     if departures:
         lines.append(f"These runs differ from the paper: {'; '.join(departures)}.")
-    return lines
+    return tuple(lines)
 
 
 def _departure(group: Group, name: str) -> str:

@@ -64,11 +64,7 @@ for _name in ("arms-ms", "arms-ms-dirichlet", "arms-ms-gaussian", "loorf-ms", "d
 
 
 def style_of(estimator: str) -> Style:
-    """Return the style of an estimator; its name decides the style of one without an entry.
-
-    >>> style_of("arms").color
-    '#D55E00'
-    """
+    """Return the style of an estimator; its name decides the style of one without an entry."""
     if estimator in STYLES:
         return STYLES[estimator]
     # No entry is black, so that these styles differ from all entries.

@@ -1,0 +1,134 @@
+r"""The paper's figures 1 and 2: correlations of couplings, and the toy problem.
+
+The sum of n exchangeable Bernoulli(p) is a whole number of mean np, so its variance is at least
+{np}(1 - {np}), with {.} the fractional part, and Var S = n p(1-p) (1 + (n-1) rho) gives
+
+$$ \rho \ge \frac{1}{n-1} \left( \frac{\{np\}(1-\{np\})}{n p(1-p)} - 1 \right). $$
+
+Hoernig, "On the minimum correlation between symmetrically distributed random variables", 2018.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from arms.arguments import as_count
+from arms.bench.report.figures import Curve, Panel, draw, write_figure
+from arms.bench.report.style import Style, style_of
+from arms.bench.report.tables import write_csv
+from arms.bench.toy import Ascent, ToyCurve, exact_curve
+from arms.designs import COUPLINGS, BitCoupling
+
+ESTIMATOR_OF = {"independent": "loorf", "systematic": "arms"}
+ESTIMATOR_OF |= {name: f"arms-{name}" for name in ("dirichlet", "gaussian")}
+"""A coupling has the style of the estimator that draws from it."""
+PANELS_PER_ROW = 4
+SHOWN_DECADES = 4
+"""Range of the variance axis: some variances reach zero."""
+PROBABILITY = "\u03c3(φ)"
+
+
+class Correlations(NamedTuple):
+    """Correlation of two samples of every coupling as a function of p, float64 `[points]` each."""
+
+    num_samples: int
+    probs: Tensor
+    of_coupling: Mapping[str, Tensor]
+    bound: Tensor
+
+
+def smallest_correlation(probs: Tensor, n: int) -> Tensor:
+    """Return the smallest common correlation that n exchangeable Bernoulli(p) can have."""
+    part = (as_count(n, 2, "n") * probs).frac()
+    return (part * (1 - part) / (n * probs * (1 - probs)) - 1) / (n - 1)
+
+
+def correlation_curves(num_samples: int = 5, points: int = 401) -> Correlations:
+    """Return the exact correlations of all couplings at probabilities strictly between 0 and 1."""
+    probs = torch.linspace(0, 1, as_count(points, 3, "points"), dtype=torch.float64)[1:-1]
+    curves = {"independent": torch.zeros_like(probs)}
+    for name, make in COUPLINGS.items():
+        coupling = make()
+        if name == "stratified" or not isinstance(coupling, BitCoupling):
+            continue  # for bits, stratified is systematic
+        if not (coupling.even_samples and num_samples % 2):
+            curves[name] = coupling.correlation(torch.logit(probs), num_samples)
+    return Correlations(num_samples, probs, curves, smallest_correlation(probs, num_samples))
+
+
+def write_correlations(found: Correlations, folder: Path) -> list[Path]:
+    """Write the figure and its table, and return their paths."""
+    probs, wide = found.probs.tolist(), Style("#cccccc", "solid", "none")
+    curves = [Curve("smallest possible", wide, probs, found.bound.tolist(), width=5)]
+    for name, values in found.of_coupling.items():
+        curves.append(Curve(name, style_of(ESTIMATOR_OF.get(name, name)), probs, values.tolist()))
+    panel = Panel(curves, f"n = {found.num_samples}", "p", "correlation of two samples")
+    columns = {"probability": found.probs, **found.of_coupling, "smallest_possible": found.bound}
+    written = write_figure(draw([[panel]]), folder, "correlations")
+    rows = torch.stack(list(columns.values()), 1).tolist()
+    return [*written, write_csv(folder / "correlations.csv", [list(columns), *rows])]
+
+
+def write_toy(curves: Sequence[ToyCurve], paths: Sequence[Ascent], folder: Path) -> list[Path]:
+    """Write both figures of the toy problem and both tables, and return their paths."""
+    budgets = sorted({curve.num_samples for curve in curves})
+    panels: list[Panel | None] = [
+        _variance_panel([curve for curve in curves if curve.num_samples == n]) for n in budgets
+    ]
+    width = min(PANELS_PER_ROW, len(panels))
+    panels += [None] * (-len(panels) % width)
+    grid = [panels[start : start + width] for start in range(0, len(panels), width)]
+    written = write_figure(draw(grid), folder, "toy_variance")
+    written += write_figure(draw([_ascent_panels(paths)]), folder, "toy_ascent")
+    rows: list[Sequence[object]] = [
+        ("estimator", "num_samples", "probability", "measured_variance", "exact_variance")
+    ]
+    for curve in curves:
+        exact = [None] * len(curve.probs) if curve.exact is None else curve.exact.tolist()
+        points = zip(curve.probs.tolist(), curve.measured.tolist(), exact, strict=True)
+        rows += [(curve.estimator, curve.num_samples, *point) for point in points]
+    written.append(write_csv(folder / "toy_variance.csv", rows))
+    rows = [("estimator", "num_samples", "step", "mean_logit", "std_logit")]
+    for path in paths:
+        steps = enumerate(zip(path.logits.mean(1).tolist(), path.std().tolist(), strict=True))
+        rows += [(path.estimator, path.num_samples, step, *values) for step, values in steps]
+    return [*written, write_csv(folder / "toy_ascent.csv", rows)]
+
+
+def _variance_panel(curves: Sequence[ToyCurve]) -> Panel:
+    """Draw measurements as dots, and the closed form, where there is one, as a line."""
+    n, drawn = curves[0].num_samples, []
+    width = 1.1 if n <= 10 else 0.7  # the curve of `arms` has n arches, which must not merge
+    for curve in curves:
+        name, style = curve.estimator, style_of(curve.estimator)
+        probs, measured = curve.probs.tolist(), curve.measured.tolist()
+        exact = measured if curve.exact is None else curve.exact.tolist()
+        x, y = exact_curve(name, n, points=1601) if name == "arms" else (probs, exact)
+        drawn.append(Curve(name, style, x, y, shown="line", width=width))
+        drawn.append(Curve(name, style, probs[4::8], measured[4::8], shown="dots"))
+    top = max(curve.measured.max().item() for curve in curves)
+    ylim = (top * 10**-SHOWN_DECADES, 2 * top)
+    return Panel(drawn, f"n = {n}", PROBABILITY, "gradient variance", log=True, ylim=ylim)
+
+
+def _ascent_panels(paths: Sequence[Ascent]) -> list[Panel]:
+    """Draw the ascents with the most and the least noise, and the standard deviation of all."""
+    steps, extremes, spread = list(range(len(paths[0].logits))), [], []
+    quantiles = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    by_noise = sorted(paths, key=lambda path: path.std().sum().item())
+    for path in (by_noise[-1], by_noise[0]):
+        low, middle, high = torch.quantile(path.logits.sigmoid(), quantiles, dim=1).tolist()
+        style = style_of(path.estimator)
+        extremes.append(Curve(path.estimator, style, steps, middle, low, high))
+    for path in paths:
+        style = style_of(path.estimator)
+        spread.append(Curve(path.estimator, style, steps, path.std().tolist()))
+    title = f"Standard deviation over replicas, n = {paths[0].num_samples}"
+    xlim = (0, 1.03 * steps[-1])
+    return [
+        Panel(extremes, "Median and middle 80 % of ascents", "step", PROBABILITY, xlim=xlim),
+        Panel(spread, title, "step", "standard deviation of φ", xlim=xlim),
+    ]
