@@ -14,8 +14,8 @@ folded ones, and midpoint-ms with as many samples as make no more evaluations (n
 
 Dynamic MNIST, five seeds, 100,000 steps, a cosine schedule from several rates. Runs that ask the same of the model
 share the replica axis. What is finished is in the output file after every ensemble, and is not repeated; --seconds
-begins no ensemble after so long. `show` prints the tables: for each estimator the rate with the best validation bound, and its
-test bound.
+begins no ensemble after so long. `show` prints the tables: for each estimator the rate with the best validation bound,
+and its test bound.
 """
 
 import argparse

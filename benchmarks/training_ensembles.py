@@ -21,7 +21,7 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.ensemble import ensemble_trainer, group_for_ensembles
 from arms.bench.runs.machine import free_memory
-from arms.bench.training.engine import Engine
+from arms.bench.training.engine import advance_to
 from arms.bench.training.trainer import Trainer
 
 Row: TypeAlias = dict[str, Any]
@@ -124,22 +124,24 @@ def train_ensemble(
     """
     start, seconds, steps = perf_counter(), 0.0, configs[0].steps
     trainer = ensemble_trainer(configs, datasets, device)
-    engine, asked = Engine(trainer), trainer.estimator.design.needs
+    asked = trainer.estimator.design.needs
     rows: list[Row] = [
         {name: field_of(config, name) for name in key}
         | {"evaluations": asked.evaluations or 0, "derivatives": asked.derivatives, "curve": []}
         for config in configs
     ]
-    for look in range(looks):
-        begin = perf_counter()
-        engine.advance(steps // looks)
+    every, begin = steps // looks, perf_counter()
+    for step, is_look in advance_to(trainer, every * looks, every):
+        if not is_look:
+            continue
         elbo = trainer.recent_elbo()
         if device.startswith("cuda"):
             torch.cuda.synchronize()
-        seconds += perf_counter() - begin if look else 0.0  # the first block compiles
+        seconds += perf_counter() - begin if step > every else 0.0  # the first block compiles
         torch.set_float32_matmul_precision("high")
         look_at(trainer, elbo, rows)
         torch.set_float32_matmul_precision("highest")
+        begin = perf_counter()
     for row in rows:
         row["us per step of the pack"] = round(1e6 * seconds / (steps - steps // looks), 1)
         row["replicas of the pack"] = len(configs) * configs[0].replicas
@@ -147,7 +149,7 @@ def train_ensemble(
     print(
         f"  {len(rows)} runs, {per_step} us a step, all {perf_counter() - start:.0f} s", flush=True
     )
-    del engine, trainer
+    del trainer
     free_memory()
     return rows
 

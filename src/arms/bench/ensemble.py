@@ -1,9 +1,7 @@
-"""Several runs as one wider ensemble: what differs is which estimator serves which replicas, and on which images.
+"""Several runs as one wider ensemble: some replicas have another estimator, or other images.
 
-A GPU that five replicas keep half idle trains seventy-five for little more. Runs that share everything but estimator
-and data set can therefore go through one trainer side by side. Here is what that takes: which runs may share an
-ensemble, the estimator of all of them, and how states, records and models are taken apart into those of each run, and
-put together again.
+A GPU that five replicas keep half idle trains seventy-five for little more. Runs that share
+everything but estimator, data set and learning rate can therefore go through one trainer together.
 """
 
 from collections import Counter
@@ -18,7 +16,7 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
 from arms.bench.models import DiscreteVAE, seeded_generator
-from arms.bench.training.schedules import RATE_FIELDS, LearningRates
+from arms.bench.training.optimizer import RATE_FIELDS, LearningRates
 from arms.bench.training.setup import prepared_estimator
 from arms.bench.training.state import State, joined, joined_models, model_of, of_run
 from arms.bench.training.trainer import Trainer
@@ -31,9 +29,7 @@ MAY_DIFFER = ("estimator", "folded", "dataset", *RATE_FIELDS)
 
 def names_of(configs: Sequence[TrainConfig]) -> list[str]:
     """Return what tells runs of one ensemble apart."""
-    differing = [
-        name for name in MAY_DIFFER if len({getattr(config, name) for config in configs}) > 1
-    ]
+    differing = [name for name in MAY_DIFFER if len({getattr(one, name) for one in configs}) > 1]
     names = []
     for config in configs:
         name = f"{config.label} on {config.dataset}" if "dataset" in differing else config.label
@@ -43,19 +39,20 @@ def names_of(configs: Sequence[TrainConfig]) -> list[str]:
 
 
 def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
-    """Return what runs of one ensemble have in common: those with equal keys may share one, and no others.
+    """Return what runs of one ensemble have in common: those with equal keys may share one.
 
-    This is the one place that decides it: whatever groups runs, or refuses to, compares these keys. An estimator that
-    cannot share the replica axis with another is part of the key; it can still serve several data sets.
+    This is the one place that decides it. An estimator that cannot share the replica axis with
+    another is part of the key; it can still serve several data sets.
     """
     shared = [value for name, value in asdict(config).items() if name not in MAY_DIFFER]
     return (*shared, evaluation_signature(config.make_estimator()) or config.label)
 
 
 def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
-    """Sort runs into those that can be trained as one ensemble; within one, runs of one estimator are neighbours.
+    """Sort runs into ensembles, in which runs of one estimator are neighbours.
 
-    Their data sets must have images of the same size and number of levels, which is seen once they are loaded.
+    Their data sets must have images of the same size and number of levels, which is checked once
+    they are loaded.
 
     >>> runs = [TrainConfig(estimator=name) for name in ("loorf", "relax", "arms", "vimco")]
     >>> [[config.estimator for config in together] for together in group_for_ensembles(runs)]
@@ -75,13 +72,13 @@ def check_same_config(configs: Sequence[TrainConfig]) -> None:
     names = names_of(configs)
     if len(set(names)) < len(names):
         raise ValueError(
-            f"runs trained together must differ in estimator, data set or learning rate, got {', '.join(names)}: "
-            "name each once; more seeds are `replicas`"
+            "runs trained together must differ in estimator, data set or learning rate, got "
+            f"{', '.join(names)}: name each once; more seeds are `replicas`"
         )
 
 
 def stack(configs: Sequence[TrainConfig]) -> Estimator:
-    """Return the estimators of all configurations as one; neighbours with the same estimator draw from it at once."""
+    """Return the estimators of all runs as one; equal neighbours draw from one at once."""
     check_same_config(configs)
     groups = [list(same) for _, same in groupby(configs, key=lambda config: config.label)]
     members = [same[0].make_estimator() for same in groups]
@@ -96,7 +93,7 @@ def ensemble_trainer(
     device: str,
     model: DiscreteVAE | None = None,
 ) -> Trainer:
-    """Return the trainer of an ensemble; each run has the data set and the weights that it would have alone."""
+    """Return the trainer of an ensemble; each run has the data and weights it would have alone."""
     config = configs[0]
     if len(configs) == 1:
         return Trainer(config, datasets[0], device, model)
@@ -106,10 +103,8 @@ def ensemble_trainer(
         for dataset in dict.fromkeys(datasets)
     }
     weights = joined_models([alone[dataset].state_dict() for dataset in datasets])
-    together = _filled(wide, weights, datasets[0].levels)
-    trainer = Trainer(
-        wide, datasets, device, together, stack(configs), LearningRates(configs, device)
-    )
+    together, rates = _filled(wide, weights, datasets[0].levels), LearningRates(configs, device)
+    trainer = Trainer(wide, datasets, device, together, stack(configs), rates)
     # What an estimator learns starts as it would alone, too: each run gets a copy of its own.
     own = prepared_estimator(config, together.event_shape, trainer.data.images.shape[1], device)
     with torch.no_grad():
@@ -121,32 +116,31 @@ def ensemble_trainer(
 def share_of_record(record: Record, index: int, replicas: int) -> Record:
     """Return a run's own part of a record: its replicas of every list."""
     part = slice(index * replicas, (index + 1) * replicas)
-    return {
-        name: value[part] if isinstance(value, list) else value for name, value in record.items()
-    }
+    return {key: value[part] if key != "step" else value for key, value in record.items()}
 
 
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> DiscreteVAE:
-    """Return a run's own model, a copy where it is one of several: what it evaluates to depends on no neighbour."""
-    return (
-        trainer.model
-        if runs == 1
-        else _filled(config, model_of(of_run(trainer.state(), index, runs)), trainer.data.levels)
-    )
+    """Return a run's own model, a copy where it is one of several."""
+    if runs == 1:
+        return trainer.model
+    return _filled(config, model_of(of_run(trainer.state(), index, runs)), trainer.data.levels)
 
 
 def joined_state(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]:
-    """Return the states of several runs, all at one step, as one; runs not trained together before get fresh noise."""
-    return joined(
-        states, lambda step: seeded_generator(seed, f"train from {step}", device=device).get_state()
-    )
+    """Join the states of runs at one step; those not trained together before get fresh noise."""
+
+    def fresh_noise(step: int) -> Tensor:
+        return seeded_generator(seed, f"train from {step}", device=device).get_state()
+
+    return joined(states, fresh_noise)
 
 
 def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
-    """Sort runs, given the steps that each can resume from, into those that resume together: step, and their indices.
+    """Sort runs, given the steps that each can resume from, into those that resume together.
 
-    A crash between two saves leaves runs of one ensemble a save apart: the step that most of them share is taken first,
-    and of several such steps the newest.
+    The result is the step of each group, and the indices of its runs. A crash between two saves
+    leaves runs of one ensemble a save apart: the step that most of them share is taken first, and
+    of several such steps the newest.
 
     >>> group_by_step([{120, 110}, {110, 100}, {500, 490}])
     [(110, [0, 1]), (500, [2])]
@@ -171,27 +165,16 @@ def _filled(config: TrainConfig, weights: State, levels: int) -> DiscreteVAE:
 
 def _why_not_together(configs: Sequence[TrainConfig]) -> str:
     """Return why the keys of these runs are not all equal."""
-    first = asdict(configs[0])
-    for config in configs:
-        if other := [
-            name
-            for name, value in asdict(config).items()
-            if name not in MAY_DIFFER and value != first[name]
-        ]:
-            return (
-                f"runs trained together may differ in {', '.join(MAY_DIFFER)} only, got {first[other[0]]!r} and "
-                f"{getattr(config, other[0])!r} for {other[0]}: train them separately"
-            )
+    remedy = "train them separately"
+    for name, first in asdict(configs[0]).items():
+        values = [getattr(config, name) for config in configs]
+        if name not in MAY_DIFFER and (other := [value for value in values if value != first]):
+            what = f"runs trained together may differ in {', '.join(MAY_DIFFER)} only"
+            return f"{what}, got {first!r} and {other[0]!r} for {name}: {remedy}"
     estimators = {config.label: config.make_estimator() for config in configs}
     if alone := [name for name, one in estimators.items() if evaluation_signature(one) is None]:
-        fitting = ", ".join(
-            name for name, make in ESTIMATORS.items() if evaluation_signature(make(4)) is not None
-        )
-        return (
-            f"{alone[0]} cannot share an ensemble with other estimators: train it separately, or choose among "
-            f"{fitting}"
-        )
+        fitting = [name for name, make in ESTIMATORS.items() if evaluation_signature(make(4))]
+        what = f"{alone[0]} cannot share an ensemble with other estimators"
+        return f"{what}: train it separately, or choose among {', '.join(fitting)}"
     what = ", ".join(f"{name} ({describe_signature(one)})" for name, one in estimators.items())
-    return (
-        f"runs trained together must ask the same of the model, got {what}: train them separately"
-    )
+    return f"runs trained together must ask the same of the model, got {what}: {remedy}"

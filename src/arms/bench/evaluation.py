@@ -1,4 +1,4 @@
-"""K-sample bounds of a trained model for any K, and the gradient variance of estimators at its parameters."""
+"""K-sample bounds of a trained model for any K, and the gradient variance of estimators there."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,23 +25,16 @@ SAMPLES_AT_ONCE = 4
 def final_bounds(
     model: DiscreteVAE, dataset: Dataset, config: TrainConfig, images: int | None = None
 ) -> dict[str, Any]:
-    """Return the content of result.json: bounds per replica, K = 1, n/2 and n on all splits, and K = 100 on test.
+    """Return the content of result.json: bounds for K = 1, n/2 and n, and on test K = 100.
 
-    Args:
-        model: The model.
-        dataset: The data set.
-        config: Of the run.
-        images: How many images of each split, which the result then says; all unless given.
+    It names the number of images of each split, unless it is over all of them.
     """
     counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
-    of_split = {"train": counts, "valid": counts, "test": [*counts, TEST_BOUND_SAMPLES]}
-    found = {
-        split: evaluate(model, dataset, split, counts, config.seed, images)
-        for split, counts in of_split.items()
-    }
-    bounds = {
-        split: {str(count): values for count, values in of.items()} for split, of in found.items()
-    }
+    bounds = {}
+    for split in ("train", "valid", "test"):
+        wanted = [*counts, TEST_BOUND_SAMPLES] if split == "test" else counts
+        found = evaluate(model, dataset, split, wanted, config.seed, images)
+        bounds[split] = {str(count): values for count, values in found.items()}
     part = {"images": images} if images is not None else {}
     return {"steps": config.steps, "note": dataset.note, **part, "bounds": bounds}
 
@@ -83,8 +76,8 @@ def bounds(
 ) -> dict[int, Tensor]:
     """Return the K-sample bound, in nats and as the mean over all images, for every K.
 
-    The bits of the images are drawn once, and every K takes the first K samples of one draw: a bound does not depend on
-    which other K are evaluated.
+    The bits of the images are drawn once, and every K takes the first K samples of one draw: a
+    bound does not depend on which other K are evaluated.
 
     Args:
         model: The model, on the device of the images.
@@ -100,12 +93,11 @@ def bounds(
     if not counts:
         raise ValueError("sample_counts must hold at least one K, got none: try [1, 100]")
     device = images.device
-    totals = {
-        count: torch.zeros(model.replicas, dtype=torch.float64, device=device) for count in counts
-    }
+    zeros = torch.zeros(model.replicas, dtype=torch.float64, device=device)
+    totals = {count: zeros.clone() for count in counts}
     rows_at_once = DECODER_ROWS_AT_ONCE.get(device.type, DECODER_ROWS_AT_ONCE["cpu"])
     parts = images.split(max(1, rows_at_once // (SAMPLES_AT_ONCE * model.replicas)))
-    # Every part has a seed of its own, so that its noise does not depend on how many samples the parts before it took.
+    # One seed per part: its noise does not depend on how many samples the parts before it took.
     seeds = torch.randint(2**62, (len(parts),), generator=generator, device=device).tolist()
     with torch.no_grad(), evaluating(model):
         for rows, seed in zip(parts, seeds, strict=True):
@@ -130,11 +122,11 @@ def gradient_variances(
     evaluations: int | None = None,
     repeats: int = 1000,
 ) -> VarianceTable:
-    """Compare estimators at a model's parameters: the variance of their gradient of the logits, over repeated draws.
+    """Compare the variance of estimators of the logits' gradient at a model's parameters.
 
     Args:
         model: The model, whose parameters stay as they are.
-        x: The bits of one minibatch, float `[R, B, pixels]`: no noise of minibatches is in these variances.
+        x: The bits of one minibatch, float `[R, B, pixels]`, whose noise is not part of the variance.
         estimators: As for `arms.variance`: names, objects, or None for all that can be compared here.
         num_samples: What every estimator given by name gets.
         generator: Draws the samples; on the device of the model.
@@ -145,10 +137,8 @@ def gradient_variances(
         Work, variance, bias score and time of each estimator.
     """
     if len(model.layers) > 1:
-        raise ValueError(
-            "gradient variances are compared at models of one stochastic layer, and this one has several: "
-            "benchmarks/layer_variance.py measures those, layer by layer"
-        )
+        what = "gradient variances are compared at models of one stochastic layer, got several"
+        raise ValueError(f"{what}: benchmarks/layer_variance.py measures those, layer by layer")
     with evaluating(model):
         with torch.no_grad():
             logits = model.encode(x)
@@ -178,11 +168,11 @@ def _log_weights(
     model: DiscreteVAE, x: Tensor, logits: Tensor, count: int, noise: Generator
 ) -> Tensor:
     """Return the log-weights `[count, R, B]` of samples of q(b|x), a few samples at a time."""
-    # Allocated first: a count that does not fit into memory fails here, and does not fill memory slowly.
+    # Allocated first: a count that does not fit into memory fails here, not slowly.
     weights = logits.new_empty(count, *x.shape[:-1])
     for start in range(0, count, SAMPLES_AT_ONCE):
-        # Samples are drawn in whole blocks, and the last block is cut: how many samples are drawn must
-        # not change the first ones.
+        # Samples are drawn in whole blocks, and the last block is cut: how many samples are drawn
+        # must not change the first ones.
         b = model.latent(logits).sample(SAMPLES_AT_ONCE, noise)
         if len(model.layers) == 1:  # deeper layers are drawn in whole blocks too
             b = b[: count - start]

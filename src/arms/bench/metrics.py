@@ -1,9 +1,9 @@
-"""Every number that a run records while it trains: its key, its words, its axis, and whether it can stop a replica.
+"""Every number that a run records while it trains: its key, its words, its axis.
 
-A new metric is one entry in METRICS, and the code that computes it. For a mean over the training steps,
-set `mean_over_steps` and add each step in `Trainer._add_to_sums`. Other numbers of training go into
-`Trainer.record`, and what is evaluated on other images into `_record` in `runs/loop.py`. Progress bars,
-messages, curves and reports take it from here.
+A new metric is one entry in METRICS, and the code that computes it. For a mean over the training
+steps, set `mean_over_steps` and add each step in `Trainer._add_to_sums`. Other numbers of training
+go into `Trainer.record`, and what is evaluated on other images into `_record` in `runs/loop.py`.
+Progress bars, messages, curves and reports take it from here.
 """
 
 import math
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 Record: TypeAlias = dict[str, Any]
-"""One line of metrics.jsonl: "step", and a list with one value per replica under the key of each metric."""
+"""One line of metrics.jsonl: "step", and for each metric a list with one value per replica."""
 
 LARGEST_INT = 2**1000
 """JSON has whole numbers of any size, and none beyond it is a float."""
@@ -24,29 +24,18 @@ TEST_BOUND_SAMPLES = 100
 class Metric:
     """One number per replica, recorded while a run trains."""
 
-    key: str
-    """Its name in metrics.jsonl and in TensorBoard."""
-    words: str
-    """Its name in a sentence."""
-    title: str
-    """Its name above a figure of its own."""
-    short_title: str
-    """Its name beside the axis label, where figures share a page."""
-    quantity: str
-    """What is measured: the label of the axis, and of the number in a progress bar."""
-    brief: str = ""
-    """The quantity in a progress bar, where it is too long there."""
+    key: str  # in metrics.jsonl and in TensorBoard
+    words: str  # in a sentence
+    title: str  # above a figure of its own
+    short_title: str  # beside the axis label, where figures share a page
+    quantity: str  # what is measured, beside the axis and in a progress bar
+    brief: str = ""  # the quantity in a progress bar, where it is too long there
     unit: str = ""
-    scale: Literal["linear", "log"] = "linear"
-    """Scale of the axis; numbers on a logarithmic one are written with an exponent."""
-    stops_replica: bool = False
-    """Whether a replica stops where the value is not finite."""
-    mean_over_steps: bool = False
-    """Whether it is the mean over the training steps since the last record."""
-    in_progress: bool = True
-    """Whether progress bars show it."""
-    in_result: bool = False
-    """Whether result.json holds its final value, from more images: tables then show that one."""
+    scale: Literal["linear", "log"] = "linear"  # numbers on a log axis have an exponent
+    stops_replica: bool = False  # whether a replica stops where it is not finite
+    mean_over_steps: bool = False  # whether it is the mean over steps since the last record
+    in_progress: bool = True  # whether progress bars show it
+    in_result: bool = False  # whether result.json has its final value, from more images
 
     @property
     def axis_label(self) -> str:
@@ -100,11 +89,8 @@ def stopping_values(record: Record) -> dict[str, list[float | None]]:
     >>> stopping_values({"step": 10, "train_elbo": [-1.0, None]})
     {'train_elbo': [-1.0, None]}
     """
-    return {
-        key: record[key]
-        for key, metric in METRICS.items()
-        if metric.stops_replica and key in record
-    }
+    keys = [key for key, metric in METRICS.items() if metric.stops_replica and key in record]
+    return {key: record[key] for key in keys}
 
 
 def surviving(values: Sequence[float | None]) -> list[float]:
@@ -117,26 +103,24 @@ def surviving(values: Sequence[float | None]) -> list[float]:
 
 
 def is_values(content: object) -> bool:
-    """Whether JSON is what a metric or a bound is: a list with a number per replica, null for one that has stopped.
+    """Whether JSON is a list with a finite number per replica, null for one that has stopped.
 
     >>> is_values([-1.5, None, 2]), is_values([math.inf]), is_values([10**400]), is_values(-1.5)
     (True, False, False, False)
     """
-    return isinstance(content, list) and all(
-        value is None or _is_finite(value) for value in content
-    )
 
+    def is_value(value: object) -> bool:
+        if isinstance(value, int):
+            return abs(value) < LARGEST_INT
+        return value is None or (isinstance(value, float) and math.isfinite(value))
 
-def _is_finite(value: object) -> bool:
-    if isinstance(value, int):
-        return abs(value) < LARGEST_INT
-    return isinstance(value, float) and math.isfinite(value)
+    return isinstance(content, list) and all(map(is_value, content))
 
 
 def stopped_replicas(records: Iterable[Record]) -> dict[int, int]:
-    """Return the replicas that have stopped, each with the step of the first record without a value for it.
+    """Return the replicas that have stopped, each with the step of its first record without value.
 
-    >>> stopped_replicas([{"step": 10, "train_elbo": [-1.0, None]}, {"step": 20, "train_elbo": [-1.0, None]}])
+    >>> stopped_replicas([{"step": step, "train_elbo": [-1.0, None]} for step in (10, 20)])
     {1: 10}
     """
     stopped: dict[int, int] = {}

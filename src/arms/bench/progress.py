@@ -1,7 +1,6 @@
 """Progress of runs: a bar for each with its newest numbers, or lines in a log; a bar for a sweep."""
 
 from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from arms.bench.formatting import NO_REPLICA_LEFT, format_metric, format_survivors
@@ -29,14 +28,8 @@ class Bars:
     def __init__(self, *, on_stderr: bool = False) -> None:
         self.bars = self.console = None
         try:
+            from rich import progress
             from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-            )
 
             from arms.bench.terminal import get_console
         except ImportError:
@@ -45,12 +38,12 @@ class Bars:
         if not console.is_terminal and not console.is_jupyter:
             self.console = None if on_stderr else console
             return
-        self.bars = Progress(
-            TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=None),  # whatever the others leave
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[figures]}"),
+        self.bars = progress.Progress(
+            progress.TextColumn("{task.description:<10}"),
+            progress.BarColumn(bar_width=None),  # whatever the others leave
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(compact=True),
+            progress.TextColumn("{task.fields[figures]}"),
             console=console,
             expand=True,
         )
@@ -68,12 +61,7 @@ class Bars:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bars is not None and self.bars.live.is_started:
             for task, text in self.figures.items():
                 self.bars.update(task, figures=text)
@@ -120,7 +108,7 @@ class Watcher:
 
     def _print(self, text: str) -> None:
         if self._bars.console is not None:
-            line = f"{self._label}: {text}"
+            line = f"{self._label}: {text}".replace("\n", "\\n")
             self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -151,12 +139,7 @@ class SweepBar:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
 

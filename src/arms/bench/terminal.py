@@ -1,7 +1,7 @@
 """The console that every command prints to.
 
-Names come from files of other people, such as a config.json. The console shows control characters
-in them as text. An escape sequence could otherwise clear the screen, hide lines or set the title.
+Names come from files of other people. The console shows control characters in them as text: an
+escape sequence could otherwise clear the screen, hide lines or set the title.
 """
 
 import os

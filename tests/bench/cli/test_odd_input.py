@@ -17,7 +17,7 @@ from marks import signals
 from processes import ARMS, IN_BACKGROUND, completed, started
 from safetensors.torch import save_file
 
-from arms.bench.config import TrainConfig, digest_of
+from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.runs import checkpoint as checkpoints
 from arms.bench.runs.run import Run
@@ -189,7 +189,7 @@ def test_a_result_that_is_none_of_ours(result: str, run: Run, say: Say) -> None:
 
 def metadata_of(run: Run, state: dict[str, torch.Tensor]) -> dict[str, str]:
     """What the run itself would write beside a checkpoint."""
-    return {"sha256": checkpoints.digest_of_tensors(state), "run": digest_of(run.identity())}
+    return {"sha256": checkpoints.digest_of_tensors(state), "run": run._digest()}
 
 
 @pytest.mark.parametrize("counts", [None, torch.zeros(0, dtype=torch.int64)])
@@ -202,7 +202,7 @@ def test_a_checkpoint_without_its_step(counts: torch.Tensor | None, run: Run, sa
     newest, previous = (run.path / name for name in checkpoints.CHECKPOINTS)
     previous.unlink(missing_ok=True)
     save_file(odd, newest, metadata=metadata_of(run, odd))
-    message = "runs/run/checkpoint.safetensors does not say of which step it is"
+    message = "runs/run/checkpoint.safetensors does not name its step"
     for verb in VERBS:
         is_one_line(say(*verb), message)
     assert say("runs")[0] == 0

@@ -77,7 +77,7 @@ def test_a_model_and_a_configuration_that_differ(digits: Dataset) -> None:
     ):
         Trainer(TrainConfig(latents=20, categories=10), digits, model=bits)
     layered = build_vae("linear", [20, 10], digits.pixel_mean())
-    with pytest.raises(ValueError, match="needs a configuration that names them"):
+    with pytest.raises(ValueError, match="needs TrainConfig"):
         Trainer(TrainConfig(estimator="vimco"), digits, model=layered)
     with pytest.raises(ValueError, match="log-weights of whole chains"):
         layered(torch.zeros(1, 1, 5, 20), torch.zeros(1, 5, 64), torch.zeros(1, 5, 20))

@@ -388,7 +388,7 @@ def test_a_crash_right_after_lengthening_loses_nothing(
     monkeypatch.setattr(Engine, "advance_block", crash)
     with pytest.raises(InterruptedError):
         make_run(run.path, digits, 40)
-    assert run.result() is None, "the bounds of the earlier end are no longer the run's"
+    assert Run(run.path).result() is None, "the bounds of the earlier end are no longer the run's"
     monkeypatch.undo()
     run = make_run(run.path, digits, 60)
     assert run.result() == whole.result()
@@ -464,9 +464,8 @@ def test_less_may_be_evaluated_and_more_later(tmp_path: Path, digits: Dataset) -
     assert found.note == "final bounds over 5 images of each split only"
     before = weights(run)
     train(CONFIG, tmp_path, dataset=digits, evaluate=3)
-    assert run.result() == result, "enough was evaluated"
-    train(CONFIG, tmp_path, dataset=digits)
-    whole = run.result()
+    assert Run(tmp_path).result() == result, "enough was evaluated"
+    whole = train(CONFIG, tmp_path, dataset=digits).result()
     assert whole is not None
     assert "images" not in whole
     assert same(before, weights(run))

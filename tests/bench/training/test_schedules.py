@@ -17,7 +17,7 @@ from arms.bench.metrics import Record
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train_together
 from arms.bench.training.engine import Engine, Execution
-from arms.bench.training.schedules import LearningRates
+from arms.bench.training.optimizer import LearningRates
 from arms.bench.training.trainer import Trainer
 
 BASE = TrainConfig(

@@ -15,7 +15,6 @@ from arms.bench.training.state import (
     has_replica_axis,
     joined,
     model_of,
-    of_replicas,
     of_run,
     step_of,
 )
@@ -52,8 +51,6 @@ def test_a_tensor_that_is_not_declared_is_not_cut(state: dict[str, Tensor]) -> N
     with pytest.raises(ValueError, match="nothing called 'temperature'"):
         of_run(new, 0, 2)
     with pytest.raises(ValueError, match="nothing called 'temperature'"):
-        of_replicas(new, [0])
-    with pytest.raises(ValueError, match="nothing called 'temperature'"):
         joined([new, new], no_noise)
 
 
@@ -63,10 +60,8 @@ def test_cutting_and_joining(state: dict[str, Tensor]) -> None:
     whole = joined(parts, no_noise)
     assert whole.keys() == state.keys()
     assert all(torch.equal(whole[name], tensor) for name, tensor in state.items())
-    some = of_replicas(state, [3, 1])
-    assert torch.equal(some["model.prior"], state["model.prior"][[3, 1]])
-    assert torch.equal(some["counts"], state["counts"])
-    assert model_of(some).keys() == {
+    assert torch.equal(parts[1]["counts"], state["counts"])
+    assert model_of(parts[1]).keys() == {
         "prior",
         "pixel_mean",
         *(n[6:] for n in state if n.startswith("model.")),

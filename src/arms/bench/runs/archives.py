@@ -1,4 +1,4 @@
-"""Archives: many finished runs in one JSON file, small enough to be committed; and runs wherever they are.
+"""Archives: many finished runs in one small JSON file; and runs wherever they are.
 
 An archive keeps config.json, result.json and provenance.json of each run word for word, and every
 metric as a curve of at most CURVE_POINTS points. It keeps no checkpoints and no pictures. An
@@ -14,14 +14,8 @@ from pathlib import Path
 from statistics import fmean
 
 from arms.bench.metrics import Record
-from arms.bench.runs.files import (
-    check_json,
-    check_path,
-    make_folder,
-    read_bytes,
-    replace_file,
-    shown,
-)
+from arms.bench.runs import files
+from arms.bench.runs.files import shown
 from arms.bench.runs.run import Run, is_complete, is_record
 
 ARCHIVE_VERSION = 1
@@ -34,7 +28,7 @@ _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "
 
 
 class ArchivedRun(Run):
-    """A run in an archive: it can be read, but not trained. Its path is the archive's, then its name.
+    """A run in an archive, which can be read but not trained. Its path is the archive's and its name.
 
     Args:
         path: The path.
@@ -68,59 +62,46 @@ class ArchivedRun(Run):
         return iter(self._thinned)
 
 
-# ---- writing
-
-
 def write_archive(path: Path | str, runs: Sequence[Run]) -> int:
-    """Write runs that have come to their end into one file, a line each, in the order of their names; return how many.
+    """Write runs that have ended into one file, in the order of their names; return how many.
 
     Args:
         path: The file, which ends in .json; its folder is made.
-        runs: Run directories, or runs of other archives; one that is there twice, in the same words, is written once.
+        runs: Run directories, or runs of other archives; equal ones are written once.
     """
     file = Path(path)
-    check_path(file)
+    files.check_path(file)
     if file.suffix != ".json":
-        raise ValueError(
-            f"an archive must be a .json file, got {file}: try {file.with_suffix('.json')}"
-        )
+        right = file.with_suffix(".json")
+        raise ValueError(f"an archive must be a .json file, got {file}: try {right}")
     entries: dict[str, str] = {}
     for run in sorted(runs, key=lambda run: run.path.name):
-        entry = json.dumps(_entry_of(run), allow_nan=False)
-        if entries.setdefault(run.path.name, entry) != entry:
-            raise ValueError(
-                f"runs in an archive must have different names, got two called {run.path.name}: leave one out"
-            )
-    make_folder(file.parent)
+        name, entry = run.path.name, json.dumps(_entry_of(run), allow_nan=False)
+        if entries.setdefault(name, entry) != entry:
+            what = "runs in an archive must have different names"
+            raise ValueError(f"{what}, got two called {name}: leave one out")
+    files.make_folder(file.parent)
     # The marker comes first: by it an archive is told from other JSON files without reading them.
-    replace_file(
-        file,
-        f'{{"archived_runs": {ARCHIVE_VERSION}, "runs": [\n'
-        + ",\n".join(entries.values())
-        + "\n]}\n",
-    )
+    head = f'{{"archived_runs": {ARCHIVE_VERSION}, "runs": [\n'
+    files.replace_file(file, head + ",\n".join(entries.values()) + "\n]}\n")
     return len(entries)
 
 
 def _entry_of(run: Run) -> Record:
     if not run.has_ended():
-        raise ValueError(
-            f"{run.path} is unfinished, and only finished runs are archived: train it to its end first"
-        )
-    entry: Record = {"name": run.path.name}
-    # Word for word as they were written: a later version may read them in another way than this one.
-    entry |= {part: run.read(name) for name, part in _PARTS.items() if run.has(name)}
-    return entry | {"curves": _curves(run.metrics(), run.config().replicas)}
-
-
-def _curves(found: Sequence[Record], replicas: int) -> Record:
-    records = [record for record in found if is_complete(record, replicas)]
+        what = "is unfinished, and only finished runs are archived"
+        raise ValueError(f"{run.path} {what}: train it to its end first")
+    # Word for word as they were written: a later version may read them in another way.
+    parts = {part: run.read(name) for name, part in _PARTS.items() if run.has(name)}
+    replicas = run.config().replicas
+    records = [record for record in run.metrics() if is_complete(record, replicas)]
     keys = dict.fromkeys(key for record in records for key in record if key != "step")
-    return {key: _thinned([record for record in records if key in record], key) for key in keys}
+    curves = {key: _thinned([one for one in records if key in one], key) for key in keys}
+    return {"name": run.path.name, **parts, "curves": curves}
 
 
 def _thinned(records: Sequence[Record], key: str) -> Record:
-    """Average consecutive records, under the last of their steps, so that at most CURVE_POINTS are left."""
+    """Average neighbouring records, under the last of their steps, to CURVE_POINTS at most."""
     width = -(-len(records) // CURVE_POINTS)
     parts = [records[start : start + width] for start in range(0, len(records), width)]
     values = [
@@ -131,7 +112,7 @@ def _thinned(records: Sequence[Record], key: str) -> Record:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return a mean with six digits, more than a figure shows; None from where a replica has stopped."""
+    """Return a mean with six digits, more than a figure shows; None once a replica has stopped."""
     numbers = [value for value in values if value is not None]
     if len(numbers) < len(values):
         return None
@@ -142,68 +123,53 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(f"{mean:.6g}")
 
 
-# ---- reading
-
-
 def is_archive(path: Path | str) -> bool:
     """Whether a file says that it is an archive."""
+    marker = rb'(\xef\xbb\xbf)?\s*\{\s*"archived_runs"'
     try:
-        return (
-            re.match(rb'(\xef\xbb\xbf)?\s*\{\s*"archived_runs"', read_bytes(Path(path), 100))
-            is not None
-        )
+        return re.match(marker, files.read_bytes(Path(path), 100)) is not None
     except OSError:
         return False
 
 
 def read_archive(path: Path | str) -> list[Run]:
-    """Return the runs of an archive. A damaged run among others is returned too, and raises when it is read.
+    """Return the runs of an archive; a damaged one among others raises when it is read.
 
     Raises:
         ValueError: The file is no archive, or of another version, or all of its runs are damaged.
     """
     file = Path(path)
+    what = f"{shown(file)} must be a file of `arms archive`"
     try:
-        content = json.loads(read_bytes(file).decode("utf-8-sig"))
+        content = json.loads(files.read_bytes(file).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(
-            f"{shown(file)} must be a file of `arms archive`, but cannot be read: {why}"
-        ) from None
+        raise ValueError(f"{what}, but cannot be read: {why}") from None
     if not isinstance(content, dict) or "archived_runs" not in content:
-        raise ValueError(
-            f"{file} must be a file of `arms archive`, got other JSON: give that, or run directories"
-        )
-    if content["archived_runs"] != ARCHIVE_VERSION:
-        raise ValueError(
-            f"{file} must be an archive of version {ARCHIVE_VERSION}, got {content['archived_runs']!r}: "
-            "read it with the version of this library that wrote it"
-        )
+        raise ValueError(f"{what}, got other JSON: give that, or run directories")
+    if (version := content["archived_runs"]) != ARCHIVE_VERSION:
+        remedy = "read it with the version of this library that wrote it"
+        raise ValueError(f"{what} of version {ARCHIVE_VERSION}, got {version!r}: {remedy}")
     runs = content.get("runs")
     if not isinstance(runs, list):
-        raise ValueError(
-            f"{file} must hold a list of runs, got {type(runs).__name__}: archive the runs again"
-        )
-    found = {
-        run.path.name: run
-        for run in (_run_of(file, index, entry) for index, entry in enumerate(runs, 1))
-    }
-    if len(found) < len(runs):
-        raise ValueError(
-            f"{file} must hold each run once, got {len(runs)} with {len(found)} names: remove what is twice"
-        )
-    if found and all(run.damage for run in found.values()):
-        raise ValueError(next(iter(found.values())).damage)
-    return list(found.values())
+        got = type(runs).__name__
+        raise ValueError(f"{file} must hold a list of runs, got {got}: archive the runs again")
+    read = [_run_of(file, index, entry) for index, entry in enumerate(runs, 1)]
+    if (names := len({run.path.name for run in read})) < len(runs):
+        got = f"{len(runs)} with {names} names"
+        raise ValueError(f"{file} must hold each run once, got {got}: remove what is twice")
+    if read and all(run.damage for run in read):
+        raise ValueError(read[0].damage)
+    return list(read)
 
 
 def _run_of(file: Path, index: int, entry: object) -> ArchivedRun:
     name = entry.get("name") if isinstance(entry, dict) else None
+    name = name if _is_name(name) else None
     try:
-        if not _is_name(name):
+        if name is None or not isinstance(entry, dict):
             raise ValueError("its name must be that of a folder")
-        assert isinstance(entry, dict)
-        check_json(entry)
+        files.check_json(entry)
         parts = {part: entry[part] for part in _PARTS.values() if part in entry}
         if "config" not in parts or not all(isinstance(part, dict) for part in parts.values()):
             raise ValueError("config, result and provenance must be JSON objects")
@@ -211,9 +177,10 @@ def _run_of(file: Path, index: int, entry: object) -> ArchivedRun:
         if records is None:
             raise ValueError("each of its curves must hold steps, and finite numbers for each")
     except ValueError as error:
-        damage = f"{file}: run {index} is damaged, as {error}: archive the run again, or remove it from the file"
-        return ArchivedRun(file / (str(name) if _is_name(name) else f"run {index}"), {}, [], damage)
-    return ArchivedRun(file / str(name), parts, records)
+        remedy = "archive the run again, or remove it from the file"
+        damage = f"{file}: run {index} is damaged, as {error}: {remedy}"
+        return ArchivedRun(file / (name or f"run {index}"), {}, [], damage)
+    return ArchivedRun(file / name, parts, records)
 
 
 def _is_name(name: object) -> bool:
@@ -227,7 +194,7 @@ def _is_name(name: object) -> bool:
 
 
 def _records(curves: object) -> list[Record] | None:
-    """Return the records that curves were made from, as far as they are left, or None if they are not curves."""
+    """Return the records that curves were made from, as far as they are left, if they are curves."""
     by_step: dict[int, Record] = {}
     try:
         for key, curve in dict(curves).items():  # type: ignore[call-overload]
@@ -239,15 +206,12 @@ def _records(curves: object) -> list[Record] | None:
     return records if all(map(is_record, records)) else None
 
 
-# ---- runs wherever they are
-
-
 class UnreadableError(ValueError):
     """A folder that may not be read, so that it is not known what runs it holds."""
 
 
 def run_sources(path: Path | str) -> Iterator[Path]:
-    """Yield every run directory and every archive at or under a path, which may also be that of a run in an archive.
+    """Yield every run directory and archive at or under a path, or a run that it names in an archive.
 
     Links to folders below the path are followed, but no links inside those folders. A link to a
     folder that the path itself lies in is not followed: a link to / would lead through the whole
@@ -270,7 +234,7 @@ def run_sources(path: Path | str) -> Iterator[Path]:
 def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
     """Yield what lies below a folder and in no folder seen before; note its links to folders."""
     failures: list[OSError] = []
-    for folder, folders, files in os.walk(top, onerror=failures.append):
+    for folder, folders, names in os.walk(top, onerror=failures.append):
         own = os.path.realpath(folder)
         if own in seen:
             folders.clear()
@@ -278,9 +242,9 @@ def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
         seen.add(own)
         folders.sort()
         links += [link for name in folders if (link := Path(folder, name)).is_symlink()]
-        if RUN_FILES & set(files):
+        if RUN_FILES & set(names):
             yield Path(folder)
-        others = sorted(name for name in files if name.endswith(".json") and name not in RUN_FILES)
+        others = sorted(name for name in names if name.endswith(".json") and name not in RUN_FILES)
         yield from (file for name in others if is_archive(file := Path(folder, name)))
     for failure in failures:
         if not isinstance(failure, FileNotFoundError | NotADirectoryError):
@@ -301,10 +265,9 @@ def open_runs(source: Path) -> list[Run]:
     try:
         os.scandir(source).close()
     except OSError as error:
-        raise UnreadableError(
-            f"{shown(source)} cannot be read: {error.strerror}: give yourself permission to read it, "
-            "or move it elsewhere"
-        ) from None
+        remedy = "give yourself permission to read it, or move it elsewhere"
+        what = f"{shown(source)} cannot be read: {error.strerror}"
+        raise UnreadableError(f"{what}: {remedy}") from None
     return [Run(source)]
 
 
@@ -329,11 +292,11 @@ def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
 
 
 def find_runs(folder: Path | str) -> Iterator[Run]:
-    """Yield the runs in a folder, at any depth, or in an archive, whose configuration can be read.
+    """Yield the runs in a folder, at any depth, or in an archive, that have a configuration.
 
     Raises:
-        ValueError: An archive is damaged, or a folder may not be read. The runs in it would otherwise be
-            trained again.
+        ValueError: An archive is damaged, or a folder may not be read. The runs in it would
+            otherwise be trained again.
     """
     for path, found in examine_runs(folder):
         if isinstance(found, Run):

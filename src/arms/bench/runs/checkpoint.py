@@ -18,10 +18,6 @@ CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
 """The newest, and the one before."""
 
 
-class DamagedError(Exception):
-    """A checkpoint cannot be read, or is not what was written."""
-
-
 def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> None:
     """Write the newest checkpoint, and keep the one before; `run` is the digest of its run."""
     from safetensors.torch import save
@@ -40,23 +36,22 @@ def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> N
         written.replace(newest)
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None]:
-    """Return the tensors, and the digest of the run that they belong to where the file names it."""
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
+    """Return the tensors and the digest of their run, None if the file is missing or damaged."""
     from safetensors import SafetensorError
 
     try:
         with _opened(path) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata() or {}
-    except SafetensorError as error:
-        raise DamagedError from error
-    if digest_of_tensors(tensors) != metadata.get("sha256"):
-        raise DamagedError
-    return tensors, metadata.get("run")
+    except (SafetensorError, FileNotFoundError):
+        return None
+    is_intact = digest_of_tensors(tensors) == metadata.get("sha256")
+    return (tensors, metadata.get("run")) if is_intact else None
 
 
 def step_in(path: Path) -> int | None:
-    """Return the step of a checkpoint, whose other tensors are not read; None if it cannot be read."""
+    """Return the step of a checkpoint without reading all of it, None if it cannot be read."""
     from safetensors import SafetensorError
 
     try:

@@ -9,27 +9,18 @@ import torch
 from torch import Tensor
 
 from arms.arguments import described
+from arms.bench import models
 from arms.bench.config import TrainConfig
 from arms.bench.data import DATASETS, Dataset, as_dataset, load, observe
 from arms.bench.evaluation import evaluating
-from arms.bench.models import (
-    NETWORKS,
-    DiscreteVAE,
-    check_finite,
-    check_registered,
-    check_savable,
-    keep_replicas,
-    name_of,
-    replicated,
-    structure_of,
-)
+from arms.bench.models import NETWORKS, DiscreteVAE, name_of, structure_of
 from arms.bench.runs.machine import choose_device
 from arms.bench.runs.run import Run
 from arms.bench.training.setup import check_replicas
 from arms.bench.training.state import finite_replicas
 
 MakeModel: TypeAlias = Callable[[Dataset], DiscreteVAE]
-"""A function that makes a model of one replica for a data set; it is called once for each replica."""
+"""A function that makes a model of one replica for a data set; it is called for each replica."""
 
 
 def load_model(
@@ -40,14 +31,18 @@ def load_model(
     model: DiscreteVAE | MakeModel | None = None,
     dataset: Dataset | Path | str | None = None,
 ) -> tuple[DiscreteVAE, Dataset]:
-    """Return the model of a run's newest checkpoint, without the replicas that have stopped, and its data set.
+    """Return the model of a run's newest checkpoint, and its data set.
+
+    Replicas that have stopped are left out.
 
     Args:
         run: The run, or its directory.
         device: `auto`, `cpu`, `cuda` or `cuda:N`, where the model shall be.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
-        model: Where the run is of a model of your own: one like it, with any weights, or the function that makes it.
-        dataset: Where the run is of a data set of your own that came from no file, or whose file has moved.
+        model: Where the run is of a model of your own: one like it, with any weights, or the
+            function that makes it.
+        dataset: Where the run is of a data set of your own that came from no file, or whose file
+            has moved.
 
     Raises:
         ValueError: There is no intact checkpoint, it is of another model, or no replica survives.
@@ -56,52 +51,37 @@ def load_model(
     config, weights, stopped = run.config(), run.load(), run.stopped()
     data = _data_of(run, config, dataset, data_dir)
     own = _blank_like(run, config, data, model)
-    if {name: t.shape for name, t in own.state_dict().items()} != {
-        name: t.shape for name, t in weights.items()
-    }:
-        what = (
-            f"the model given to {run.path}"
-            if model is not None
-            else f"the built-in {config.network} network"
-        )
+    shapes = {name: tensor.shape for name, tensor in own.state_dict().items()}
+    if shapes != {name: tensor.shape for name, tensor in weights.items()}:
+        what = "the model given" if model is not None else f"the built-in {config.network} network"
         raise ValueError(
-            f"{what} has other weights than the checkpoint of {run.path} on {data.name}: "
-            "give the model that was trained, load_model(run, model=...) or --model my_module:make_model"
+            f"{what} has other weights than the checkpoint of {run.path} on {data.name}: give the "
+            "model that was trained, load_model(run, model=...) or --model my_module:make_model"
         )
-    learnt = {
-        name: weights[name] for name, _ in own.named_parameters()
-    }  # a buffer may hold infinities, such as a mask
-    finite = finite_replicas(learnt, config.replicas)
-    kept = [
-        replica for replica in range(config.replicas) if finite[replica] and replica not in stopped
-    ]
+    # Not of buffers, which may hold infinities, such as a mask.
+    learnt = {name: weights[name] for name, _ in own.named_parameters()}
+    finite = enumerate(finite_replicas(learnt, config.replicas))
+    kept = [replica for replica, is_finite in finite if is_finite and replica not in stopped]
     if not kept:
-        raise ValueError(
-            f"no replica of {run.path} survives: train again with a smaller learning_rate"
-        )
+        remedy = "train again with a smaller learning_rate"
+        raise ValueError(f"no replica of {run.path} survives: {remedy}")
     own.load_state_dict(weights)
     if len(kept) < config.replicas:
-        own = keep_replicas(own, kept)
+        own = models.keep_replicas(own, kept)
     return own.to(choose_device(device)), data
 
 
 def own_model(
     config: TrainConfig, model: DiscreteVAE | MakeModel, dataset: Dataset
 ) -> tuple[TrainConfig, DiscreteVAE]:
-    """Return a model of the user's own with as many replicas as asked for, and the configuration of its run.
+    """Return the configuration of a run of the user's own model, and the model with its replicas.
 
-    Args:
-        config: What is asked for.
-        model: The model, or a function that makes one of one replica for a data set.
-        dataset: What it is to be trained on; it is tried on two images.
-
-    Returns:
-        The configuration, with the model's name, structure and number of latents; and the model.
+    The model, or a function that makes one of one replica, is tried on two images of the data set.
     """
     if isinstance(model, DiscreteVAE):
         own = model
     elif callable(model):
-        own = replicated(lambda: _made(model, dataset), config.replicas, config.seed)
+        own = models.replicated(lambda: _made(model, dataset), config.replicas, config.seed)
         own.name = name_of(own, model)
     else:
         raise ValueError(
@@ -109,7 +89,7 @@ def own_model(
         )
     check_replicas(own, config.replicas)
     _check_on_images(own, dataset)
-    check_savable(own)
+    models.check_savable(own)
     widths = tuple(layer.event_shape[0] for layer in own.layers)
     layers = widths if len(widths) > 1 else ()
     sized = replace(config, latents=own.latents, categories=own.categories, layers=layers)
@@ -123,17 +103,16 @@ def own_model(
 
 def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
     """Raise if training cannot begin: no weight is to be learnt, or some number is not finite."""
+    who = f"the model {name_of(model)!r}"
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(
-            f"the model {name_of(model)!r} must have parameters to train, got none with requires_grad=True"
-        )
-    check_finite(model)
+        raise ValueError(f"{who} must have parameters to train, got none with requires_grad=True")
+    models.check_finite(model)
     weights = _try_on_images(model, dataset)[2]
     if not weights.isfinite().all():
         got = "NaN" if weights.isnan().any() else "infinite ones"
         raise ValueError(
-            f"the model {name_of(model)!r} must return finite log-weights before the first step, got "
-            f"{got} for images of {dataset.name}: check its initial weights and its likelihood"
+            f"{who} must return finite log-weights before the first step, got {got} for images of "
+            f"{dataset.name}: check its initial weights and its likelihood"
         )
 
 
@@ -151,20 +130,19 @@ def _made(make: MakeModel, dataset: Dataset) -> object:
 
 def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
     """Raise if a model of the user's own cannot be trained on a data set."""
-    if (width := model.pixel_mean.shape[-1]) != dataset.train.shape[1]:
-        raise ValueError(
-            f"the model is for images of {width} pixels, and {dataset.name} has {dataset.train.shape[1]}: "
-            "give a model for these images"
-        )
+    width, pixels = model.pixel_mean.shape[-1], dataset.train.shape[1]
+    if width != pixels:
+        what = f"the model is for images of {width} pixels, and {dataset.name} has {pixels}"
+        raise ValueError(f"{what}: give a model for these images")
     model.likelihood.check_levels(dataset.levels)
     x, logits, weights = _try_on_images(model, dataset)
-    expected = ((*x.shape[:-1], *model.event_shape), (3, *x.shape[:-1]))
-    if (tuple(logits.shape), tuple(weights.shape)) != expected:
+    expected = [[*x.shape[:-1], *model.event_shape], [3, *x.shape[:-1]]]
+    if (got := [list(logits.shape), list(weights.shape)]) != expected:
         raise ValueError(
-            f"the model {name_of(model)!r} must return logits {list(expected[0])} and log-weights {list(expected[1])} "
-            f"for images {list(x.shape)} and 3 samples, got {list(logits.shape)} and {list(weights.shape)}"
+            f"the model {name_of(model)!r} must return logits {expected[0]} and log-weights "
+            f"{expected[1]} for images {list(x.shape)} and 3 samples, got {got[0]} and {got[1]}"
         )
-    check_registered(model, (logits, weights))
+    models.check_registered(model, (logits, weights))
 
 
 def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
@@ -199,8 +177,8 @@ def _blank_like(
     same, own = own_model(config, model, dataset)
     if config.structure and same.structure != config.structure:
         raise ValueError(
-            f"{run.path} has trained a model of structure {config.structure} ({config.network!r}), and the one given "
-            f"has {same.structure} ({same.network!r}): give the model that was trained"
+            f"{run.path} has trained a model of structure {config.structure} ({config.network!r}), "
+            f"and the one given has {same.structure} ({same.network!r}): give the one it trained"
         )
     return own
 
@@ -224,14 +202,13 @@ def _data_of(
     if given is None and (path is None or not Path(path).exists()):
         moved = f", and it is no longer at {path}" if path else ""
         raise ValueError(
-            f"{run.path} was trained on a data set of your own, {config.dataset!r}{moved}: give it, "
-            "load_model(run, dataset=...) or --dataset PATH"
+            f"{run.path} was trained on a data set of your own, {config.dataset!r}{moved}: give "
+            "it, load_model(run, dataset=...) or --dataset PATH"
         )
-    source = given if given is not None else path
-    data = load(source, data_dir) if isinstance(source, str | Path) else as_dataset(source)
+    data = own_data(config, path if given is None else given, data_dir)
+    assert data is not None
     if data.name != config.dataset:
-        raise ValueError(
-            f"{run.path} was trained on {config.dataset!r}, and {data.path or 'the data set given'} is {data.name!r}: "
-            "its images are others; give those that were trained on"
-        )
+        got = f"{data.path or 'the data set given'} is {data.name!r}"
+        what = f"{run.path} was trained on {config.dataset!r}, and {got}"
+        raise ValueError(f"{what}: give the images that were trained on")
     return data

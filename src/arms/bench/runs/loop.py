@@ -1,49 +1,44 @@
 """The training of an ensemble: steps, records, checkpoints, final bounds; Ctrl-C and SIGTERM.
 
-Replicas are independent of each other, so a number that is not finite stays in its replica: that one
-stops, and the others continue.
+Replicas are independent of each other, so a number that is not finite stays in its replica: that
+one stops, and the others continue.
 """
 
 import math
 import secrets
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from torch import Tensor
 
 from arms.arguments import as_count
+from arms.bench import ensemble
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
-from arms.bench.ensemble import (
-    ensemble_trainer,
-    group_by_step,
-    joined_state,
-    share_of_model,
-    share_of_record,
-)
 from arms.bench.evaluation import evaluate, final_bounds
 from arms.bench.metrics import METRICS, TEST_BOUND, TEST_BOUND_SAMPLES, Record, stopping_values
 from arms.bench.models import DiscreteVAE
 from arms.bench.progress import Watcher
-from arms.bench.runs.machine import choose_device
+from arms.bench.runs.checkpoint import CHECKPOINTS
 from arms.bench.runs.run import Run
-from arms.bench.training.engine import Execution, advance_to, check_execution
+from arms.bench.training.engine import Execution, advance_to
 from arms.bench.training.state import finite_replicas, of_run, step_of
 from arms.bench.training.trainer import Trainer
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
-"""A run trains at least this many times as long as a checkpoint takes before the next one, unless
-all are asked for."""
+"""How many times as long as a checkpoint takes a run trains before the next, unless at each record."""
 
 OnRecord: TypeAlias = Callable[[Record], None]
-"""Called with every record: step, and each metric as a list with one number per replica, None once
-it has stopped."""
+"""Called with every record; numbers of a replica that has stopped are None."""
 Notify: TypeAlias = Callable[[str], None]
 """Called with a line that a user should read while training continues."""
 
@@ -53,7 +48,7 @@ class DivergedError(ValueError):
 
 
 class TerminatedError(KeyboardInterrupt):
-    """A SIGTERM has stopped the training, after a save: a machine or a job's time is at its end."""
+    """A SIGTERM has stopped the training, after a save."""
 
 
 def check_seconds(seconds: object, what: str) -> None:
@@ -81,39 +76,6 @@ class TrainOptions:
         if self.evaluate is not None:
             as_count(self.evaluate, 1, "evaluate")
 
-    def resolved(self) -> "TrainOptions":
-        """Return the same with the device chosen, which must be here and able to execute like that."""
-        name = choose_device(self.device)
-        check_execution(self.execution, name)
-        return replace(self, device=name)
-
-
-class TensorBoardEvents:
-    """The metrics as TensorBoard events; silent where TensorBoard is not installed."""
-
-    def __init__(self, path: Path, steps_done: int) -> None:
-        self._writer = None
-        with suppress(ImportError):
-            from torch.utils.tensorboard.writer import SummaryWriter
-
-            # The rest of the file's name can be guessed, and TensorBoard would follow a link there.
-            token = f".{secrets.token_hex(8)}"
-            first = steps_done + 1
-            self._writer = SummaryWriter(str(path), purge_step=first, filename_suffix=token)
-
-    def __call__(self, record: Record) -> None:
-        if self._writer is None:
-            return
-        for name, values in record.items():
-            for replica, value in enumerate(values if isinstance(values, list) else []):
-                if value is not None:
-                    self._writer.add_scalar(f"{name}/{replica}", value, record["step"])
-
-    def close(self) -> None:
-        """Write out what is still in memory."""
-        if self._writer is not None:
-            self._writer.close()
-
 
 @dataclass(eq=False)
 class Member:
@@ -126,11 +88,11 @@ class Member:
     name: str = ""
     """What tells it from the others of its ensemble."""
     watcher: Watcher | None = None
+    writer: "SummaryWriter | None" = None
     stopped: dict[int, int] = field(default_factory=dict)
     """Replicas that have stopped, each with the step that showed it."""
     states: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     """Checkpoints by step that it can resume from, until it does."""
-    events: TensorBoardEvents | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.name = self.name or self.config.label
@@ -143,33 +105,34 @@ class Member:
     def look(self, *, alone: bool) -> None:
         """Read from the run, which is locked, where it can resume and which replicas are left."""
         self.stopped = self.run.stopped()
-        if alone:  # runs of an ensemble may be a save apart, and then need the checkpoint before
+        if alone:
             state = self.run.checkpoint()
-            self.states = {0: {}} if state is None else {step_of(state): state}
-        else:
-            self.states = self.run.resumable()
+            self.states = {} if state is None else {step_of(state): state}
+        else:  # a crash may have left runs of an ensemble a save apart
+            self.states = self.run.checkpoints()
+        # A crash between the first saves leaves some runs without any: all can start again.
+        if not self.states or not (alone or self.run.has(CHECKPOINTS[1])):
+            self.states[0] = {}
 
     @contextmanager
     def session(self, step: int, device: str, together: Sequence[str]) -> Iterator[None]:
         """Start or resume at that step; whatever happens then, the provenance is written down."""
         self.run.truncate_after(step)
         self.stopped = self.run.stopped()
-        self.events = events = TensorBoardEvents(self.run.path, step)
-        start = perf_counter()
+        self.writer, start = _tensorboard(self.run.path, step), perf_counter()
         if self.watcher:
             self.watcher.start(step)
         try:
             yield
         finally:
-            events.close()
+            if self.writer:
+                self.writer.close()
             self.run.write_provenance(device, perf_counter() - start, together)
 
     def append(self, record: Record, finite: Sequence[bool]) -> Record:
         """Write a record and return it, None for every replica that has stopped.
 
-        Args:
-            record: With all replicas.
-            finite: Whether all parameters of each replica are finite.
+        `finite` says of every replica whether its parameters are.
         """
         causes: dict[int, str] = {}
         for replica in self._running():
@@ -178,21 +141,24 @@ class Member:
             if lost or not finite[replica]:
                 causes[replica] = f"{METRICS[lost[0]].words} is" if lost else "parameters are"
         self._stop(record["step"], causes)
-        written = {
-            name: value if name == "step" else self._masked(value) for name, value in record.items()
-        }
+        metrics = {key: self._masked(values) for key, values in record.items() if key != "step"}
+        written = {"step": record["step"], **metrics}
         self.run.append(written)
         return written
 
     def show(self, record: Record) -> None:
         """Hand a record to TensorBoard, the progress bar and the user's `on_record`."""
-        listeners: tuple[OnRecord | None, ...] = (self.events, self.watcher, self.on_record)
-        for listener in listeners:
-            if listener is not None:
-                listener(record)
+        for name, values in record.items() if self.writer else ():
+            for replica, value in enumerate(values if name != "step" else ()):
+                if self.writer and value is not None:
+                    self.writer.add_scalar(f"{name}/{replica}", value, record["step"])
+        if self.watcher:
+            self.watcher(record)
+        if self.on_record:
+            self.on_record(record)
 
     def finish(self, result: Record) -> None:
-        """Write the final bounds, None for every replica that has stopped; none if no one survives."""
+        """Write the final bounds, None for every replica that has stopped, if any survives."""
         bounds = result["bounds"]
         causes = {}
         for replica in self._running():
@@ -202,12 +168,14 @@ class Member:
         self._stop(self.config.steps, causes)
         if not self.surviving:
             return
-        masked = {
+        content = dict(result)
+        content["bounds"] = {
             split: {k: self._masked(values) for k, values in of.items()}
             for split, of in bounds.items()
         }
-        stopped = {str(replica): step for replica, step in sorted(self.stopped.items())}
-        self.run.finish({**result, "bounds": masked, **({"stopped": stopped} if stopped else {})})
+        if self.stopped:
+            content["stopped"] = {str(one): self.stopped[one] for one in sorted(self.stopped)}
+        self.run.finish(content)
 
     def _running(self) -> list[int]:
         return [replica for replica in range(self.config.replicas) if replica not in self.stopped]
@@ -227,6 +195,17 @@ class Member:
             self.notify(f"{which} stopped at step {step}: {whose} {cause} not finite; {rest}")
 
 
+def _tensorboard(path: Path, steps_done: int) -> "SummaryWriter | None":
+    """Return a writer of TensorBoard's events, None where it is not installed."""
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError:
+        return None
+    # The rest of the file's name can be guessed, and TensorBoard would follow a link there.
+    token = f".{secrets.token_hex(8)}"
+    return SummaryWriter(str(path), purge_step=steps_done + 1, filename_suffix=token)
+
+
 def train_ensemble(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
@@ -242,7 +221,7 @@ def train_ensemble(
         _advance(trainer, members, options, data)
         for index, member in enumerate(members):
             if member.surviving:
-                model = share_of_model(trainer, member.config, index, len(members))
+                model = ensemble.share_of_model(trainer, member.config, index, len(members))
                 dataset = data[member.config.dataset]
                 member.finish(final_bounds(model, dataset, member.config, options.evaluate))
 
@@ -253,13 +232,13 @@ def _resumed(
     """Return the trainer of runs, at the step that all of them can resume from."""
     configs = [member.config for member in members]
     datasets = [data[config.dataset] for config in configs]
-    trainer = ensemble_trainer(configs, datasets, options.device, options.model)
-    ((step, _),) = group_by_step([set(member.states) for member in members])
+    trainer = ensemble.ensemble_trainer(configs, datasets, options.device, options.model)
+    ((step, _),) = ensemble.group_by_step([set(member.states) for member in members])
     states = [member.states[step] for member in members]
     for member in members:
         member.states = {}
     if step:
-        trainer.load_state(joined_state(states, configs[0].seed, options.device))
+        trainer.load_state(ensemble.joined_state(states, configs[0].seed, options.device))
     return trainer
 
 
@@ -308,9 +287,9 @@ def _record(
         if not member.surviving:
             continue
         config, dataset = member.config, data[member.config.dataset]
-        record = share_of_record(whole, index, config.replicas)
+        record = ensemble.share_of_record(whole, index, config.replicas)
         if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
-            model = share_of_model(trainer, config, index, len(members))
+            model = ensemble.share_of_model(trainer, config, index, len(members))
             counts, images = [TEST_BOUND_SAMPLES], config.evaluate_images
             found = evaluate(model, dataset, "test", counts, config.seed, images)
             record[TEST_BOUND.key] = found[TEST_BOUND_SAMPLES]
@@ -324,10 +303,9 @@ def _record(
 def _interruptible() -> Iterator[Callable[[], int]]:
     """Turn Ctrl-C and SIGTERM into a question that is asked between steps, where a run can resume.
 
-    The answer is the number of the signal, 0 without one. A second Ctrl-C does not wait, and
-    interrupts at once. A second SIGTERM changes nothing: whole groups of processes get it, and their
-    parents pass it on. A process that ignores Ctrl-C goes on to ignore it: it is in the background,
-    or a sweep's, which its driver tells.
+    The answer is the number of the signal, 0 without one. A second Ctrl-C interrupts at once. A
+    second SIGTERM changes nothing: whole groups of processes get it, and their parents pass it on.
+    A process that ignores Ctrl-C goes on to ignore it: it is in the background, or a sweep's.
     """
     asked: list[int] = []
 

@@ -20,22 +20,16 @@ from arms.bench.metrics import Record
 
 PACKAGE = Path(arms.__file__).parent
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-OUT_OF_MEMORY = (
-    "allocate memory",
-    "out of memory",
-    "cublas_status_alloc_failed",
-    "bad_alloc",
-    "storage size calculation overflowed",
-    "integer multiplication overflow",
+OUT_OF_MEMORY = re.compile(
+    "allocate memory|out of memory|cublas_status_alloc_failed|bad_alloc"
+    # About sizes that no memory has.
+    "|storage size calculation overflowed|integer multiplication overflow",
+    re.IGNORECASE,
 )
-"""What libraries say, in lower case; the last two are about sizes that no memory has."""
-
-
-# ---- devices
 
 
 def choose_device(device: str | torch.device) -> str:
-    """Return the device's name; `auto` is the GPU where there is one."""
+    """Return the device's name, which must be here; `auto` is the GPU where there is one."""
     name = planned_device(device)
     if name != "cpu" and (why := _why_not(name)):
         raise ValueError(f"no device {name!r} here, {why}: try auto or cpu")
@@ -62,15 +56,12 @@ def _why_not(name: str) -> str:
     return "" if index < count else f"the GPUs are cuda:0 to cuda:{count - 1}"
 
 
-# ---- memory
-
-
 def keep_freed_memory() -> bool:
     """Let the C library's allocator keep freed memory, for the whole process: for commands only.
 
     A training step frees and allocates the same megabytes a hundred times a second, and pages
-    handed back to the system must be zeroed again: worth a seventh of a step on a CPU. This is for
-    glibc. Elsewhere nothing happens, and False is returned.
+    handed back to the system must be zeroed again: worth a seventh of a step on a CPU. This is
+    for glibc. Elsewhere nothing happens, and False is returned.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -83,15 +74,12 @@ def keep_freed_memory() -> bool:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, is about memory: a failed allocation breaks a capture, too."""
+    """Whether an error, or its cause, is about memory: it also breaks the capture of a graph."""
     if error is None:
         return False
-    said = str(error).lower()
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(str(error)):
         return True
-    return any(sign in said for sign in OUT_OF_MEMORY) or is_out_of_memory(
-        error.__cause__ or error.__context__
-    )
+    return is_out_of_memory(error.__cause__ or error.__context__)
 
 
 def free_memory() -> None:
@@ -105,14 +93,14 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-# ---- provenance
-
-
 def provenance_of(
     device: str, seconds: float, together: Sequence[str], earlier: Mapping[str, object]
 ) -> Record:
     """Return the provenance of a run after a session, given the one before it."""
     on_gpu = device.startswith("cuda")
+    before = earlier.get("wall_seconds")
+    if not isinstance(before, int | float) or not math.isfinite(before):
+        before = 0.0  # a damaged note must not end a training
     record: Record = {
         "version": arms.__version__,
         "commit": commit(),
@@ -121,7 +109,7 @@ def provenance_of(
         "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
         "threads": torch.get_num_threads(),
         "command": " ".join(sys.argv),
-        "wall_seconds": round(_seconds(earlier.get("wall_seconds")) + seconds, 3),
+        "wall_seconds": round(before + seconds, 3),
     }
     if shared := list(together) if len(together) > 1 else earlier.get("together"):
         record["together"] = shared
@@ -144,9 +132,9 @@ def _git_commit(package: Path) -> str:
     is_ours = [*git, "ls-files", "--error-unmatch", "__init__.py"]
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        for command in (is_ours, describe):
-            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
-        return done.stdout.strip()
+        subprocess.check_output(is_ours, stderr=subprocess.DEVNULL, timeout=10)  # noqa: S603
+        said = subprocess.check_output(describe, stderr=subprocess.DEVNULL, timeout=10)  # noqa: S603
+        return said.decode().strip()
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -157,8 +145,3 @@ def _source_digest() -> str:
         name = path.relative_to(PACKAGE).as_posix().encode()
         digest.update(name + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
-
-
-def _seconds(earlier: object) -> float:
-    """Return the earlier wall time, 0 if it is no number: a damaged note must not end a training."""
-    return float(earlier) if isinstance(earlier, int | float) and math.isfinite(earlier) else 0.0

@@ -1,12 +1,12 @@
-"""A run directory: what was asked, what came of it, and enough to resume after a crash at any moment.
+"""A run directory: what was asked, what came of it, and enough to resume after a crash.
 
-config.json      the configuration; a field that is missing has its default. "data_path" is where a
-                 user's own data set was read from
+config.json      the configuration; a field that is missing has its default. "data_path" is where
+                 a user's own data set was read from
 metrics.jsonl    a record per line: step, then each metric as a list with one number per replica,
                  null once it stopped
 checkpoint.safetensors, checkpoint.previous.safetensors
-result.json      the final bounds, once training has ended; "stopped": {replica: step} where numbers
-                 were not finite
+result.json      the final bounds, once training has ended; "stopped": {replica: step} where
+                 numbers were not finite
 provenance.json  versions, device, command, wall time
 events.*         the metrics again, for TensorBoard, where it is installed
 .lock            locked while a process trains the run
@@ -30,24 +30,8 @@ from arms.bench.config import (
     is_longer,
 )
 from arms.bench.metrics import Record, is_values, stopped_replicas
-from arms.bench.runs.checkpoint import (
-    CHECKPOINTS,
-    DamagedError,
-    read_checkpoint,
-    step_in,
-    write_checkpoint,
-)
-from arms.bench.runs.files import (
-    append_line,
-    check_path,
-    check_replaceable,
-    make_folder,
-    parse_json,
-    read_bytes,
-    replace_file,
-    to_json,
-    to_line,
-)
+from arms.bench.runs import files
+from arms.bench.runs.checkpoint import CHECKPOINTS, read_checkpoint, step_in, write_checkpoint
 from arms.bench.runs.machine import provenance_of
 from arms.bench.training.state import COUNTS, model_of, step_of
 
@@ -71,9 +55,9 @@ class Run:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        check_path(self.path)
+        files.check_path(self.path)
         self.has_changed = False
-        """Whether this object has written records or a result: otherwise the run was as it is."""
+        """Whether this object has written records or a result."""
         self.refresh()
 
     def __repr__(self) -> str:
@@ -90,12 +74,9 @@ class Run:
     def create(cls, path: Path | str, config: TrainConfig, data_path: str = "") -> "Run":
         """Return the run of this configuration in that directory, new or to be resumed.
 
-        A run that was asked for fewer steps is given more, and goes on from its end; its bounds
-        there are replaced once there are new ones.
-
+        A run that was asked for fewer steps is given more; its bounds are replaced at the new end.
         How often one looks (`report_every`, `evaluate_every`, `evaluate_images`) is no part of a
-        run's identity: a run may be resumed with other intervals, which then hold from there on,
-        and config.json keeps the first ones.
+        run's identity: a run may be resumed with other intervals, and config.json keeps the first.
 
         Args:
             path: The directory; it is made where it does not exist.
@@ -114,11 +95,14 @@ class Run:
         """Write config.json, unless it is there and says the same; see `create`."""
         self.check_same_run(config)
         for name in WRITTEN:  # before the first step, not at the first save
-            check_replaceable(self.path / name)
+            files.check_replaceable(self.path / name)
         if not self.exists():
-            make_folder(self.path)
-            where = {"data_path": data_path} if data_path else {}
-            self._write("config.json", {"schema": SCHEMA, **_fields(config), **where})
+            files.make_folder(self.path)
+            content: Record = {"schema": SCHEMA, **asdict(config), "data_path": data_path}
+            for name in ("structure", "data_path"):  # built-in networks and data sets have none
+                if not content[name]:
+                    del content[name]
+            self._write("config.json", content)
         elif is_longer(config, self.config()):
             self._write("config.json", {**self.read("config.json"), "steps": config.steps})
             self._config = None
@@ -128,19 +112,16 @@ class Run:
         return self.has("config.json")
 
     def check_same_run(self, config: TrainConfig) -> None:
-        """Raise if the directory cannot be that of this run, as it was begun or with fewer steps."""
+        """Raise if the directory cannot be that of this run, perhaps with fewer steps."""
+        remedy = "choose another directory"
         if not self.exists():
             if found := [name for name in FILES_OF_A_RUN if (self.path / name).exists()]:
-                raise ValueError(
-                    f"{self.path} holds {', '.join(found)} but no config.json, which says what run "
-                    "they belong to: put it back, remove them, or choose another directory"
-                )
+                what = f"{self.path} holds {', '.join(found)} but no config.json of their run"
+                raise ValueError(f"{what}: put it back, remove them, or {remedy}")
             return
-        if self.schema() != SCHEMA:
-            raise ValueError(
-                f"{self.path} holds a run of another version of this library (schema "
-                f"{self.schema() or 'unknown'}, expected {SCHEMA}): choose another directory"
-            )
+        if (schema := self.read("config.json").get("schema")) != SCHEMA:
+            what = f"another version of this library (schema {schema}, expected {SCHEMA})"
+            raise ValueError(f"{self.path} holds a run of {what}: {remedy}")
         there = self.config()
         if (other := difference(there, config)) and not is_longer(config, there):
             what = ", ".join(
@@ -149,14 +130,12 @@ class Run:
             )
             if set(other) == {"steps"} and config.steps > there.steps:
                 what += "; a cosine schedule ends at the last step, so more steps make another run"
-            remedy = "choose another directory, or ask for that run"
-            raise ValueError(f"{self.path} holds another run ({what}): {remedy}")
+            raise ValueError(f"{self.path} holds another run ({what}): {remedy}, or ask for that")
 
     def config(self) -> TrainConfig:
         """Return the configuration."""
         if self._config is None:
-            file = self.path / "config.json"
-            content = self.read("config.json")
+            file, content = self.path / "config.json", self.read("config.json")
             found = {
                 name: value
                 for name, value in content.items()
@@ -172,17 +151,13 @@ class Run:
         return self._config
 
     def data_path(self) -> str | None:
-        """Return where a data set of the user's own was read from, None where that is not known."""
+        """Return where a data set of the user's own was read from, None if that is not known."""
         found = self.read("config.json").get("data_path")
         return found if isinstance(found, str) and found else None
 
-    def schema(self) -> object:
-        """Return the version of the identity that the configuration was written under."""
-        return self.read("config.json").get("schema")
-
     def identity(self) -> dict[str, object]:
         """Return what tells the run from others, under the schema that it was written with."""
-        return identity(self.config()) | {"schema": self.schema()}
+        return identity(self.config()) | {"schema": self.read("config.json").get("schema")}
 
     def result(self) -> Record | None:
         """Return the final bounds, or None while the run is not finished."""
@@ -196,7 +171,7 @@ class Run:
         return result if result.get("steps", config.steps) == config.steps else None
 
     def is_finished(self, config: TrainConfig | None = None, images: int | None = None) -> bool:
-        """Return whether nothing remains to be done: the final bounds are there, over enough images.
+        """Return whether nothing remains to be done: the final bounds are over enough images.
 
         This is the one definition of a finished run. Every place that skips a run, or says that it
         was finished before, calls it. `has_ended` is weaker.
@@ -214,7 +189,7 @@ class Run:
         if not self.exists() or (config is not None and is_longer(config, self.config())):
             return False
         result = self.result()
-        seen = None if result is None else result.get("images")  # of each split, if not all of them
+        seen = None if result is None else result.get("images")  # None if it is all of them
         return result is not None and (seen is None or (images is not None and images <= seen))
 
     def has(self, name: str) -> bool:
@@ -228,23 +203,23 @@ class Run:
         return self._contents[name]
 
     def _parse(self, name: str) -> Record:
+        file = self.path / name
         try:
-            content = parse_json(read_bytes(self.path / name))
+            content = files.parse_json(files.read_bytes(file))
         except FileNotFoundError:
             is_folder = self.path.is_dir()
             what = "is no run directory, or an unfinished one" if is_folder else "is not there"
             raise ValueError(f"{self.path} {what}: it has no {name}") from None
         except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            raise ValueError(f"{self.path / name} cannot be read: {why}") from None
+            raise ValueError(f"{file} cannot be read: {why}") from None
         if not isinstance(content, dict):
-            got = type(content).__name__
-            raise ValueError(f"{self.path / name} must hold a JSON object, got {got}")
+            raise ValueError(f"{file} must hold a JSON object, got {type(content).__name__}")
         return content
 
     def _write(self, name: str, content: Mapping[str, object]) -> None:
-        text = to_json(content)
-        replace_file(self.path / name, text)
+        text = files.to_json(content)
+        files.replace_file(self.path / name, text)
         self._contents[name] = json.loads(text)
 
     def provenance(self) -> Record:
@@ -259,10 +234,10 @@ class Run:
         """Append a record to the metrics.
 
         Args:
-            record: `step`, and each metric as a list with one number per replica, None for one that
-                has stopped.
+            record: `step`, and each metric as a list with one number per replica, None for one
+                that has stopped.
         """
-        append_line(self.path / "metrics.jsonl", to_line(record))
+        files.append_line(self.path / "metrics.jsonl", files.to_line(record))
         self._lines, self.has_changed = None, True
 
     def finish(self, result: Mapping[str, object]) -> None:
@@ -320,22 +295,13 @@ class Run:
         found = map(self._read_checkpoint, reversed(CHECKPOINTS))
         return {step_of(state): state for state in found if state is not None}
 
-    def resumable(self) -> dict[int, dict[str, Tensor]]:
-        """Return intact checkpoints by step, and an empty one of step 0 unless it was saved twice.
-
-        A crash between the first saves of an ensemble leaves some of its runs without any: all can
-        start again.
-        """
-        found = self.checkpoints()
-        return found if found and (self.path / CHECKPOINTS[1]).exists() else {**found, 0: {}}
-
     def step(self) -> int:
         """Return the step of the newest checkpoint that can be opened, 0 without one."""
         steps = (step_in(self.path / name) for name in CHECKPOINTS)
         return next((step for step in steps if step is not None), 0)
 
     def stopped(self) -> dict[int, int]:
-        """Return the replicas that have stopped, each with the step of the record that showed it."""
+        """Return the replicas that have stopped, each with the step of the record that shows it."""
         return stopped_replicas(self._records())
 
     def has_diverged(self) -> bool:
@@ -352,9 +318,9 @@ class Run:
         A checkpoint that stayed would push the one in use out at the next save. Those that were
         not read are older than the one in use.
         """
-        kept = [record for record in self._records() if record["step"] <= step]
-        replace_file(self.path / "metrics.jsonl", "".join(map(to_line, kept)))
-        self._lines = None
+        kept = [files.to_line(record) for record in self._records() if record["step"] <= step]
+        files.replace_file(self.path / "metrics.jsonl", "".join(kept))
+        self._lines = kept
         for name, found in self._checkpoint_steps.items():
             if found is None or found > step:
                 (self.path / name).unlink(missing_ok=True)
@@ -364,11 +330,12 @@ class Run:
         file = self.path / name
         self._checkpoint_steps[name] = None
         try:
-            tensors, run = read_checkpoint(file)
-        except (DamagedError, FileNotFoundError):
-            return None
+            found = read_checkpoint(file)
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror or error}") from None
+        if found is None:
+            return None
+        tensors, run = found
         if COUNTS not in tensors or not tensors[COUNTS].numel():
             raise ValueError(f"{file} does not name its step and is no checkpoint: remove it")
         if run != self._digest():
@@ -380,7 +347,7 @@ class Run:
         return tensors
 
     def _digest(self) -> str:
-        """Name the run in its checkpoints; more steps make another run only if the schedule asks."""
+        """Name the run in its checkpoints; more steps make another run only with a cosine."""
         found = self.identity()
         if self.config().schedule != "cosine":
             found.pop("steps", None)
@@ -391,7 +358,7 @@ class Run:
         if self._lines is None:
             file = self.path / "metrics.jsonl"
             try:
-                self._lines = read_bytes(file).decode("utf-8", "replace").splitlines()
+                self._lines = files.read_bytes(file).decode("utf-8", "replace").splitlines()
             except (FileNotFoundError, NotADirectoryError):
                 self._lines = []
             except OSError as error:
@@ -409,7 +376,7 @@ class Run:
 
 
 def is_record(content: object) -> bool:
-    """Whether a line of metrics is a record: a step, and lists with a number or null per replica."""
+    """Whether a line of metrics is a record: a step, and lists with a value per replica."""
     if not isinstance(content, dict) or not _is_count(content.get("step")):
         return False
     return all(is_values(values) for name, values in content.items() if name != "step")
@@ -428,12 +395,11 @@ def _is_count(content: object) -> bool:
 def _why_no_result(result: Record, replicas: int) -> str:
     """Return what is wrong with the content of a result.json, nothing if it is one."""
     bounds = result.get("bounds")
-    if not isinstance(bounds, dict) or not bounds:
+    splits = bounds.values() if isinstance(bounds, dict) else ()
+    if not splits or not all(isinstance(by_count, dict) for by_count in splits):
         return "{'bounds': {split: {K: [...]}}}, got something else"
-    for split, of_split in bounds.items():
-        if not isinstance(of_split, dict):
-            return f"{{K: [...]}} for {split!r}, got something else"
-        for count, values in of_split.items():
+    for split, by_count in result["bounds"].items():
+        for count, values in by_count.items():
             if not count.isdecimal() or not is_values(values) or len(values) != replicas:
                 what = f"{replicas} numbers, one per replica, for each whole K"
                 return f"{what}, got something else for K = {count!r} of {split!r}"
@@ -443,8 +409,3 @@ def _why_no_result(result: Record, replicas: int) -> str:
         if name in result and not _is_count(result[name]):
             return f"a whole number of at least 1 in {name!r}, got {repr(result[name])[:60]}"
     return ""
-
-
-def _fields(config: TrainConfig) -> dict[str, object]:
-    """Return what config.json holds of a configuration; built-in networks have no structure."""
-    return {name: value for name, value in asdict(config).items() if name != "structure" or value}

@@ -5,7 +5,7 @@ One loop serves a list of runs that share the replica axis; a run alone is the l
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -29,9 +29,9 @@ from arms.bench.runs.loop import (
     TrainOptions,
     train_ensemble,
 )
-from arms.bench.runs.machine import free_memory, is_out_of_memory
+from arms.bench.runs.machine import choose_device, free_memory, is_out_of_memory
 from arms.bench.runs.run import Run
-from arms.bench.training.engine import Execution
+from arms.bench.training.engine import Execution, check_execution
 
 OnRunRecord: TypeAlias = Callable[[TrainConfig, Record], None]
 """Called with every record of every run: its configuration, and what an `OnRecord` is given."""
@@ -54,32 +54,31 @@ def train(
 ) -> Run:
     """Train to the end of `config.steps`, evaluate, and return the run; called again it resumes.
 
-    Called again for a finished run it does nothing. Called with more steps it goes on from where the
-    run ended, unless its schedule is a cosine, which has its end at the last step. A replica whose
-    numbers are not finite stops, and the others continue. Nothing is written before all arguments
-    are checked, and the model was tried on two images.
+    A finished run is left alone, unless more steps are asked for: then it goes on from its end. A
+    cosine schedule ends at the last step, so such a run cannot. A replica whose numbers are not
+    finite stops, and the others continue. Nothing is written before all arguments are checked, and
+    the model was tried on two images.
 
     Process-wide while it trains, and put back afterwards: the handlers of SIGINT and SIGTERM, so
     that Ctrl-C and the end of a job save first, PyTorch's precision of matrix products on a GPU or
-    its number of threads on a CPU, and the state of a GPU's default generator, which a step borrows.
-    PyTorch's cache of freed GPU memory is emptied at the end. Nothing else is touched: functions
-    that you have compiled stay compiled.
+    its number of threads on a CPU, and the state of a GPU's default generator, which a step
+    borrows. PyTorch's cache of freed GPU memory is emptied at the end. Nothing else is touched:
+    functions that you have compiled stay compiled.
 
     Args:
         config: What to train; its identity decides every number.
         directory: The run's directory, made unless it exists.
         device: `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU where there is one.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
-        dataset: Your own images in place of the data set that `config` names, see `as_dataset`; the
-            run then has your data set's name.
+        dataset: Your own images in place of the data set that `config` names, see `as_dataset`;
+            the run then has your data set's name.
         model: Your own networks in place of those that `config` names, or a function that makes a
             model of one replica for a data set. The run then has your model's name, number of
             latents, and a fingerprint of its structure. A model comes back trained, also where the
             run was finished before: from its checkpoint.
         evaluate: How many images of each split the final bounds are over; all unless given.
         execution: How steps are executed, see `Engine`.
-        checkpoint_seconds: Time between two checkpoints, which are written at records only; 0 saves
-            at every record.
+        checkpoint_seconds: Time between two checkpoints, written at records; 0 saves at each.
         progress: Whether to show a bar, on a terminal or in a notebook; or the bars to add it to.
         on_record: Called with every record.
         notify: Called with lines that a user should read.
@@ -121,15 +120,15 @@ def train_together(
 ) -> list[Run]:
     """Train runs that differ in estimator and data set only as one ensemble, or resume them.
 
-    Each is a run as `train` makes it, in its own directory, but for its noise, which depends on the
-    other runs too. Finished runs are left alone, and runs at different steps are resumed one after
-    the other. An ensemble that does not fit into memory is halved. `train` says what is
+    Each is a run as `train` makes it, in its own directory, but for its noise, which depends on
+    the other runs too. Finished runs are left alone, and runs at different steps are resumed one
+    after the other. An ensemble that does not fit into memory is halved. `train` says what is
     process-wide.
 
     Args:
-        configs: What to train. Several estimators must share their objective, and have no parameters
-            or noise of their own to remember (`arms.bench.ensemble.group_for_ensembles` sorts runs
-            accordingly).
+        configs: What to train. Several estimators must share their objective, and have no
+            parameters or noise of their own to remember: `arms.bench.ensemble.group_for_ensembles`
+            sorts runs accordingly.
         directories: A directory for each run.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
@@ -137,15 +136,13 @@ def train_together(
             images of the same size and number of levels.
         evaluate: How many images of each split the final bounds are over; all unless given.
         execution: How steps are executed, see `Engine`.
-        checkpoint_seconds: Time between two checkpoints, which are written at records only; 0 saves
-            at every record.
-        progress: Whether to show a bar for each, on a terminal or in a notebook; or the bars to add
-            them to.
+        checkpoint_seconds: Time between two checkpoints, written at records; 0 saves at each.
+        progress: Whether to show bars, on a terminal or in a notebook; or the bars to add them to.
         on_record: Called with every record of every run, and its configuration.
         notify: Called with lines that a user should read.
 
     Raises:
-        DivergedError: A run has no replica that survives; the others are trained to their end first.
+        DivergedError: A run has no replica that survives; the others are trained to their end.
         ValueError: An argument cannot be used, or a directory holds another run.
     """
     options = TrainOptions(str(device), execution, checkpoint_seconds, notify, evaluate)
@@ -153,42 +150,35 @@ def train_together(
         got = "one" if isinstance(configs, TrainConfig) else "none"
         what = "configs must be a list with at least one configuration"
         raise ValueError(f"{what}, got {got}: write [config]")
-    own = [
-        own_data(config, dataset, data_dir)
-        for config, dataset in zip(configs, _one_dataset_each(configs, datasets), strict=True)
-    ]
+    given = _one_dataset_each(configs, datasets)
+    own = [own_data(config, one, data_dir) for config, one in zip(configs, given, strict=True)]
     wanted = [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)]
     if alone := [config.network for config in wanted if config.structure]:
         remedy = "call train for each of its runs"
         raise ValueError(f"a model of your own is trained alone, got {alone[0]!r}: {remedy}")
     if len(wanted) > 1:
         stack(wanted)  # raises if they cannot share an ensemble, before anything is written
+    paths = _one_directory_each(directories, len(wanted))
     members = [
         Member(Run(path), config, notify, _listener(config, on_record), name)
-        for config, path, name in zip(
-            wanted, _one_directory_each(wanted, directories), names_of(wanted), strict=True
-        )
+        for config, path, name in zip(wanted, paths, names_of(wanted), strict=True)
     ]
-    given = {dataset.name: dataset for dataset in own if dataset}
-    _train(members, options, data_dir, given, progress)
+    _train(members, options, data_dir, {one.name: one for one in own if one}, progress)
     return [member.run for member in members]
 
 
-def _one_directory_each(
-    configs: Sequence[TrainConfig], directories: Sequence[Path | str]
-) -> list[Path]:
+def _one_directory_each(directories: Sequence[Path | str], runs: int) -> list[Path]:
     if isinstance(directories, str | Path):
         path = str(directories)
         raise ValueError(f"directories must be a list, got {path!r}: write [{path!r}]")
-    if len(directories) != len(configs):
-        got = f"{len(directories)} for {len(configs)} runs"
-        raise ValueError(f"each run needs a directory, got {got}")
+    if len(directories) != runs:
+        raise ValueError(f"each run needs a directory, got {len(directories)} for {runs} runs")
     paths = [Path(directory) for directory in directories]
     try:
         different = {path.resolve() for path in paths}
     except (OSError, RuntimeError) as error:  # a loop of links
         raise ValueError(f"the directories cannot be used: {error}") from None
-    if len(different) < len(paths):
+    if len(different) < runs:
         got = ", ".join(map(str, paths))
         raise ValueError(f"directories must be different, one for each run, got {got}")
     return paths
@@ -230,25 +220,27 @@ def _train(
     rest = _unfinished(members, options)
     if not rest:
         return
-    if rest[0].config.structure and options.model is None:
-        name = rest[0].config.network
-        raise ValueError(f"{name!r} is a model of your own: give it, as model=")
-    options = options.resolved()
-    if options.device == "cpu" and (precision := rest[0].config.precision) != "highest":
+    if (config := rest[0].config).structure and options.model is None:
+        raise ValueError(f"{config.network!r} is a model of your own: give it, as model=")
+    options = replace(options, device=choose_device(options.device))
+    check_execution(options.execution, options.device)
+    if options.device == "cpu" and config.precision != "highest":
         effect = "has an effect on a GPU only: a CPU computes in float32"
-        options.notify(f"precision {precision!r} {effect}")
+        options.notify(f"precision {config.precision!r} {effect}")
     names = dict.fromkeys(member.config.dataset for member in rest)
     data = {name: given.get(name) or load(name, data_dir) for name in names}
     check_same_shape_and_levels([*data.values()])
     with ExitStack() as contexts:
-        bars = contexts.enter_context(_bars(progress))
+        bars = progress if isinstance(progress, Bars) else None
+        if progress is True:
+            bars = contexts.enter_context(Bars(on_stderr=True))
         for member in rest:  # only now: a wrong device, data set or model leaves nothing behind
             if bars is not None:
                 member.watcher = bars.watcher(member.name, member.config.steps)
             make_folder(member.run.path)
             contexts.enter_context(locked(member.run.path, options.notify))
             member.run.refresh()
-        # Another process may have trained some of them: what counts is what is there under the lock.
+        # Another process may have trained some of them: what is there under the lock counts.
         rest = _unfinished(rest, options)
         for member in rest:
             member.look(alone=len(rest) == 1)
@@ -256,8 +248,7 @@ def _train(
         for member in rest:
             member.run.begin(member.config, data[member.config.dataset].path)
         _train_locked(members, rest, options, data)
-    lost = [member for member in rest if not member.surviving]
-    if lost:
+    if lost := [member for member in rest if not member.surviving]:
         paths = [f"{one.run.path} (step {max(one.stopped.values())})" for one in lost]
         rate = max(member.config.learning_rate for member in lost)
         raise DivergedError(
@@ -271,26 +262,16 @@ def _unfinished(members: Sequence[Member], options: TrainOptions) -> list[Member
     return [one for one in members if not one.run.is_finished(one.config, options.evaluate)]
 
 
-def _bars(progress: bool | Bars) -> "nullcontext[Bars | None] | Bars":
-    """Return the bars to show, None for none; those that were given are closed by their owner."""
-    if isinstance(progress, Bars) or not progress:
-        return nullcontext(progress or None)
-    return Bars(on_stderr=True)
-
-
 def _check_goes_on(member: Member) -> None:
     """Say that a finished run goes on, or raise if nothing was kept that it could go on from."""
-    run = member.run
+    run, end = member.run, member.config.steps
     if not run.exists() or run.result() is None:
         return
     if not any(member.states.values()):
-        raise ValueError(
-            f"{run.path} holds no intact checkpoint to go on from: its checkpoints were not kept; "
-            "train it again in another directory"
-        )
+        what = "holds no intact checkpoint to go on from: its checkpoints were not kept"
+        raise ValueError(f"{run.path} {what}; train it again in another directory")
     if is_longer(member.config, run.config()):
-        step, end = max(member.states), member.config.steps
-        member.notify(f"{run.path} goes on from step {step:,} to {end:,}")
+        member.notify(f"{run.path} goes on from step {max(member.states):,} to {end:,}")
 
 
 def _train_locked(
@@ -299,19 +280,23 @@ def _train_locked(
     options: TrainOptions,
     data: Mapping[str, Dataset],
 ) -> None:
-    groups = group_by_step([set(member.states) for member in rest])
+    """Train runs that can resume from the same step together, one such group after the other."""
+    groups = [
+        (step, [rest[index] for index in indices])
+        for step, indices in group_by_step([set(member.states) for member in rest])
+    ]
     if len(rest) < len(members) or len(groups) > 1:
-        parts = [
-            f"{', '.join(rest[index].name for index in indices)} from step {step}"
-            for step, indices in groups
-        ]
-        done = [member.name for member in members if member not in rest]
-        parts += [f"{', '.join(done)} finished before"] if done else []
+        done = [member for member in members if member not in rest]
+        parts = [f"{_names(together)} from step {step}" for step, together in groups]
+        parts += [f"{_names(done)} finished before"] if done else []
         options.notify(f"these runs are not all trained together: {'; '.join(parts)}")
-    for _, indices in groups:
-        together = [rest[index] for index in indices]
+    for _, together in groups:
         if any(member.surviving for member in together):
             _train_what_fits(together, options, data)
+
+
+def _names(members: Sequence[Member]) -> str:
+    return ", ".join(member.name for member in members)
 
 
 def _train_what_fits(
@@ -323,16 +308,16 @@ def _train_what_fits(
         free_memory()
     if fits:
         return
-    names, config = ", ".join(member.name for member in members), members[0].config
+    place, config = f"the memory of {options.device}", members[0].config
     if len(members) == 1:
         raise ValueError(
-            f"{names} does not fit into the memory of {options.device}: lower replicas "
-            f"({config.replicas}), batch_size ({config.batch_size}), num_samples "
-            f"({config.num_samples}) or latents ({latents_in_words(config)})"
+            f"{_names(members)} does not fit into {place}: lower replicas ({config.replicas}), "
+            f"batch_size ({config.batch_size}), num_samples ({config.num_samples}) or latents "
+            f"({latents_in_words(config)})"
         )
     half = (len(members) + 1) // 2
     halves = f"trained as {half} + {len(members) - half}"
-    options.notify(f"{names} do not fit into the memory of {options.device} together: {halves}")
+    options.notify(f"{_names(members)} do not fit into {place} together: {halves}")
     _train_what_fits(members[:half], options, data)
     _train_what_fits(members[half:], options, data)
 

@@ -1,4 +1,4 @@
-"""The random numbers of a run, apart from everybody else's in the process."""
+"""The random numbers of a run, separate from all others in the process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +10,18 @@ from arms.bench.models import seeded_generator
 
 
 class Noise:
-    """A generator of a run's own; on a GPU it lives in the device's default generator while a step runs.
+    """The generator of a run; on a GPU it lives in the device's default generator during a step.
 
-    Compiled code and CUDA graphs draw from the default generator alone. `active()` puts this run's state there, and the
-    user's back afterwards: a trainer changes nobody else's random numbers, not even another trainer's on the same GPU.
+    Compiled code and CUDA graphs draw from the default generator alone. `active()` puts this run's
+    state there, and the user's back afterwards: a trainer changes no other random numbers, not even
+    those of another trainer on the same GPU.
     """
 
     def __init__(self, own: Generator, default: Generator | None = None) -> None:
         """`default` is the generator that draws must come from, None where any will do."""
         self._own, self._default = own, default
-        self._state = (
-            own.get_state()
-        )  # of a run that is not active; where any generator will do, `own` holds it
+        # Of a run that is not active; where any generator will do, `own` holds it.
+        self._state = own.get_state()
         self._is_active = False
 
     @classmethod
@@ -44,8 +44,8 @@ class Noise:
         if self._default is None or self._is_active:
             yield
             return
-        # A CUDA generator's state is 16 bytes in main memory, and a replayed graph reads seed and offset from it: no
-        # copy to the device, nothing to wait for.
+        # A CUDA generator's state is 16 bytes in main memory, and a replayed graph reads seed and
+        # offset from it: no copy to the device, nothing to wait for.
         users = self._default.get_state()
         self._default.set_state(self._state)
         self._is_active = True
@@ -70,5 +70,7 @@ class Noise:
             holder.set_state(state.cpu())
 
     def _holder(self) -> Generator | None:
-        """Return the generator that the run's state is in at the moment, if it is in one."""
-        return self._own if self._default is None else self._default if self._is_active else None
+        """Return the generator that holds the run's state at the moment, if one does."""
+        if self._default is None:
+            return self._own
+        return self._default if self._is_active else None

@@ -1,7 +1,11 @@
-"""Optimisers with their state in plain sight; another one is a class here and a line in `build_optimizer`."""
+"""Optimisers with their state in plain sight, and learning rates, computed on the device.
 
+A CUDA graph that holds a step can therefore be replayed while the rate and the count of steps change.
+"""
+
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,14 +17,15 @@ FIRST_DECAY = 0.9
 SECOND_DECAY = 0.999
 EPSILON = 1e-7
 """TensorFlow's default, and so the paper's."""
+RATE_FIELDS = (
+    *("learning_rate", "prior_learning_rate"),
+    *("schedule", "warmup_steps", "decay_every", "decay_factor"),
+)
+"""What of a configuration says how fast a run learns: runs of one ensemble may differ in it."""
 
 
 class Optimizer(ABC):
-    """Moves a list of tensors in place, against their gradients.
-
-    The rate and the number of the step come in as tensors on the parameters' device, so that a CUDA graph that holds
-    a step can be replayed while both change.
-    """
+    """Moves a list of tensors in place, against their gradients."""
 
     parameters: list[Tensor]
 
@@ -29,9 +34,9 @@ class Optimizer(ABC):
         """Move every parameter.
 
         Args:
-            grads: one per parameter.
-            rate: one for all `[]`, or one per replica `[R]` where every parameter has a leading replica axis.
-            count: the steps done `[]`, this one included.
+            grads: One per parameter.
+            rate: One for all `[]`, or one per replica `[R]`, the leading axis of every parameter.
+            count: The steps done `[]`, this one included.
         """
 
     @abstractmethod
@@ -40,7 +45,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def second_moments(self) -> list[Tensor]:
-        """Return the moving average of each squared gradient, with `SECOND_DECAY`, not bias-corrected."""
+        """Return the average of each squared gradient, with `SECOND_DECAY`, not bias-corrected."""
 
 
 class Adam(Optimizer):
@@ -50,20 +55,16 @@ class Adam(Optimizer):
         self.parameters = list(parameters)
         self.means = [torch.zeros_like(p) for p in self.parameters]
         self.squares = [torch.zeros_like(p) for p in self.parameters]
-        self._moments = Moments(
-            self.parameters, self.means, self.squares, (FIRST_DECAY, SECOND_DECAY), EPSILON
-        )
+        decays = (FIRST_DECAY, SECOND_DECAY)
+        self._moments = Moments(self.parameters, self.means, self.squares, decays, EPSILON)
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
         if not self.parameters:
             return
-        # The fused kernel takes one rate, and walks memory as it lies: it wants every tensor in one piece.
-        fuses = (
-            rate.ndim == 0
-            and not torch.compiler.is_compiling()
-            and all(p.is_contiguous() for p in self.parameters)
-        )
+        # The fused kernel takes one rate, and walks memory as it lies: tensors must be contiguous.
+        fuses = rate.ndim == 0 and not torch.compiler.is_compiling()
+        fuses = fuses and all(p.is_contiguous() for p in self.parameters)
         (fused_adam_ if fuses else foreach_adam_)(self._moments, grads, rate, count)
 
     def state(self) -> dict[str, list[Tensor]]:
@@ -74,14 +75,81 @@ class Adam(Optimizer):
 
 
 def build_optimizer(config: TrainConfig, parameters: Sequence[Tensor]) -> Optimizer:
-    """Return the optimiser of a run over some of its parameters; a second one would be chosen here, by a new field."""
+    """Return the optimiser of some parameters of a run; a second one would be chosen here."""
     return Adam(parameters)
 
 
 @torch.no_grad()
 def descend(parameters: Sequence[Tensor], grads: Sequence[Tensor], rate: Tensor) -> None:
     """Move parameters by plain gradient descent, with one rate for all, or `[R]`."""
-    for parameter, grad, own in zip(
-        parameters, grads, per_parameter(rate, parameters), strict=True
-    ):
+    rates = per_parameter(rate, parameters)
+    for parameter, grad, own in zip(parameters, grads, rates, strict=True):
         parameter.addcmul_(grad, own, value=-1)
+
+
+def factor(
+    steps_done: Tensor,
+    *,
+    steps: Tensor,
+    warmup: Tensor,
+    cosine: Tensor,
+    decay_every: Tensor,
+    decay_factor: Tensor,
+) -> Tensor:
+    """Return what a schedule multiplies the rate of the next step by.
+
+    min(1, (t + 1) / warmup) · (1 - cosine · (1 - cos(pi (t - warmup) / (steps - warmup))) / 2)
+    · decay_factor ^ floor(t / decay_every)
+
+    These are a rise, a fall and cuts, each 1 where unused: with `warmup` 0, `cosine` 0 instead of 1,
+    `decay_factor` 1. All are numbers on the device.
+
+    >>> one, none = torch.ones(2), torch.zeros(2)
+    >>> shape = {"steps": 10 * one, "warmup": none, "decay_every": one, "decay_factor": one}
+    >>> factor(5 * one[0], cosine=torch.tensor([0.0, 1.0]), **shape)  # of two replicas
+    tensor([1.0000, 0.5000])
+    """
+    rise = ((steps_done + 1) / warmup.clamp(min=1)).clamp(max=1)
+    progress = ((steps_done - warmup) / (steps - warmup)).clamp(0, 1)
+    fall = 1 - cosine * (1 - torch.cos(math.pi * progress)) / 2
+    return rise * fall * decay_factor ** torch.floor(steps_done / decay_every)
+
+
+class LearningRates:
+    """The rates of runs side by side, each for its own replicas, at any step: Adam's and the prior's.
+
+    Rates are `[R]`, or `[]` where all replicas share them, for which optimisers have a faster path.
+    """
+
+    def __init__(self, configs: Sequence[TrainConfig], device: str | torch.device) -> None:
+        self._device = torch.device(device)
+        self._configs = [config for config in configs for _ in range(config.replicas)]
+        of_runs = {tuple(getattr(config, name) for name in RATE_FIELDS) for config in configs}
+        self._is_common = len(of_runs) == 1
+        self._changes = any(c.schedule != "constant" or c.warmup_steps for c in configs)
+        self._rate = self._column(lambda c: c.learning_rate)
+        self._prior_rate = self._column(lambda c: c.prior_learning_rate)
+        self._shape = {
+            "steps": self._column(lambda c: c.steps),
+            "warmup": self._column(lambda c: c.warmup_steps),
+            "cosine": self._column(lambda c: c.schedule == "cosine"),
+            "decay_every": self._column(lambda c: max(1, c.decay_every)),
+            "decay_factor": self._column(lambda c: c.decay_factor if c.schedule == "step" else 1),
+        }
+
+    def after(self, steps_done: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rates of the next step, Adam's and the prior's."""
+        if not self._changes:
+            return self._rate, self._prior_rate
+        # The prior's descent follows the same curve: it would move on at the end otherwise.
+        now = factor(steps_done, **self._shape)
+        return self._rate * now, self._prior_rate * now
+
+    def _column(self, value: Callable[[TrainConfig], float]) -> Tensor:
+        """Return a number of every replica's configuration, or the one that they share."""
+        found = [value(config) for config in self._configs]
+        # A CPU's fused Adam takes the rate in double precision, as it would a Python number; a
+        # GPU's in single.
+        dtype = torch.float64 if self._device.type == "cpu" else torch.float32
+        values = found[0] if self._is_common else found
+        return torch.tensor(values, dtype=dtype, device=self._device)

@@ -1,4 +1,4 @@
-"""The schema of a checkpoint: its names, which of its tensors have a replica axis, and how runs are cut out and joined.
+"""The schema of a checkpoint: its names, and how the states of runs are cut out and joined.
 
 | name | what | replica axis |
 |---|---|---|
@@ -32,51 +32,42 @@ def step_of(state: State) -> int:
 
 def model_of(state: State) -> dict[str, Tensor]:
     """Return the model's tensors, as its `state_dict` names them."""
-    return {
-        name.removeprefix(MODEL): tensor for name, tensor in state.items() if name.startswith(MODEL)
-    }
+    own = {name: tensor for name, tensor in state.items() if name.startswith(MODEL)}
+    return {name.removeprefix(MODEL): tensor for name, tensor in own.items()}
 
 
 def has_replica_axis(name: str) -> bool:
-    """Whether the tensor of that name has one number, row or matrix per replica, along its first axis.
-
-    Declared, not guessed: a tensor that is not listed above is refused, before it is cut into the wrong pieces.
-    """
+    """Whether the first axis of the tensor of that name is that of replicas; unknown ones raise."""
     if name in (GENERATOR, COUNTS):
         return False
     if name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT, SUM)):
         return True
-    raise ValueError(
-        f"a checkpoint has nothing called {name!r}: it is of another version of this library"
-    )
+    raise ValueError(f"a checkpoint has nothing called {name!r}: another version wrote it")
 
 
 def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
-    """Return the state of one of several runs of an ensemble: one that it could be resumed from alone."""
+    """Return the state of one of several runs of an ensemble, which could be resumed alone."""
     if runs == 1:  # its tensors may have no replica axis
         return dict(state)
-    return _cut(state, lambda tensor: tensor.chunk(runs)[index])
-
-
-def of_replicas(state: State, kept: Sequence[int]) -> dict[str, Tensor]:
-    """Return the part of a state that belongs to some replicas."""
-    return _cut(state, lambda tensor: tensor[list(kept)])
+    return {
+        name: tensor.chunk(runs)[index] if has_replica_axis(name) else tensor
+        for name, tensor in state.items()
+    }
 
 
 def joined(states: Sequence[State], fresh_noise: Callable[[int], Tensor]) -> dict[str, Tensor]:
     """Return the states of several runs, all at one step, as one.
 
-    Runs that were not trained together so far have each used other noise: they continue on noise that none has seen,
-    `fresh_noise` of their step.
+    Runs that were not trained together so far have used different noise. They continue on noise
+    that none has seen, `fresh_noise` of their step.
     """
     if len(states) == 1:
         return dict(states[0])
     noises = [state[GENERATOR] for state in states]
     if len({len(noise) for noise in noises}) > 1:
-        raise ValueError(
-            "these runs were begun on different kinds of devices: resume each where it was begun"
-        )
-    # What has no replica axis is the same in all of them, but for the noise.
+        what = "these runs were begun on different kinds of devices"
+        raise ValueError(f"{what}: resume each where it was begun")
+    # What has no replica axis is the same in all of them, except the noise.
     whole = {
         name: torch.cat([state[name] for state in states]) if has_replica_axis(name) else tensor
         for name, tensor in states[0].items()
@@ -87,7 +78,7 @@ def joined(states: Sequence[State], fresh_noise: Callable[[int], Tensor]) -> dic
 
 
 def joined_models(weights: Sequence[State]) -> dict[str, Tensor]:
-    """Return the tensors of several built-in models, which all have a replica axis, as those of one wider model."""
+    """Return the tensors of several built-in models as those of one wider model."""
     return {name: torch.cat([own[name] for own in weights]) for name in weights[0]}
 
 
@@ -99,30 +90,19 @@ def finite_replicas(weights: State, replicas: int) -> list[bool]:
 
 
 def check_fits(state: State, own: State, device: torch.device) -> None:
-    """Raise unless a state has all the tensors of a trainer's own state, in their shapes.
-
-    Sums may be missing: a metric may be newer than the checkpoint.
-    """
+    """Raise unless a state has all tensors of a trainer's state; sums of newer metrics may lack."""
     if lacking := {name for name in own.keys() - state.keys() if not name.startswith(SUM)}:
-        raise ValueError(
-            f"the checkpoint lacks {', '.join(sorted(lacking)[:3])}: it is of another configuration, or of another "
-            "version of this library; train again from the start"
-        )
-    # Generators of a CPU and a GPU have states of different lengths, and no state says which numbers come next there.
+        names = ", ".join(sorted(lacking)[:3])
+        what = "it is of another configuration or version; train again from the start"
+        raise ValueError(f"the checkpoint lacks {names}: {what}")
+    # Generators of a CPU and a GPU have states of different lengths, which say different things.
     if state[GENERATOR].shape != own[GENERATOR].shape:
-        raise ValueError(
-            f"the checkpoint was made on another kind of device than {device}: resume it there"
-        )
-    shared = own.keys() & state.keys()
-    if other := [name for name in own if name in shared and own[name].shape != state[name].shape]:
-        name = other[0]
-        raise ValueError(
-            f"the checkpoint's {name} must be {list(own[name].shape)}, as the model's, got "
-            f"{list(state[name].shape)}: it is of another model; train again from the start, or give that one"
-        )
-
-
-def _cut(state: State, cut: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    return {
-        name: cut(tensor) if has_replica_axis(name) else tensor for name, tensor in state.items()
-    }
+        what = f"the checkpoint was made on another kind of device than {device}"
+        raise ValueError(f"{what}: resume it there")
+    for name, tensor in own.items():
+        expected, got = list(tensor.shape), list(state.get(name, tensor).shape)
+        if expected != got:
+            raise ValueError(
+                f"the checkpoint's {name} must be {expected}, as the model's, got {got}: it is of "
+                "another model; train again from the start, or give that one"
+            )

@@ -11,34 +11,33 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import GRADIENT_VARIANCE, METRICS, TRAIN_ELBO, Record
 from arms.bench.models import DiscreteVAE, ReplicaLinear
+from arms.bench.training import state as schema
 from arms.bench.training.engine import advance_to
 from arms.bench.training.layers import UNCHECKED, estimate_chains
 from arms.bench.training.noise import Noise
-from arms.bench.training.optimizer import SECOND_DECAY, Optimizer, build_optimizer, descend
-from arms.bench.training.schedules import LearningRates
+from arms.bench.training.optimizer import SECOND_DECAY, LearningRates, build_optimizer, descend
 from arms.bench.training.setup import check_kind, check_replicas, prepared_estimator
-from arms.bench.training.state import (
-    COUNTS,
-    ESTIMATOR,
-    GENERATOR,
-    MEAN_GRADIENT,
-    MODEL,
-    OPTIMIZER,
-    SUM,
-    State,
-    check_fits,
-)
 from arms.bench.training.torch_private import lerp_all_
 from arms.estimate import estimate
 from arms.estimators import Estimate, Estimator, ExtraSample, variance_loss
 
 Estimated: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-"""What autograd starts from, and the gradients to start with: logits, the value, and the loss of the estimator's own
-parameters where it has any."""
+"""What autograd starts from, and the gradients to start with: logits, the value, and the loss of the
+estimator's own parameters where it has any."""
 
 
 class Trainer:
-    """A run in memory: model, estimator, optimisers, generator, step; `step()` advances it."""
+    """A run in memory: model, estimator, optimisers, noise; `step()` and `fit()` advance it.
+
+    Args:
+        config: Of the run; of an ensemble, with the replicas of all its runs.
+        dataset: One, or several, which serve the same number of replicas each, in order, and need
+            a `model`.
+        device: Where to train.
+        model: In place of the one the configuration names, with fresh weights.
+        estimator: In place of the one the configuration names.
+        rates: Of an ensemble, whose runs may have different ones.
+    """
 
     def __init__(
         self,
@@ -49,36 +48,24 @@ class Trainer:
         estimator: Estimator | None = None,
         rates: LearningRates | None = None,
     ) -> None:
-        """Build all that a run needs, with fresh weights unless a `model` is given.
-
-        Args:
-            config: of the run; of an ensemble, with the replicas of all its runs.
-            dataset: one, or several, which serve the same number of replicas each, in order, and need a `model`.
-            device: where to train.
-            model: in place of the one the configuration names.
-            estimator: likewise.
-            rates: likewise; those of an ensemble may differ between its runs.
-        """
         datasets = [dataset] if isinstance(dataset, Dataset) else dataset
+        replicas, batch = config.replicas, config.batch_size
         if model is None and len(datasets) > 1:
-            raise ValueError(
-                f"{len(datasets)} data sets need a model that knows them: see arms.bench.ensemble"
-            )
+            what = f"{len(datasets)} data sets need a model that knows them"
+            raise ValueError(f"{what}: see arms.bench.ensemble")
         self.config = config
-        self.data = TrainingImages.of(datasets, config.replicas, device)
+        self.data = TrainingImages.of(datasets, replicas, device)
         self.device = self.data.images.device
         if model is None:
             model = config.build_model(datasets[0].pixel_mean(), self.data.levels, device)
-        check_replicas(model, config.replicas)
+        check_replicas(model, replicas)
         check_kind(model, config)
         self.model = model.to(device)
         self.noise = Noise.of(config.seed, self.device)
-        self._noise = (
-            self.noise.generator
-        )  # None on a GPU: the device's default, which alone can be compiled
-        self.estimator = prepared_estimator(
-            config, model.event_shape, self.data.images.shape[1], device, estimator
-        )
+        # None on a GPU: the device's default, which alone can be compiled.
+        self._noise = self.noise.generator
+        pixels = self.data.images.shape[1]
+        self.estimator = prepared_estimator(config, model.event_shape, pixels, device, estimator)
         self.needs = self.estimator.design.needs
         for layer in model.modules():
             if isinstance(layer, ReplicaLinear):  # such a gradient can be taken only once
@@ -87,38 +74,27 @@ class Trainer:
         self._sort_parameters()
         self.rates = rates or LearningRates([config], self.device)
         self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
-        self._scale = -1 / config.batch_size  # of the loss: minus the mean over images
-        self._weight = torch.full(
-            (config.replicas, config.batch_size),
-            self._scale,
-            dtype=model.prior.dtype,
-            device=device,
-        )
+        self._scale = -1 / batch  # of the loss: minus the mean over images
+        self._weight = self.model.prior.new_full((replicas, batch), self._scale)
         self.steps_done = 0
-        # The same number on the device, moved by the step itself: a replayed CUDA graph moves along the schedule.
+        # On the device, moved by the step itself: a replayed CUDA graph moves along the schedule.
         self.step_count = torch.zeros((), device=device)
-        self.sums = {
-            key: torch.zeros(config.replicas, device=device)
-            for key, metric in METRICS.items()
-            if metric.mean_over_steps
-        }
+        means = [key for key, metric in METRICS.items() if metric.mean_over_steps]
+        self.sums = {key: torch.zeros(replicas, device=device) for key in means}
         self.summed_steps = 0
 
     def _sort_parameters(self) -> None:
-        """Tell apart what is trained: the encoder's weights, the others', the estimator's own parameters, the prior."""
+        """Sort what is trained: the encoder's weights, others, the estimator's own, the prior."""
         model = self.model
-        encoder = [
-            parameter for module in model.encoder_modules() for parameter in module.parameters()
-        ]
+        encoder = [p for module in model.encoder_modules() for p in module.parameters()]
         known = {id(p) for p in (*encoder, model.prior)}
         self.encoder_weights = [p for p in encoder if p.requires_grad]
         self.prior = [model.prior] if model.prior.requires_grad else []
         self.estimator_parameters = list(self.estimator.parameters())
         others = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
         if not (self.encoder_weights or others or self.prior):
-            raise ValueError(
-                "the model must have parameters to train, got none with requires_grad=True"
-            )
+            got = "got none with requires_grad=True"
+            raise ValueError(f"the model must have parameters to train, {got}")
         self.encoder_optimizer = build_optimizer(self.config, self.encoder_weights)
         self.other_optimizer = build_optimizer(self.config, [*others, *self.estimator_parameters])
         self.weights = [*self.encoder_optimizer.parameters, *self.other_optimizer.parameters]
@@ -134,15 +110,15 @@ class Trainer:
         estimate: Callable[[], Estimated] | None = None,
         apply: Callable[[Sequence[Tensor]], None] | None = None,
     ) -> None:
-        """Do what a step does on the device, and nothing else: no value is looked at, so a CUDA graph can hold it.
+        """Do what a step does on the device, and nothing else, so that a CUDA graph can hold it.
 
-        `estimate` and `apply` stand in for the methods of that name: compiled forms of them. On a GPU its noise is that
-        of the device's default generator: call it while `noise` is active.
+        `estimate` and `apply` stand in for the methods of that name: compiled forms of them. On a
+        GPU its noise is that of the device's default generator: call it while `noise` is active.
         """
         (apply or self.apply)(self.gradients(estimate))
 
     def gradients(self, estimate: Callable[[], Estimated] | None = None) -> Sequence[Tensor]:
-        """Draw a batch and return the loss's gradients: encoder's, decoder's, estimator's own, prior's."""
+        """Draw a batch, and return the loss's gradients by encoder, others, estimator and prior."""
         outputs, starts = (estimate or self.estimate)()
         return _gradients(list(zip(outputs, starts, strict=True)), [*self.weights, *self.prior])
 
@@ -152,31 +128,26 @@ class Trainer:
         self.summed_steps += steps
 
     def estimate(self) -> Estimated:
-        """Draw a batch and estimate: return what is to be differentiated, and with which weights."""
+        """Draw a batch and estimate: return what is differentiated, and with which weights."""
         x = self._batch()
         if len(self.model.layers) > 1:
             return self._estimate_layers(x)
         logits = self.model.encode(x)
         constant = logits.detach()
-        found = estimate(
-            self.estimator,
-            lambda b: self.model.log_weights(
-                b,
-                x,
-                constant,
-                attached=self._attached(len(b)),
-                differentiated=self.needs.derivatives,
-                twice=self.needs.second_order,
-            ),
-            self.model.latent(constant, x),
-            self._noise,
-            UNCHECKED,
-        )
+
+        def log_weights(b: Tensor) -> Tensor:
+            attached = self._attached(len(b))
+            derived, twice = self.needs.derivatives, self.needs.second_order
+            return self.model.log_weights(
+                b, x, constant, attached=attached, differentiated=derived, twice=twice
+            )
+
+        latent = self.model.latent(constant, x)
+        found = estimate(self.estimator, log_weights, latent, self._noise, UNCHECKED)
         self._add_to_sums(logits.detach(), self._elbo(found))
         outputs, starts = (logits, found.value), (self._scale * found.grad.detach(), self._weight)
-        if (
-            found.grad.requires_grad
-        ):  # a mean over images for each replica: what one learns depends on no neighbour
+        # A mean over images for each replica: what one learns depends on no neighbour.
+        if found.grad.requires_grad:
             loss = self.config.replicas * variance_loss(found)
             return (*outputs, loss), (*starts, torch.ones_like(loss))
         return outputs, starts
@@ -192,10 +163,9 @@ class Trainer:
 
     def _attached(self, points: int) -> int:
         """Return how many of the points, the leading ones, the decoder and the prior learn from."""
-        return min(points, self.estimator.target.num_attached(self._samples(points)))
-
-    def _samples(self, points: int) -> int:
-        return points if self.needs.evaluations is None else self.estimator.design.num_samples
+        every = self.needs.evaluations is None
+        samples = points if every else self.estimator.design.num_samples
+        return min(points, self.estimator.target.num_attached(samples))
 
     def _elbo(self, found: Estimate) -> Tensor:
         """Return the mean ELBO of each replica over the batch."""
@@ -213,13 +183,11 @@ class Trainer:
         return (*found.logits, found.value), (*starts, self._weight)
 
     def apply(self, grads: Sequence[Tensor]) -> None:
-        """Move the parameters against their gradients, and note the encoder's."""
-        # In the order of `gradients`: the encoder's come first, then those of the other optimiser, then the prior's.
+        """Move the parameters against their gradients, in the order of `gradients`."""
         inner, outer = len(self.encoder_weights), len(self.weights)
         with torch.no_grad():
-            rate, prior_rate = self.rates.after(
-                self.step_count
-            )  # counted from 0, Adam's correction from 1
+            # Steps are counted from 0 here, and from 1 in Adam's correction.
+            rate, prior_rate = self.rates.after(self.step_count)
             self.step_count.add_(1)
             self.encoder_optimizer.step(grads[:inner], rate, self.step_count)
             self.other_optimizer.step(grads[inner:outer], rate, self.step_count)
@@ -250,28 +218,23 @@ class Trainer:
 
     def record(self) -> Record:
         """Return the metrics of the steps since the last record."""
-        return {
-            "step": self.steps_done,
-            **{key: mean.tolist() for key, mean in self.recent_means().items()},
-            GRADIENT_VARIANCE.key: self.gradient_variance().tolist(),
-        }
+        means = {key: mean.tolist() for key, mean in self.recent_means().items()}
+        variances = self.gradient_variance().tolist()
+        return {"step": self.steps_done, **means, GRADIENT_VARIANCE.key: variances}
 
     def gradient_variance(self) -> Tensor:
-        """Return the paper's curve `[R]`: EMA(g^2) - EMA(g)^2, bias-corrected, mean over the encoder's parameters.
+        """Return the paper's curve `[R]`: EMA(g^2) - EMA(g)^2, mean over the encoder's parameters.
 
-        The optimiser keeps the first of the two. It includes the noise of the minibatch.
+        It is bias-corrected, and includes the noise of the minibatch.
         """
+        replicas = self.config.replicas
         correction = 1 - SECOND_DECAY ** max(1, self.steps_done)
-        total = torch.zeros(self.config.replicas, device=self.device)
-        for square, mean in zip(
-            self.encoder_optimizer.second_moments(), self.mean_grads, strict=True
-        ):
-            total += (
-                (square / correction - (mean / correction).square())
-                .reshape(self.config.replicas, -1)
-                .sum(1)
-            )
-        return total / max(1, sum(p.numel() for p in self.encoder_weights) // self.config.replicas)
+        total = torch.zeros(replicas, device=self.device)
+        squares = self.encoder_optimizer.second_moments()
+        for square, mean in zip(squares, self.mean_grads, strict=True):
+            variance = square / correction - (mean / correction).square()
+            total += variance.reshape(replicas, -1).sum(1)
+        return total / max(1, sum(p.numel() for p in self.encoder_weights) // replicas)
 
     def recent_means(self) -> dict[str, Tensor]:
         """Return means `[R]` over the steps since the last call by metric, and start the next."""
@@ -286,54 +249,45 @@ class Trainer:
         return self.recent_means()[TRAIN_ELBO.key]
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that the future of the run depends on, as named tensors: the trainer's own, not copies."""
-        tensors = {f"{MODEL}{name}": tensor for name, tensor in self.model.state_dict().items()}
-        tensors |= {
-            f"{ESTIMATOR}{index}": tensor for index, tensor in enumerate(self.estimator_parameters)
-        }
-        for part, optimizer in self._optimizers().items():
+        """Return all that the future of the run depends on: the trainer's own tensors, not copies."""
+        tensors = {f"{schema.MODEL}{name}": one for name, one in self.model.state_dict().items()}
+        lists: dict[str, Sequence[Tensor]] = {schema.ESTIMATOR: self.estimator_parameters}
+        optimizers = {"encoder": self.encoder_optimizer, "others": self.other_optimizer}
+        for part, optimizer in optimizers.items():
             for kind, kept in optimizer.state().items():
-                tensors |= {
-                    f"{OPTIMIZER}{part}.{kind}.{index}": tensor for index, tensor in enumerate(kept)
-                }
-        tensors |= {
-            f"{MEAN_GRADIENT}{index}": tensor for index, tensor in enumerate(self.mean_grads)
-        }
-        tensors[GENERATOR] = self.noise.get_state()
-        tensors |= {f"{SUM}{key}": total for key, total in self.sums.items()}
-        tensors[COUNTS] = torch.tensor([self.steps_done, self.summed_steps])
+                lists[f"{schema.OPTIMIZER}{part}.{kind}."] = kept
+        lists[schema.MEAN_GRADIENT] = self.mean_grads
+        for name, own in lists.items():
+            tensors |= {f"{name}{index}": tensor for index, tensor in enumerate(own)}
+        tensors[schema.GENERATOR] = self.noise.get_state()
+        tensors |= {f"{schema.SUM}{key}": total for key, total in self.sums.items()}
+        tensors[schema.COUNTS] = torch.tensor([self.steps_done, self.summed_steps])
         return tensors
 
-    def load_state(self, tensors: State) -> None:
+    def load_state(self, tensors: schema.State) -> None:
         """Go back to a state that `state()` returned."""
         own = self.state()
-        check_fits(tensors, own, self.device)
+        schema.check_fits(tensors, own, self.device)
         with torch.no_grad():  # in place: a CUDA graph knows these tensors by their address
-            for name in own.keys() - {GENERATOR, COUNTS}:
+            for name in own.keys() - {schema.GENERATOR, schema.COUNTS}:
                 if name in tensors:
                     own[name].copy_(tensors[name])
                 else:  # the sum of a metric that is newer than the checkpoint
                     own[name].zero_()
-        self.noise.set_state(tensors[GENERATOR])
-        self.steps_done, self.summed_steps = (int(count) for count in tensors[COUNTS])
+        self.noise.set_state(tensors[schema.GENERATOR])
+        self.steps_done, self.summed_steps = (int(count) for count in tensors[schema.COUNTS])
         self.step_count.fill_(self.steps_done)
 
-    def _optimizers(self) -> dict[str, Optimizer]:
-        return {"encoder": self.encoder_optimizer, "others": self.other_optimizer}
-
     def _batch(self) -> Tensor:
-        return self.data.batch(
-            self.config.replicas,
-            self.config.batch_size,
-            self._noise,
-            bits=self.model.likelihood.binarizes_input,
-        )
+        replicas, size = self.config.replicas, self.config.batch_size
+        bits = self.model.likelihood.binarizes_input
+        return self.data.batch(replicas, size, self._noise, bits=bits)
 
 
 def _gradients(
     outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Return what autograd makes of outputs and their gradients, zero where a parameter or an output has no part."""
+    """Return what autograd makes of outputs and their gradients, zero where something has no part."""
     attached = [(output, grad) for output, grad in outputs if output.requires_grad]
     if not attached:
         return tuple(torch.zeros_like(parameter) for parameter in parameters)
