@@ -32,9 +32,8 @@ if TYPE_CHECKING:  # the list of exports, for type checkers and for `_MODULES`
 
 _SOURCE = ast.walk(ast.parse(inspect.getsource(sys.modules[__name__])))
 _IMPORTS = [node for node in _SOURCE if isinstance(node, ast.ImportFrom)]
-_MODULES = {
-    name.asname: str(node.module) for node in _IMPORTS for name in node.names if name.asname
-}
+_NAMES = [(name.asname, str(node.module)) for node in _IMPORTS for name in node.names]
+_MODULES = {name: module for name, module in sorted(_NAMES, key=str) if name}
 __all__ = list(_MODULES)
 
 if not TYPE_CHECKING:  # a type checker would take any name for an attribute

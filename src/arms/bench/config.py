@@ -62,7 +62,7 @@ class DataConfig(_Group):
     """What is learnt from."""
 
     dataset: str = "digits"
-    """Data set by name (see `arms data list`)."""
+    """Data set by name (see `arms data list`), or an .npz or .npy file, or a folder of images."""
     batch_size: int = 50
     """Images per step and replica."""
 
@@ -77,7 +77,7 @@ class ModelConfig(_Group):
     network: str = "linear"
     """One affine layer each way, or two hidden layers of 200 in between; or your model's name."""
     latents: int = 200
-    """Latent variables; on the command line 20x10 is 20 of 10 categories each."""
+    """Latent variables; each is a bit, or one of `categories`."""
     layers: tuple[int, ...] = ()
     """Latents of several stochastic layers, the one nearest the image first, such as 200 200."""
     categories: int = 2

@@ -4,9 +4,8 @@ import inspect
 import io
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import is_dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated
@@ -25,12 +24,8 @@ Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
 """Type of an argument for what a verb writes."""
 RunPath = Annotated[Path, tyro.conf.Positional]
 """Type of an argument for a run directory."""
-_NO_DEFAULT = tyro.conf.arg(metavar="MODULE:NAME", help_behavior_hint="(default: none)")
-ModelName = Annotated[str | None, _NO_DEFAULT]
+ModelName = Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")]
 """Type of an argument for a function that makes a model."""
-_THE_RUNS = tyro.conf.arg(metavar="PATH", help_behavior_hint="(default: the run's)")
-OwnData = Annotated[str | None, _THE_RUNS]
-"""Type of an argument for a data set of the user's own that has moved."""
 
 Verb = Callable[..., None]
 
@@ -80,9 +75,8 @@ def _later(function: Verb) -> Callable[..., Callable[[], None]]:
     @wraps(function)
     def prepare(*args: object, **options: object) -> Callable[[], None]:
         def call() -> None:
-            for path in _flat((*args, *options.values())):
-                if isinstance(path, Path):
-                    check_local(path)
+            for path in _paths((*args, *options.values())):
+                check_local(path)
             function(*args, **options)
 
         return call
@@ -94,20 +88,16 @@ def _later(function: Verb) -> Callable[..., Callable[[], None]]:
     return prepare
 
 
-def _flat(values: Iterable[object]) -> Iterator[object]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from value
-        elif is_dataclass(value):
-            yield from _flat(vars(value).values())
-        else:
-            yield value
+def _paths(value: object) -> list[Path]:
+    """Return the paths in a value, which may be a tuple or an object with options."""
+    inside = value if isinstance(value, tuple) else tuple(getattr(value, "__dict__", {}).values())
+    return [value] if isinstance(value, Path) else [path for one in inside for path in _paths(one)]
 
 
 def _in_one_line(complaint: str) -> str:
     """Return the first paragraph of the parser's complaint, which has a title and perhaps a box.
 
-    >>> _in_one_line("╭─ Error ───╮\\n│ Wrong: --n │\\n│ ───── │\\n│ Perhaps you meant: │\\n│ --m INT │")
+    >>> _in_one_line("╭ Error ╮\\n│ Wrong: --n │\\n│ ── │\\n│ Perhaps you meant: │\\n│ --m INT │")
     'Wrong: --n: perhaps --m'
     """
     lines = [line.strip(" │╭╮╰╯─") for line in complaint.splitlines()[1:]]

@@ -12,7 +12,7 @@ from rich.table import Table
 from arms.arguments import as_count
 from arms.bench import evaluation
 from arms.bench.cli.console import print_markup, print_plain, print_table
-from arms.bench.cli.parsing import ModelName, Output, OwnData, RunPath
+from arms.bench.cli.parsing import ModelName, Output, RunPath
 from arms.bench.config import TrainConfig, identity
 from arms.bench.data import Dataset, observe
 from arms.bench.formatting import format_mean_std, shorten
@@ -25,22 +25,19 @@ from arms.bench.runs.files import shown
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.run import Run
 
-NAMED = ("schema", "dataset", "network", "structure", "estimator", "folded", "num_samples")
-"""Fields that a line about a run names first, or not at all; then there are replicas and seed."""
+NAMED = {"schema", "dataset", "network", "structure", "estimator", "folded", "num_samples"}
+NAMED |= {"replicas", "steps", "seed"}
+"""Fields that a line about a run names in words of its own, or not at all."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A run, and what its newest checkpoint is loaded with."""
 
-    run: RunPath
-    """Run directory."""
-    model: ModelName = None
-    """The function that makes your own model, if the run is of one."""
-    dataset: OwnData = None
-    """Your own images, if they are not where the run has found them."""
-    data_dir: Path | None = None
-    """Folder with data files."""
+    run: RunPath  # Run directory.
+    model: ModelName = None  # The function that makes your own model, if the run is of one.
+    dataset: str | None = None  # Your own images, if they are not where the run has found them.
+    data_dir: Path | None = None  # Folder with data files.
 
     def load(self, device: str = "cpu") -> tuple[Run, DiscreteVAE, Dataset]:
         """Load it, and print what should be known about it."""
@@ -68,11 +65,10 @@ def runs(folder: RunPath = Path("runs")) -> None:
     Args:
         folder: Folder of runs, or a file of `arms archive`.
     """
-    if not folder.exists():
-        raise ValueError(f"there is no folder {folder}: train a run first, or give another folder")
-    found = list(examine_runs(folder))
+    found = list(examine_runs(folder)) if folder.exists() else []
     if not found:
-        raise ValueError(f"there is no run in {folder}: train one first, or give another folder")
+        what = "run in" if folder.exists() else "folder"
+        raise ValueError(f"there is no {what} {folder}: train a run, or give another folder")
     damaged = [run for _, run in found if isinstance(run, ValueError)]
     if len(damaged) == len(found):
         raise damaged[0]
@@ -204,8 +200,8 @@ def sample(
 def describe_result(result: Record) -> str:
     """Return the final bounds of a run on the test set."""
     bounds = result["bounds"].get("test", {})
-    counts = [count for count in (1, TEST_BOUND_SAMPLES) if str(count) in bounds]
-    parts = [f"K={count} {format_mean_std(bounds[str(count)])}" for count in counts]
+    shown = [str(count) for count in (1, TEST_BOUND_SAMPLES) if str(count) in bounds]
+    parts = [f"K={count} {format_mean_std(bounds[count])}" for count in shown]
     over = f" over {result['images']:,} images of each split" if "images" in result else ""
     note = f", {result['note']}" if result["note"] else ""
     return f"test bound {', '.join(parts) or 'missing'}{over}{note}"
@@ -214,10 +210,8 @@ def describe_result(result: Record) -> str:
 def _described(config: TrainConfig) -> str:
     """Return what a run is: what every run has, and whatever else differs from the defaults."""
     parts = [config.dataset, config.network, f"{config.label} n={config.num_samples}"]
-    other = {name: value for name, value in identity(config).items() if name not in NAMED}
-    for name in ("replicas", "steps", "seed"):
-        other.pop(name, None)
-    parts += [f"R={config.replicas}", *(f"{name} {value}" for name, value in other.items())]
+    parts += [f"R={config.replicas}"]
+    parts += [f"{name} {value}" for name, value in identity(config).items() if name not in NAMED]
     return ", ".join(shorten(part) for part in [*parts, f"seed {config.seed}"])
 
 

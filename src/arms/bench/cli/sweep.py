@@ -29,19 +29,18 @@ _ENGINE = tyro.conf.arg(metavar=f"{{{','.join(ENGINES)}}}")
 class Options:
     """What sweeps and experiments are asked alike."""
 
+    # Of an experiment: seconds on 8x8 digits, 5,000 steps of one budget, or as printed.
     scale: Scale = "smoke"
-    """Of an experiment. smoke: seconds on 8x8 digits. laptop: 5,000 steps, one budget. paper: as
-    printed, for a GPU."""
+    # Further folders, or files of `arms archive`, in which finished runs count.
     results: tuple[Path, ...] = ()
-    """Further folders, or files of `arms archive`, in which finished runs count."""
+    # Of what is still to be trained; finished runs of any precision count.
     precision: Precision | None = None
-    """Of what is still to be trained; finished runs of any precision count."""
+    # Print a line per job with its done, unfinished and missing runs; write nothing.
     dry_run: bool = False
-    """Print a line per job with its done, unfinished and missing runs; write nothing."""
+    # Folder with the data sets; unless given, ARMS_DATA_DIR, the cache, or the network.
     data_dir: Path | None = None
-    """Folder with the data sets; unless given, ARMS_DATA_DIR, the cache, or the network."""
+    # Time between two checkpoints: about as much as a killed run has to repeat.
     checkpoint_seconds: float = CHECKPOINT_SECONDS
-    """Time between two checkpoints: about as much as a killed run has to repeat."""
 
     def of_sweep(self) -> dict[str, Any]:
         """Return them as arguments of `arms.bench.sweep`."""

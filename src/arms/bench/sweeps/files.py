@@ -20,32 +20,18 @@ FIELDS = tuple(field.name for field in fields(TrainConfig) if field.name != "str
 
 
 def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
-    """Return the runs of an experiment by name, or of a file.
-
-    Args:
-        what: Name of an experiment, or path of a file.
-        scale: Of an experiment; a file states its own number of steps.
-    """
+    """Return the runs of an experiment by name, at some scale, or of a file."""
     if what in EXPERIMENTS:
         if found := configs(what, scale):
             return found
         raise ValueError(f"{what} is drawn without training: arms experiments run {what}")
     if not Path(what).is_file():
-        raise ValueError(
-            f"there is no experiment and no file {what!r}: see arms experiments list, or write a file"
-        )
+        raise ValueError(f"there is no experiment and no file {what!r}: see arms experiments list")
     return read_sweep(what)
 
 
 def read_sweep(path: Path | str) -> list[TrainConfig]:
-    """Return the runs that a TOML file asks for, in its order.
-
-    Args:
-        path: The file. A list is every value in turn, so `layers` may be a list of lists.
-
-    Raises:
-        ValueError: It cannot be read, or does not describe configurations. The message names it.
-    """
+    """Return the runs that a TOML file asks for. Any error names the file."""
     try:
         return list(_configs(tomllib.loads(Path(path).read_text(encoding="utf-8"))))
     except RecursionError:
@@ -61,9 +47,8 @@ def _configs(content: Mapping[str, object]) -> Iterator[TrainConfig]:
         raise ValueError("runs must be tables, each under a line [[runs]]")
     for table in tables:
         given = common | table
-        for name in given:
-            if name not in FIELDS:
-                raise unknown_name("field", name, FIELDS)
+        if unknown := [name for name in given if name not in FIELDS]:
+            raise unknown_name("field", unknown[0], FIELDS)
         yield from combinations({name: _choices(name, given[name]) for name in given})
 
 

@@ -20,7 +20,7 @@ from arms.bench.runs.train import train, train_together
 from arms.bench.sweeps.jobs import Job
 
 Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost"]
-"""`busy`: another process trains the run. `lost`: the worker is gone, and the job can be resumed."""
+"""`busy`: another process trains the run. `lost`: the worker is gone; the job can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,21 @@ class Outcome:
 class Settings:
     """How all jobs of a sweep are trained."""
 
-    command: tuple[str, ...] = ()
-    """The user's command, which the provenance of the runs states in place of a worker's."""
-    folder: str = ""
-    """Where workers look for the module of `model`."""
+    command: tuple[str, ...] = ()  # the user's, for the provenance of the runs
+    folder: str = ""  # where workers look for the module of `model`
     model: MakeModel | str | None = None
-    datasets: Mapping[str, Dataset | Path] = field(default_factory=dict)
-    """The user's own data sets by name, or their files."""
+    datasets: Mapping[str, Dataset | Path] = field(default_factory=dict)  # the user's own, by name
     data_dir: Path | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
-    progress: bool = False
-    """Whether an engine in this process shows a bar for each run."""
+    progress: bool = False  # whether an engine in this process shows a bar for each run
 
 
 class SweepEngine(Protocol):
     """Where the jobs of a sweep are trained. It is open within a `with` block."""
 
-    on_gpu: bool
-    """Whether its jobs gain from ensembles."""
-    in_background: bool = True
-    """Whether `start` returns before the job has ended."""
-    queued: int = 0
-    """How many jobs it takes beyond its slots, to have them at hand."""
+    on_gpu: bool  # whether its jobs gain from ensembles
+    in_background: bool = True  # whether `start` returns before the job has ended
+    queued: int = 0  # how many jobs it takes beyond its slots, to have them at hand
 
     def __enter__(self) -> Self:
         return self
