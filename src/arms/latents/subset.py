@@ -50,8 +50,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
     def __post_init__(self) -> None:
         check_logits(self.logits, self.event_axes)
-        items = self.logits.shape[-1]
-        k = as_count(self.k, 0, "k of a subset")
+        items, k = self.logits.shape[-1], as_count(self.k, 0, "k of a subset")
         if k > items:
             raise ValueError(f"k of a subset must be at most the number of items, {items}, got {k}")
         object.__setattr__(self, "k", k)
@@ -62,7 +61,18 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return self.logits.isnan() | too_many | too_few
 
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
-        return self._tree.sample(n, generator).to(self.logits.dtype)
+        """Split the k items between the halves of each node, down to single items."""
+        levels, shares = self._tree
+        root = levels[-1][0, ..., 0]
+        counts = torch.full((n, 1, *root.shape), self.k, device=root.device)
+        for share in reversed(shares):
+            of_left = share.expand(n, *share.shape).take_along_dim(counts[..., None, None], -2)
+            total = of_left.squeeze(-2).cumsum(-1)
+            # A uniform number just below one must not reach the end, where nothing is possible.
+            at = uniform(n, share[..., 0, 0], generator) * total[..., -1] * (1 - 2.0**-50)
+            left = (total <= at.unsqueeze(-1)).sum(-1)
+            counts = torch.stack([left, counts - left], 2).flatten(1, 2)
+        return counts[:, : self.logits.shape[-1]].movedim(1, -1).to(self.logits.dtype)
 
     def log_prob(self, samples: Tensor) -> Tensor:
         logits = at_least_float32(self.logits)
@@ -70,18 +80,47 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         inside = torch.where(finite, logits, 0.0)
         wrong = torch.where(logits > 0, samples < 1, samples > 0) & ~finite
         energy = torch.where(wrong, -torch.inf, samples * inside).sum(-1)
-        return energy - self._log_normalizer(inside)
+        log_normalizer = self._tree[0][-1][0, ..., self.k].to(logits.dtype)
+        if inside.requires_grad or has_tangent(inside):
+            # A Taylor series with value zero has the derivatives: the mean, and the covariance.
+            step = inside - inside.detach()
+            series = step * (self.mean() + self.covariance_matvec(step) / 2)
+            log_normalizer = log_normalizer + series.sum(-1)
+        return energy - log_normalizer
 
     def score(self, samples: Tensor) -> Tensor:
-        chosen, left_out = self._tree.marginals
+        chosen, left_out = self._marginals
         wide = at_least_float32(self.logits).dtype
         return torch.where(samples > 0, left_out.to(wide), -chosen.to(wide))
 
     def mean(self) -> Tensor:
-        return self._tree.marginals[0].to(at_least_float32(self.logits).dtype)
+        return self._marginals[0].to(at_least_float32(self.logits).dtype)
 
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        found = self._tree.covariance_matvec(vector.to(torch.float64))
+        """Return the covariance matrix times `[..., *batch, d]`.
+
+        Upwards, E[v . b in the node | its count]; downwards, the same for all outside the node.
+        """
+        v, (levels, shares) = vector.to(torch.float64), self._tree
+        # Axes after the nodes, to broadcast.
+        axes = (slice(None), *[None] * (v.ndim - levels[0].ndim + 1))
+        shares, counts = [one[axes] for one in shares], [one[axes] for one in self._counts]
+        leaves = pad(v, (0, len(levels[0]) - v.shape[-1])).movedim(-1, 0)
+        within = [torch.stack([torch.zeros_like(leaves), leaves], -1)]
+        for share in shares:
+            of_left, of_right = (within[-1][side::2].unsqueeze(-2) for side in (0, 1))
+            within.append((share * of_left).sum(-1) + (_by_right(share) * of_right).sum(-1))
+        outside = torch.zeros_like(within[-1])
+        for level in reversed(range(len(shares))):
+            joint = counts[level + 1].unsqueeze(-1) * shares[level]
+            left, right = (_of_the_rest(within[level][side::2], joint.shape[-2]) for side in (0, 1))
+            for_left = (joint * (outside.unsqueeze(-1) + right)).sum(-2)
+            for_right = (_by_right(joint) * (outside.unsqueeze(-1) + left)).sum(-2)
+            sums, children = _interleave(for_left, for_right), counts[level]
+            outside = torch.where(children > 0, sums / children.clamp(min=1e-300), 0.0)
+        chosen = self._marginals[0]
+        given = (v.movedim(-1, 0) + outside[: v.shape[-1], ..., 1]).movedim(0, -1)
+        found = chosen * (given - (chosen * v).sum(-1, keepdim=True))
         return found.to(at_least_float32(vector).dtype)
 
     def states(self) -> Tensor:
@@ -117,39 +156,16 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return differ * centered * (count / (count - 1).clamp(min=1))
 
     @lazy_property
-    def _tree(self) -> "_Tree":
-        return _Tree.of(self.logits.detach().double(), self.k)
+    def _tree(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Products of the factors 1 + exp(phi) z over a binary tree, from the items to the root.
 
-    def _log_normalizer(self, logits: Tensor) -> Tensor:
-        """Return log Z `[*batch]`, attached to the logits, which are zero where they are infinite.
-
-        A Taylor series with value zero adds its derivatives, the mean and the covariance.
+        Nodes lie on the first axis, so that both children of all nodes are slices. Returns, level
+        by level, log-coefficients `[nodes, *batch, width + 1]` up to degree k, and for all but the
+        items, the probability that j of a node's c items lie in its left half
+        `[nodes, *batch, c, j]`.
         """
-        value = self._tree.levels[-1][0, ..., self.k].to(logits.dtype)
-        if not logits.requires_grad and not has_tangent(logits):
-            return value
-        step = logits - logits.detach()
-        return value + (step * (self.mean() + self.covariance_matvec(step) / 2)).sum(-1)
-
-
-@dataclass(frozen=True, eq=False)
-class _Tree:
-    """Products of the factors 1 + exp(phi) z over a binary tree, from the items to the root.
-
-    Nodes lie on the first axis, so that both children of all nodes are slices.
-    """
-
-    items: int
-    k: int
-    levels: list[Tensor]
-    """Log-coefficients `[nodes, *batch, width + 1]` of each level's polynomials, up to degree k."""
-    shares: list[Tensor]
-    """`[nodes, *batch, c, j]`: the probability that j of a node's c items lie in its left half."""
-
-    @classmethod
-    def of(cls, phi: Tensor, k: int) -> "_Tree":
-        items = phi.shape[-1]
-        padding = (1 << (items - 1).bit_length()) - items
+        phi = self.logits.detach().double()
+        padding = (1 << (phi.shape[-1] - 1).bit_length()) - phi.shape[-1]
         leaves = pad(phi, (0, padding), value=-torch.inf).movedim(-1, 0)
         # The factor of an item that is certain is z.
         certain = leaves == torch.inf
@@ -157,66 +173,29 @@ class _Tree:
         levels, shares = [torch.stack([without, leaves.masked_fill(certain, 0.0)], -1)], []
         while len(levels[-1]) > 1:
             left, right = levels[-1][0::2], levels[-1][1::2]
-            count = min(2 * left.shape[-1] - 2, k) + 1
+            count = min(2 * left.shape[-1] - 2, self.k) + 1
             table = left.unsqueeze(-2) + _of_the_rest(right, count, -torch.inf)
             levels.append(table.logsumexp(-1))
             shares.append((table - levels[-1].unsqueeze(-1)).exp().nan_to_num(0.0))
-        return cls(items, k, levels, shares)
+        return levels, shares
 
     @lazy_property
-    def counts(self) -> list[Tensor]:
+    def _counts(self) -> list[Tensor]:
         """The probability that a node holds c of the k items, per level `[nodes, *batch, c]`."""
-        root = torch.zeros_like(self.levels[-1])
+        levels, shares = self._tree
+        root = torch.zeros_like(levels[-1])
         root[..., self.k] = 1
         found = [root]
-        for share in reversed(self.shares):
+        for share in reversed(shares):
             joint = found[-1].unsqueeze(-1) * share
             found.append(_interleave(joint.sum(-2), _by_right(joint).sum(-2)))
         return found[::-1]
 
     @lazy_property
-    def marginals(self) -> tuple[Tensor, Tensor]:
+    def _marginals(self) -> tuple[Tensor, Tensor]:
         """The probability of each item to be chosen, and to be left out, `[*batch, d]`."""
-        left_out, chosen = self.counts[0][: self.items].movedim(0, -2).unbind(-1)
+        left_out, chosen = self._counts[0][: self.logits.shape[-1]].movedim(0, -2).unbind(-1)
         return chosen, left_out
-
-    def sample(self, n: int, generator: Generator | None) -> Tensor:
-        """Split the k items between the halves of each node, down to single items."""
-        root = self.levels[-1][0, ..., 0]
-        counts = torch.full((n, 1, *root.shape), self.k, device=root.device)
-        for share in reversed(self.shares):
-            of_left = share.expand(n, *share.shape).take_along_dim(counts[..., None, None], -2)
-            total = of_left.squeeze(-2).cumsum(-1)
-            # A uniform number just below one must not reach the end, where nothing is possible.
-            at = uniform(n, share[..., 0, 0], generator) * total[..., -1] * (1 - 2.0**-50)
-            left = (total <= at.unsqueeze(-1)).sum(-1)
-            counts = torch.stack([left, counts - left], 2).flatten(1, 2)
-        return counts[:, : self.items].movedim(1, -1)
-
-    def covariance_matvec(self, vector: Tensor) -> Tensor:
-        """Return the covariance matrix times `[..., *batch, d]`.
-
-        Upwards, E[v . b in the node | its count]; downwards, the same for all outside the node.
-        """
-        # Axes after the nodes, to broadcast.
-        axes = (slice(None), *[None] * (vector.ndim - self.levels[0].ndim + 1))
-        shares, counts = [one[axes] for one in self.shares], [one[axes] for one in self.counts]
-        leaves = pad(vector, (0, len(self.levels[0]) - self.items)).movedim(-1, 0)
-        within = [torch.stack([torch.zeros_like(leaves), leaves], -1)]
-        for share in shares:
-            of_left, of_right = (within[-1][side::2].unsqueeze(-2) for side in (0, 1))
-            within.append((share * of_left).sum(-1) + (_by_right(share) * of_right).sum(-1))
-        outside = torch.zeros_like(within[-1])
-        for level in reversed(range(len(shares))):
-            joint = counts[level + 1].unsqueeze(-1) * shares[level]
-            left, right = (_of_the_rest(within[level][side::2], joint.shape[-2]) for side in (0, 1))
-            for_left = (joint * (outside.unsqueeze(-1) + right)).sum(-2)
-            for_right = (_by_right(joint) * (outside.unsqueeze(-1) + left)).sum(-2)
-            sums, children = _interleave(for_left, for_right), counts[level]
-            outside = torch.where(children > 0, sums / children.clamp(min=1e-300), 0.0)
-        chosen = self.marginals[0]
-        given = (vector.movedim(-1, 0) + outside[: self.items, ..., 1]).movedim(0, -1)
-        return chosen * (given - (chosen * vector).sum(-1, keepdim=True))
 
 
 def _of_the_rest(values: Tensor, count: int, outside: float = 0.0) -> Tensor:

@@ -104,7 +104,7 @@ def test_splits_of_the_sampler_have_the_distribution_of_brute_force(logits: Tens
     samples = latent.sample(draws, seeded())
     assert torch.equal(samples.sum(-1), torch.full((draws,), float(k), dtype=torch.float64))
     assert bool(((samples == 0) | (samples == 1)).all())
-    shares = latent._tree.shares
+    shares = latent._tree[1]
     for state, probability in zip(states, probabilities, strict=True):
         width = 1 << (len(logits) - 1).bit_length()
         counts, chance = torch.nn.functional.pad(state, (0, width - len(state))).long(), 1.0
