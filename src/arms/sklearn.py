@@ -26,12 +26,11 @@ except ModuleNotFoundError as error:
 __all__ = ["SubsetSelector"]
 
 CRITERIA = ("aic", "bic", "ebic")
-Cost = Callable[[Tensor, Tensor], Tensor]
-"""The cost of subsets, from their share of unexplained variance and their size."""
+Cost = Callable[[Tensor, Tensor], Tensor]  # of the unexplained share of variance, and the size
 
 
 class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
-    """Least squares on the best subset of features, found by gradients of a distribution of subsets.
+    """Least squares on the best subset of features, found by gradients of its distribution.
 
     A subset is b ~ Bernoulli(sigmoid(logits)), one bit per feature. The logits descend along an
     unbiased estimate of the gradient of E[log RSS(b)], in several searches side by side. The sum of
@@ -183,7 +182,10 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         while self.n_iter_ < steps and _undecided(logits.detach()):
             self.n_iter_ += 1
             drawn = draw(logits, self.estimator, budget, generator)
-            self._check_estimator(drawn.estimator, drawn.drawn.extra)
+            one = drawn.estimator
+            if one.design.needs.derivatives or drawn.drawn.extra or not one.target.is_expectation:
+                wanted = "take values alone and estimate the expectation, as arms and loorf do"
+                raise ValueError(f"estimator must {wanted}: got {one}")
             masks = drawn.samples
             values = cost(regressions.unexplained(masks), masks.sum(-1))
             best, lowest = _best_seen(best, lowest, masks, values, size)
@@ -202,12 +204,6 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             likely = torch.zeros_like(found).scatter(-1, found.topk(size, -1).indices, 1.0)
         values = cost(regressions.unexplained(likely), likely.sum(-1))
         return _best_seen(best, lowest, likely[None], values[None], size)[0], found
-
-    @staticmethod
-    def _check_estimator(estimator: Estimator, extra: int) -> None:
-        if estimator.design.needs.derivatives or not estimator.target.is_expectation or extra:
-            wanted = "must take values alone and estimate the expectation"
-            raise ValueError(f"estimator {wanted}, as arms and loorf do: got {estimator}")
 
     def _fit_coefficients(self, features: "Centred", targets: "Centred", one_output: bool) -> None:
         norms = np.sqrt((features.values**2).sum(0))
@@ -276,35 +272,30 @@ class Regressions:
 
     def unexplained(self, masks: Tensor) -> Tensor:
         """Return the share of the targets' variance that is left: masks `[..., p]` to `[...]`."""
-        return self._left(self._factors(masks)[2])
+        return self._factors(masks)[3]
 
     def with_one_more(self, masks: Tensor) -> Tensor:
         """Return the same after one feature more, `[..., p]`; infinite for selected features."""
-        index, factor, half = self._factors(masks)
+        index, factor, half, left = self._factors(masks)
         chosen = masks.gather(-1, index).unsqueeze(-1)
         known = torch.linalg.solve_triangular(factor, self.gram[index] * chosen, upper=False)
         # The variance of a feature that the selected ones do not explain.
         own = self.gram.diagonal() - known.square().sum(-2)
         residual = self.cross - known.mT @ half
         gain = torch.where(own > 1e-7, residual.square().sum(-1) / own.clamp(min=1e-7), 0.0)
-        left = (self._left(half).unsqueeze(-1) - gain).clamp(min=1e-12)
-        return torch.where(masks > 0, torch.inf, left)
+        return torch.where(masks > 0, torch.inf, (left.unsqueeze(-1) - gain).clamp(min=1e-12))
 
-    def _factors(self, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the selected features, padded to one size, their Cholesky factor L, L⁻¹ cross."""
+    def _factors(self, masks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the selected features, their Cholesky factor L, L⁻¹ cross, what is unexplained."""
         most = max(1, int(masks.sum(-1).max()))
-        chosen, index = masks.topk(most, dim=-1)
+        chosen, index = masks.topk(most, dim=-1)  # smaller subsets are padded
         row, column = chosen.unsqueeze(-1), chosen.unsqueeze(-2)
         block = self.gram[index.unsqueeze(-1), index.unsqueeze(-2)] * row * column
         # Features that are not selected get rows of the identity.
         block.diagonal(dim1=-2, dim2=-1).add_(1 - chosen + self.ridge)
         factor = torch.linalg.cholesky_ex(block).L
         half = torch.linalg.solve_triangular(factor, self.cross[index] * row, upper=False)
-        return index, factor, half
-
-    @staticmethod
-    def _left(half: Tensor) -> Tensor:
-        return (1 - half.square().sum((-2, -1))).clamp(min=1e-12)
+        return index, factor, half, (1 - half.square().sum((-2, -1))).clamp(min=1e-12)
 
 
 def _best_seen(
@@ -354,11 +345,8 @@ def with_expected_size(logits: Tensor, size: float) -> Tensor:
 
 
 def _along_equal_size(grad: Tensor, logits: Tensor) -> Tensor:
-    """Return the gradient with respect to logits that are shifted back to one expected size.
-
-    The part that is lost is the same for every feature: that any one more would explain more. It
-    would only drown the rest.
-    """
+    """Return the gradient with respect to logits that are shifted back to one expected size."""
+    # What it loses is that any one feature more would explain more, which only drowns the rest.
     spread = logits.sigmoid() * (-logits).sigmoid()
     return grad - spread * (grad.sum(-1, keepdim=True) / spread.sum(-1, keepdim=True))
 

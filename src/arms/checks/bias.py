@@ -1,8 +1,7 @@
-"""The bias test: means of many estimates against enumeration, on objectives without structure.
+"""The bias test: means of many gradients and values against enumeration.
 
-Each problem is a latent of a few rows and an objective. The gradient and the value are both
-compared. The problems differ in what they expose: the dtype, the size of the batch, rows of very
-different scale, logits far from zero.
+The problems differ in what they expose: the dtype, the size of the batch, rows of very different
+scale, logits far from zero. Their objectives have no structure to be lucky with.
 """
 
 import math
@@ -14,14 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count
-from arms.checks.oracle import (
-    exact_target_gradient,
-    exact_value,
-    random_table,
-    rarer_probs,
-    smooth_objective,
-    table_objective,
-)
+from arms.checks import oracle
 from arms.checks.verdicts import FAILURE_RATE, Finding, judge_scores, skew_corrected
 from arms.estimate import estimate, takes
 from arms.estimators import Estimator, TensorObjective, num_samples_of
@@ -135,7 +127,7 @@ def takes_kind(estimator: Estimator, kind: type[Latent]) -> bool:
 
 
 def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> list[Cases]:
-    """Return the cases of the given latents, or of bits and categories if the estimator takes them."""
+    """Return the cases of the given latents, or of the built-in ones that an estimator takes."""
     if latents is None:
         both = ((Bits, BITS), (OneHot, CATEGORIES))
         return [cases for kind, cases in both if takes_kind(estimator, kind)]
@@ -183,9 +175,9 @@ def make_problem(
     one = latent.with_logits(latent.logits[0]) if latent.batch_shape else latent
     assert isinstance(one, Enumerable)
     if given:
-        objective = smooth_objective(one, generator)
+        objective = oracle.smooth_objective(one, generator)
     else:
-        objective = table_objective(random_table(one.count_states(), generator), one)
+        objective = oracle.table_objective(oracle.random_table(one.count_states(), generator), one)
     return Problem(name + cases.suffix, latent, objective, **options)
 
 
@@ -209,7 +201,7 @@ def problem_scores(
     for grad, value in _estimates(estimator, problem, draws, generator):
         grads.add(grad)
         values.add(value)
-    rarer = rarer_probs(latent)
+    rarer = oracle.rarer_probs(latent)
     often = (num_samples_of(estimator) * grads.count * rarer >= FEWEST_EVENTS) | (rarer == 0)
     all_often = latent.sum_event((~often).double()) == 0
     scores = [torch.where(often, grads.scores(), 0.0), torch.where(all_often, values.scores(), 0.0)]
@@ -225,8 +217,8 @@ def _truth(estimator: Estimator, problem: Problem) -> tuple[Tensor, Tensor]:
     grads, values = [], []
     for logits, factor in zip(rows, problem.scale.expand(len(rows)), strict=True):
         objective, row = _scaled(problem.objective, factor), wide.with_logits(logits)
-        grads.append(exact_target_gradient(objective, row, estimator.target))
-        values.append(exact_value(objective, row, estimator.target).detach())
+        grads.append(oracle.exact_target_gradient(objective, row, estimator.target))
+        values.append(oracle.exact_value(objective, row, estimator.target).detach())
     return torch.stack(grads).view_as(wide.logits), torch.stack(values).view(wide.batch_shape)
 
 

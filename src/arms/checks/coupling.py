@@ -1,7 +1,4 @@
-"""Tests of a coupling: marginals, correlation, counts, exchangeability, independent latents.
-
-For categories: marginals, and whether the correction makes the leave-one-out sum unbiased.
-"""
+"""Tests of a coupling of bits or of categories, on draws."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -44,8 +41,7 @@ def _test_bits(
 ) -> list[Finding] | tuple[bool, str]:
     logits = torch.tensor(LOGITS, dtype=torch.float64)
     samples = coupling.sample_bits(logits.expand(draws, -1), n, generator)
-    wrong = _wrong_samples(samples, (n, draws, *logits.shape), (samples == 0) | (samples == 1))
-    if wrong:
+    if wrong := _wrong_samples(samples, (n, draws, *logits.shape), _are_bits(samples)):
         return False, wrong
     scores = {
         "marginals": _scores(samples.sum(1), torch.sigmoid(logits), draws),
@@ -63,9 +59,8 @@ def _test_categories(
 ) -> list[Finding] | tuple[bool, str]:
     latent = OneHot(torch.tensor(CATEGORIES.moderate[0], dtype=torch.float64))
     samples = coupling.sample_categories(latent.expand(draws).logits, n, generator)
-    one_hot = ((samples == 0) | (samples == 1)).all(-1) & (samples.sum(-1) == 1)
-    wrong = _wrong_samples(samples, (n, draws, *latent.logits.shape), one_hot)
-    if wrong:
+    one_hot = _are_bits(samples).all(-1) & (samples.sum(-1) == 1)
+    if wrong := _wrong_samples(samples, (n, draws, *latent.logits.shape), one_hot):
         return False, wrong
     problem = make_problem("correction", CATEGORIES, CATEGORIES.moderate[0], generator)
     correction = problem_scores(ARMS(n, coupling), problem, draws, generator)
@@ -74,6 +69,10 @@ def _test_categories(
         "correction": correction[: latent.logits.numel()],  # without the value
     }
     return _judge_all(scores, n, failure_rate / len(scores))
+
+
+def _are_bits(samples: Tensor) -> Tensor:
+    return (samples == 0) | (samples == 1)
 
 
 def _wrong_samples(samples: Tensor, shape: Sequence[int], valid: Tensor) -> str:
@@ -143,9 +142,8 @@ def _test_extremes(coupling: BitCoupling, n: int, generator: Generator) -> Findi
     far = torch.tensor([200.0, torch.inf])
     logits = torch.cat([far, -far])
     samples, debias = coupling.sample_bits(logits, n, generator), coupling.debias(logits, n)
-    certain = bool((samples == (logits > 0).to(samples.dtype)).all())
-    passed = certain and bool(debias.isfinite().all())
-    figure = "samples certain, debias finite"
-    if not passed:
-        figure = f"samples {samples.tolist()}, debias {debias.tolist()}"
+    certain = samples == (logits > 0).to(samples.dtype)
+    passed = bool(certain.all()) and bool(debias.isfinite().all())
+    wrong = f"samples {samples.tolist()}, debias {debias.tolist()}"
+    figure = "samples certain, debias finite" if passed else wrong
     return Finding(f"p = 0 and p = 1, n = {n}", passed, figure)

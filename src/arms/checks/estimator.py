@@ -8,30 +8,13 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import unknown_name
-from arms.checks.bias import (
-    Cases,
-    Problem,
-    as_bounded,
-    bias_finding,
-    cases_of,
-    check_settings,
-    make_problem,
-    problem_scores,
-    special_problems,
-)
+from arms.arguments import described, unknown_name
+from arms.checks import bias
 from arms.checks.coupling import coupling_findings
 from arms.checks.oracle import exact_target_gradient, exact_value, expected_estimate
 from arms.checks.verdicts import FAILURE_RATE, Finding, Findings, attempt, call, judge_scores
 from arms.designs import COUPLINGS, Coupling
-from arms.estimators import (
-    ALL_ESTIMATORS,
-    Estimator,
-    TensorObjective,
-    as_estimator,
-    num_samples_of,
-    resolve,
-)
+from arms.estimators import ALL_ESTIMATORS, Estimator, as_estimator, num_samples_of, resolve
 from arms.estimators.labels import label
 from arms.latents import Bits, Enumerable, Latent
 
@@ -82,13 +65,13 @@ def findings(
     >>> findings(LOORF, draws=1000).passed, findings("systematic", draws=1000).passed
     (True, True)
     """
-    latents = check_settings(draws, failure_rate, seed, latents)
+    latents = bias.check_settings(draws, failure_rate, seed, latents)
     if not isinstance(num_samples, None | Sequence) or num_samples in ("", [], ()):
         raise ValueError(f"num_samples must be a list of one or more integers, got {num_samples!r}")
-    counts = sorted({as_bounded(n, 1, MOST_SAMPLES, "num_samples") for n in num_samples or ()})
+    counts = sorted({bias.as_bounded(n, 1, MOST_SAMPLES, "num_samples") for n in num_samples or ()})
     found: Any = _find(subject) if isinstance(subject, str) else subject
     if inspect.isclass(found) and issubclass(found, Coupling):
-        found = call("give a coupling object instead of its class", found)
+        found = call(found, "give a coupling object instead of its class")
     if not isinstance(found, Coupling):
         return _estimator_findings(found, draws, failure_rate, counts, latents, seed)
     if latents is not None:
@@ -118,25 +101,27 @@ def _estimator_findings(
     usual = max((n for n in accepted if n <= USUAL), default=min(accepted))
     generator = torch.Generator().manual_seed(seed)
     found: list[Finding] = []
-    for cases in cases_of(accepted[last]) if latents is None else ():
+    for cases in bias.cases_of(accepted[last]) if latents is None else ():
         for name, test in CERTAIN.items():
             found += attempt(name.format(cases.suffix), test, factory(last), cases)
     for n, one in accepted.items():
         if first.unbiased and n <= EXACT_COUNT:
             name = f"exact expectation, n = {n}"
             found += attempt(name, _test_exactly, one, generator, latents)
-    special: dict[str, list[Problem]] = {}
-    for problem in special_problems(first, generator, latents) if first.unbiased else ():
+    special: dict[str, list[bias.Problem]] = {}
+    for problem in bias.special_problems(first, generator, latents) if first.unbiased else ():
         special.setdefault(problem.name, []).append(problem)
     rate = failure_rate / (len(accepted) + len(special))
     for number, (n, one) in enumerate(accepted.items()):
         own_seed = 1000 * seed + number
-        found += attempt(f"unbiased, n = {n}", bias_finding, one, draws, rate, own_seed, latents)
+        found += attempt(
+            f"unbiased, n = {n}", bias.bias_finding, one, draws, rate, own_seed, latents
+        )
     for name, alike in special.items():
         # A baseline that depends on the batch shows most with few samples.
         n = min(accepted) if alike[0].separate else usual
         # A fresh estimator every time: its parameters may settle on a number of latents.
-        scores = (problem_scores(factory(n), one, draws, generator) for one in alike)
+        scores = (bias.problem_scores(factory(n), one, draws, generator) for one in alike)
         found += attempt(f"{name}, n = {n}", judge_scores, scores, rate)
     subject = f"{label(first)}, num_samples {', '.join(map(str, accepted))}"
     return Findings(subject, tuple(found), _not_checked(first, latents))
@@ -169,11 +154,13 @@ def _accepted(factory: object, counts: Sequence[int]) -> dict[int, Estimator]:
     accepted = {}
     for n in counts or COUNTS:
         try:
-            made = call(remedy, factory, n)
-        except ValueError as error:
-            if counts or error.__cause__:
+            made = factory(n)
+        except ValueError:  # this estimator does not take so many samples
+            if counts:
                 raise
-            continue  # this estimator does not take so many samples
+            continue
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"{factory!r}({n}) raised {described(error)}: {remedy}") from error
         if not isinstance(made, Estimator):
             got = type(made).__name__
             raise ValueError(f"{factory!r} must return an estimator, got {got}: {remedy}")
@@ -187,8 +174,8 @@ def _test_exactly(
     estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None
 ) -> tuple[bool, str] | list[Finding]:
     """Compare the exact expectation of gradient and value with enumeration of the target."""
-    rows = [(cases, row) for cases in cases_of(estimator, latents) for row in cases.exact]
-    problems = [make_problem("exact", cases, row, generator) for cases, row in rows]
+    rows = [(cases, row) for cases in bias.cases_of(estimator, latents) for row in cases.exact]
+    problems = [bias.make_problem("exact", cases, row, generator) for cases, row in rows]
     worst = 0.0
     for problem in problems:
         objective, latent, target = problem.objective, problem.latent, estimator.target
@@ -208,7 +195,7 @@ def _test_exactly(
     return (worst <= EXACT_LIMIT, figure) if problems else []
 
 
-def _example(cases: Cases, logits: Tensor) -> tuple[Latent, TensorObjective]:
+def _example(cases: bias.Cases, logits: Tensor) -> tuple[Latent, Callable[[Tensor], Tensor]]:
     """Return bits, or choices between two categories of which the first has logit 0."""
     is_bits = cases.make is Bits
     pairs = torch.stack([torch.zeros_like(logits), -logits.abs()], -1)
@@ -221,7 +208,7 @@ def _example(cases: Cases, logits: Tensor) -> tuple[Latent, TensorObjective]:
     return cases.make(logits if is_bits else pairs), objective
 
 
-def _test_shapes(estimator: Estimator, cases: Cases) -> tuple[bool, str]:
+def _test_shapes(estimator: Estimator, cases: bias.Cases) -> tuple[bool, str]:
     passed = True
     for batch in ((), (5,), (2, 3)):
         latent, objective = _example(cases, torch.linspace(-2, 2, 4).expand(*batch, 4))
@@ -232,7 +219,7 @@ def _test_shapes(estimator: Estimator, cases: Cases) -> tuple[bool, str]:
     return passed, "grad must be like the logits, values [n, *batch], for batch (), (5,), (2, 3)"
 
 
-def _test_repeatable(estimator: Estimator, cases: Cases) -> tuple[bool, str]:
+def _test_repeatable(estimator: Estimator, cases: bias.Cases) -> tuple[bool, str]:
     latent, objective = _example(cases, torch.linspace(-2, 2, 4).expand(50, 4).contiguous())
     before, state = latent.logits.clone(), torch.get_rng_state()
     seeds = [torch.Generator().manual_seed(7) for _ in range(2)]
@@ -242,7 +229,7 @@ def _test_repeatable(estimator: Estimator, cases: Cases) -> tuple[bool, str]:
     return torch.equal(first, second) and untouched, figure
 
 
-def _test_extremes(dtype: torch.dtype, estimator: Estimator, cases: Cases) -> tuple[bool, str]:
+def _test_extremes(dtype: torch.dtype, estimator: Estimator, cases: bias.Cases) -> tuple[bool, str]:
     far = torch.tensor([20.0, 90.0, 200.0, torch.inf])
     latent, objective = _example(cases, torch.cat([far, -far]).to(dtype).expand(100, 8))
     grad = estimator(objective, latent, torch.Generator().manual_seed(0)).grad
@@ -252,7 +239,7 @@ def _test_extremes(dtype: torch.dtype, estimator: Estimator, cases: Cases) -> tu
 
 
 # These tests do not depend on chance. Their names take the suffix of the cases.
-CERTAIN: dict[str, Callable[[Estimator, Cases], tuple[bool, str]]] = {
+CERTAIN: dict[str, Callable[[Estimator, bias.Cases], tuple[bool, str]]] = {
     "shapes{}": _test_shapes,
     "repeatable{}": _test_repeatable,
     "extreme logits{}, float32": partial(_test_extremes, torch.float32),

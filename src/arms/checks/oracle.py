@@ -161,7 +161,8 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
     if not is_binary and not kind.has(Choices):
         got = type(kind).__name__
         raise ValueError(f"latent must be bits or categories, got {got}: use smooth_objective")
-    categories = 2 if is_binary else kind.event_shape[-1]
+    event = kind.event_shape
+    categories = 2 if is_binary else event[-1]
 
     def objective(b: Tensor) -> Tensor:
         bits = b.to(table.dtype)
@@ -169,17 +170,12 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
         rest = table
         for one in chosen.unbind(-2):  # the first latent is the slowest index of the table
             rest = (one.unsqueeze(-1) * rest.unflatten(-1, (categories, -1))).sum(-2)
-        return rest.squeeze(-1) + _bend(bits, kind)
+        # Cubics that are zero at 0 and 1, and whose derivatives at both ends do not cancel.
+        weights = torch.linspace(1.0, 2.0, event.numel(), dtype=bits.dtype, device=bits.device)
+        bend = weights.view(event) * bits * (1 - bits) * (1 + bits + bits.roll(1, -1))
+        return rest.squeeze(-1) + kind.sum_event(bend)
 
     return objective
-
-
-def _bend(bits: Tensor, latent: Latent) -> Tensor:
-    """Return a sum of cubics, zero at 0 and 1, whose derivatives at both ends do not cancel."""
-    event = latent.event_shape
-    weights = torch.linspace(1.0, 2.0, event.numel(), dtype=bits.dtype, device=bits.device)
-    bend = weights.view(event) * bits * (1 - bits) * (1 + bits + bits.roll(1, -1))
-    return latent.sum_event(bend)
 
 
 def smooth_objective(latent: Latent, generator: Generator | None = None) -> TensorObjective:

@@ -89,7 +89,11 @@ def variance(
         if entries is None:
             left_out = _find_left_out(make, n, objective, latent, generator)
             entries = [name for name in ESTIMATORS if name not in left_out]
-        contenders = [_check_target(make(one) if isinstance(one, str) else one) for one in entries]
+        contenders = [make(one) if isinstance(one, str) else as_estimator(one) for one in entries]
+        for one in contenders:
+            if not one.target.is_expectation:
+                got = f"{label(one)}, which estimates that of the {one.target}"
+                raise ValueError(f"variance compares gradients of the expectation, got {got}")
         draws = [draw_points(one, latent, generator) for one in contenders]
         for entry, draw in zip(entries, draws, strict=True):
             # Enumeration ignores num_samples.
@@ -137,14 +141,6 @@ def _as_entries(estimators: object) -> list[str | Estimator]:
     return entries
 
 
-def _check_target(estimator: object) -> Estimator:
-    made = as_estimator(estimator)  # type: ignore[arg-type]
-    if not made.target.is_expectation:
-        got = f"{label(made)}, which estimates that of the {made.target}"
-        raise ValueError(f"variance compares gradients of the expectation, got {got}")
-    return made
-
-
 def _has_parameters(estimator: Estimator) -> bool:
     return any(True for _ in estimator.parameters())
 
@@ -160,7 +156,7 @@ def _find_left_out(
             try:
                 reason = _reason_refused(make(name), objective, latent, generator)
             except ValueError:
-                reason = f"not for a budget of {n}"
+                reason = f"not for a budget of {n} on this latent"
         if reason:
             left_out[name] = reason
     if len(left_out) == len(ESTIMATORS):
@@ -182,8 +178,8 @@ def _reason_unsuitable(name: str, latent: Latent) -> str:
         return f"not for {kind} latents"
     if needs.derivatives and not latent.differentiable:
         return f"no df/db of {kind} latents"
-    states = latent.count_states() if isinstance(latent, Enumerable) else 0
-    if usual.design.weighted and states > MOST_STATES:  # it takes long, and gains nothing
+    # Designs with weights list the states, which takes long then, and gains nothing.
+    if usual.design.weighted and latent.count_states() > MOST_STATES:  # type: ignore[attr-defined]
         return "too many states for n samples"
     if _has_parameters(usual):  # untrained they would mislead
         return "parameters of their own: compare trained objects"

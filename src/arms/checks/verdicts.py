@@ -10,8 +10,7 @@ from torch import Tensor
 
 from arms.arguments import described
 
-FAILURE_RATE = 1e-6
-"""How often a whole check of a correct estimator or coupling may fail by chance."""
+FAILURE_RATE = 1e-6  # how often a whole check of a correct subject may fail by chance
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """One word for all: "FAIL" if anything failed, else a label if there is one, else "pass"."""
+        """One word for all: "FAIL" if anything failed, else a label if there is one, or "pass"."""
         ranked = sorted(self.findings, key=lambda one: (one.passed, not one.label))
         return ranked[0].verdict if ranked else "pass"
 
@@ -62,8 +61,7 @@ class Findings:
         return "\n".join([f"{self.subject}: {self.verdict}", *lines, *notes])
 
 
-Found = Finding | list[Finding] | tuple[bool, str]
-"""What one test returns: findings, or whether it passed and the figure."""
+Found = Finding | list[Finding] | tuple[bool, str]  # findings, or whether it passed and a figure
 
 
 def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Finding]:
@@ -81,15 +79,12 @@ def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Find
     return found if isinstance(found, list) else [found]
 
 
-def call(remedy: str, make: Callable[..., Any], *arguments: object) -> Any:
+def call(make: Callable[[], Any], remedy: str) -> Any:
     """Call a user's function; an error in it becomes a `ValueError` that names it."""
     try:
-        return make(*arguments)
-    except ValueError:
-        raise
+        return make()
     except (Exception, SystemExit) as error:
-        called = f"{make!r}({', '.join(map(str, arguments))})"
-        raise ValueError(f"{called} raised {described(error)}: {remedy}") from error
+        raise ValueError(f"{make!r}() raised {described(error)}: {remedy}") from error
 
 
 def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:

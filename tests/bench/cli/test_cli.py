@@ -77,7 +77,7 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
     assert fine.returncode == 0, fine.stderr
     assert "unbiased, n = 9" in fine.stdout
     assert "n = 8" not in fine.stdout
-    assert "Not checked: other numbers of samples; finite logits beyond" in " ".join(
+    assert "not checked: other numbers of samples; finite logits beyond" in " ".join(
         fine.stdout.split()
     )
     code, out, _ = say("check", "own:Broken", "--draws", "20000", "--num-samples", "8")

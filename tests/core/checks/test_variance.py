@@ -456,16 +456,24 @@ def test_everybody_is_in_the_table_or_left_out_with_a_reason() -> None:
 def test_odd_budgets_leave_out_what_needs_pairs() -> None:
     table = arms.variance(lambda b: b.sum(-1), torch.zeros(3), num_samples=3, repeats=5)
     assert {"loorf", "arms", "reinforce"} <= {row.estimator for row in table.rows}
-    assert {name for name, why in table.left_out.items() if why == "not for a budget of 3"} == {
-        *("arm", "disarm", "midpoint", "midpoint-single", "cross-paired")
-    }
+    assert {
+        name
+        for name, why in table.left_out.items()
+        if why == "not for a budget of 3 on this latent"
+    } == {*("arm", "disarm", "midpoint", "midpoint-single", "cross-paired")}
 
 
 def test_small_budgets_leave_out_what_needs_more() -> None:
     table = arms.variance(quadratic, torch.zeros(3), num_samples=1, repeats=2)
-    assert table.left_out["loorf"] == table.left_out["arms"] == "not for a budget of 1"
+    assert (
+        table.left_out["loorf"] == table.left_out["arms"] == "not for a budget of 1 on this latent"
+    )
     table = arms.variance(quadratic, torch.zeros(3), evaluations=1, repeats=2)
-    assert table.left_out["loorf"] == table.left_out["disarm"] == "not for a budget of 1"
+    assert (
+        table.left_out["loorf"]
+        == table.left_out["disarm"]
+        == "not for a budget of 1 on this latent"
+    )
     assert [row.estimator for row in table.rows] == ["reinforce"]
 
 
@@ -499,7 +507,7 @@ def test_indices_leave_out_what_needs_derivatives() -> None:
 
 def test_sets_of_all_states_and_more_are_left_out() -> None:
     table = arms.variance(quadratic, torch.zeros(2), num_samples=8, repeats=2)
-    assert table.left_out["unordered-set"] == "not for a budget of 8"
+    assert table.left_out["unordered-set"] == "not for a budget of 8 on this latent"
 
 
 def by_numpy(b: Tensor) -> Tensor:
