@@ -13,7 +13,7 @@ from processes import completed
 from torch import Tensor
 
 import arms
-from arms.bench.sweeps.files import read_sweep
+from arms.bench.experiments import read_sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECIPES = DOCS / "recipes"

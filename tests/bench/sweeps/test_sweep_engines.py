@@ -27,6 +27,7 @@ from arms.bench.cli import main
 from arms.bench.cli.runs import runs
 from arms.bench.config import TrainConfig, run_name
 from arms.bench.data import Dataset
+from arms.bench.experiments import read_sweep
 from arms.bench.progress import SweepBar
 from arms.bench.runs.archives import find_runs
 from arms.bench.runs.files import locked
@@ -34,7 +35,6 @@ from arms.bench.runs.run import Run
 from arms.bench.runs.train import train
 from arms.bench.sweeps.engines import Processes, RayCluster, SweepEngine
 from arms.bench.sweeps.engines.base import Outcome, Settings, run_in_worker
-from arms.bench.sweeps.files import read_sweep
 from arms.bench.sweeps.jobs import Job, plan, split_jobs
 from arms.bench.sweeps.sweep import ATTEMPTS, SweepError, Tally, run_jobs, sweep
 

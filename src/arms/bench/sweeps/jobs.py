@@ -80,7 +80,7 @@ def plan(
         if not Path(folder).exists():
             raise ValueError(f"there is no folder {folder} to look for finished runs in")
     here, elsewhere = _by_experiment([output]), _by_experiment(results)
-    once = {experiment_of(identity(config)): config for config in reversed(wanted)}
+    once = {experiment_of(config): config for config in reversed(wanted)}
     tasks = {
         config: _task(config, Path(output), here.get(key, []), elsewhere.get(key, []))
         for key, config in reversed(once.items())
@@ -115,15 +115,16 @@ def split_jobs(jobs: Iterable[Job], slots: int = 1) -> list[Job]:
     return left
 
 
-def experiment_of(identity: Mapping[str, object]) -> str:
+def experiment_of(run: TrainConfig | Run) -> str:
     """Return a digest of an identity without its precision."""
-    return digest_of({name: value for name, value in identity.items() if name != "precision"})
+    found = run.identity() if isinstance(run, Run) else identity(run)
+    return digest_of({name: value for name, value in found.items() if name != "precision"})
 
 
 def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:
     found: dict[str, list[Run]] = {}
     for run in (run for folder in folders for run in find_runs(folder)):
-        found.setdefault(experiment_of(run.identity()), []).append(run)
+        found.setdefault(experiment_of(run), []).append(run)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from arms.bench.config import Precision, TrainConfig, identity
+from arms.bench.config import Precision, TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.data.download import expand_home
 from arms.bench.experiments import Scale, draw
@@ -29,10 +29,8 @@ from arms.bench.sweeps.engines import SweepEngine, make_engine
 from arms.bench.sweeps.engines.base import Kind, Outcome, Settings
 from arms.bench.sweeps.jobs import Job, experiment_of, plan, plan_lines, split_jobs
 
-ATTEMPTS = 4
-"""How often a job is begun whose worker is lost each time: it may itself be what kills them."""
-PAUSE = 1.0
-"""Seconds between two looks at runs that another process trains."""
+ATTEMPTS = 4  # how often a job is begun whose worker is lost each time: it may be what kills them
+PAUSE = 1.0  # seconds between two looks at runs that another process trains
 
 
 class SweepError(ValueError):
@@ -104,8 +102,8 @@ def sweep(
     notify(f"{tally}: {output}")
     if failed := tally.counts["failed"]:
         raise SweepError(f"{failed} of {tally.total} runs failed, the last one: {tally.failure}")
-    paths = {_key(task.config): task.path for job in jobs for task in job.tasks}
-    return [open_runs(paths[_key(config)])[0] for config in wanted]
+    paths = {experiment_of(task.config): task.path for job in jobs for task in job.tasks}
+    return [open_runs(paths[experiment_of(config)])[0] for config in wanted]
 
 
 def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) -> list[Path]:
@@ -228,7 +226,3 @@ def run_jobs(
                 count()
                 notify(f"{tally}: {job} {final.kind}")
     count()
-
-
-def _key(config: TrainConfig) -> str:
-    return experiment_of(identity(config))
