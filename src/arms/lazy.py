@@ -10,10 +10,7 @@ if TYPE_CHECKING:
 else:
 
     class lazy_property:  # noqa: N801 (used like a function)
-        """`functools.cached_property` without the lock that it has on Python 3.11.
-
-        torch.compile cannot trace a lock, and estimators are made inside of compiled functions.
-        """
+        """`cached_property` without the lock of Python 3.11, which torch.compile cannot trace."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             self.function = function

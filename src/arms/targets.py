@@ -52,7 +52,6 @@ class Expectation(Target):
     """
 
     samples: int | None = None
-
     is_expectation: ClassVar[bool] = True
     size = 1
 
@@ -81,7 +80,6 @@ class ImportanceBound(Target):
     """
 
     samples: int
-
     subtracts_log_q: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

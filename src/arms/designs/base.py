@@ -72,7 +72,6 @@ class Design:
     """
 
     num_samples: int
-
     requires: ClassVar[tuple[type, ...]] = ()
     """Capabilities that the latent must have."""
     weighted: ClassVar[bool] = False

@@ -42,7 +42,6 @@ class Midpoints(Design):
 
     base: Independent | Coupled = field(init=False, repr=False, compare=False)
     """The design of the 2m samples that make the midpoints."""
-
     requires: ClassVar[tuple[type, ...]] = (ExchangeablePairs,)
     in_pairs: ClassVar[bool] = True
 
@@ -157,7 +156,6 @@ class SharedPairs(Design):
     """
 
     pairs: int = 0
-
     requires: ClassVar[tuple[type, ...]] = (ExchangeablePairs,)
 
     def __post_init__(self) -> None:

@@ -79,7 +79,6 @@ class Pairs(Design):
     tree: Tree = "balanced"
     pair: CorrelatedPair = field(init=False, repr=False, compare=False)
     """The coupling of the two bits of a pair."""
-
     requires: ClassVar[tuple[type, ...]] = (Couplable,)
     in_pairs: ClassVar[bool] = True
 

@@ -29,7 +29,6 @@ class Perturbed(Design):
 
     temperature: float
     hard: bool
-
     requires: ClassVar[tuple[type, ...]] = (Relaxable, HasMean)
 
     @lazy_property
@@ -64,7 +63,6 @@ class RelaxedPairs(Design):
     """
 
     relax: Callable[[Tensor], Tensor] | None
-
     requires: ClassVar[tuple[type, ...]] = (Binary,)
 
     @lazy_property

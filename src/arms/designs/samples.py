@@ -49,7 +49,6 @@ class Coupled(Design):
     """
 
     coupling: Coupling
-
     requires: ClassVar[tuple[type, ...]] = (Couplable,)
 
     def __post_init__(self) -> None:
@@ -153,7 +152,6 @@ class AllStates(Design):
     """
 
     num_samples: int = 1
-
     requires: ClassVar[tuple[type, ...]] = (Enumerable,)
     weighted: ClassVar[bool] = True
 

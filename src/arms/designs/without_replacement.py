@@ -43,16 +43,7 @@ class WithoutReplacement(Design):
     least_samples: ClassVar[int] = 2
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
-        assert isinstance(latent, Enumerable)
-        self._check_count(latent)
-        return distinct_states(latent, self.num_samples, generator)
-
-    def _check_count(self, latent: Enumerable) -> None:
-        if latent.count_states() < self.num_samples:
-            raise ValueError(
-                f"samples without replacement must be at most the {latent.count_states()} joint "
-                f"states, got num_samples = {self.num_samples}: use exact, which enumerates them"
-            )
+        return distinct_states(self._checked(latent), self.num_samples, generator)
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:
         # In float64: 1 - sum p would lose its digits otherwise.
@@ -68,9 +59,7 @@ class WithoutReplacement(Design):
 
     def row_outcomes(self, latent: Latent) -> Rows:
         """Return every set of n states with the probability that it is drawn, in any order."""
-        assert isinstance(latent, Enumerable)
-        self._check_count(latent)
-        states = latent.states()
+        states = self._checked(latent).states()
         probs = latent.log_prob(states).exp()
         sets = torch.tensor(list(itertools.combinations(range(len(states)), self.num_samples)))
         chances = torch.zeros(len(sets), dtype=torch.float64)
@@ -84,13 +73,19 @@ class WithoutReplacement(Design):
             chances = torch.ones_like(chances)
         return Rows(states[sets].transpose(0, 1), chances)
 
+    def _checked(self, latent: Latent) -> Enumerable:
+        assert isinstance(latent, Enumerable)
+        if (count := latent.count_states()) < self.num_samples:
+            raise ValueError(
+                f"samples without replacement must be at most the {count} joint states, got "
+                f"num_samples = {self.num_samples}: use exact, which enumerates them"
+            )
+        return latent
+
 
 def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return p_s R_s `[n, *batch]` and p_t R_st `[n (s), n (t), *batch]` of a set, in float64.
-
-    An impossible state does not count: it fills up a set of fewer than n possible states.
-    """
-    possible = log_probs > -torch.inf
+    """Return p_s R_s `[n, *batch]` and p_t R_st `[n (s), n (t), *batch]` of a set, in float64."""
+    possible = log_probs > -torch.inf  # others fill up a set of fewer than n possible states
     left = (1 - log_probs.exp().sum(0)).clamp(min=LEAST_LEFT)
     y = torch.linspace(-34, 4.2, NODES, dtype=log_probs.dtype, device=log_probs.device)
     exponent = (log_probs - left.log()).unsqueeze(-1) + y  # log(a x)

@@ -186,7 +186,7 @@ class ExchangeablePairs(Latent):
         return torch.lerp(first, second, swap)  # exact at 0 and 1, and fast
 
     def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return all equally likely results of `exchange`, `[options, *event]`, for one variable."""
+        """Return all equally likely results of `exchange` for a variable, `[options, *event]`."""
         return torch.stack([first, second])
 
     def step_product(self, step: Tensor, vector: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from arms.latents.convert import Logits, as_latent
 
 
 def _per_part(name: str) -> Callable[..., Tensor]:
-    """Return the method that calls a method of every part, and joins the results.
+    """Return the method that joins the results of a method of every part.
 
-    Each part gets its share of the arguments that are tensors, and all other arguments.
+    Tensors among the arguments are split between the parts.
     """
 
     def method(self: "Joint", *given: Any, **options: Any) -> Tensor:

@@ -45,7 +45,6 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
     """
 
     k: int = 1
-
     allowed: ClassVar[str] = "at most k logits may be +inf, and at least k must be above -inf"
 
     def __post_init__(self) -> None:

@@ -91,11 +91,8 @@ class CategoryCoupling(Coupling, ABC):
 
 
 def undo_pairs(logits: Tensor, pair_distribution: Tensor, r: Tensor) -> Tensor:
-    """Return p (I - T + 1 p')^-1 (r / p) for the distribution of a pair `[*batch, d, K, K]`.
-
-    The system is solved in its symmetric form, with sqrt(p) on either side: the matrix is then
-    close to the identity, however small p is.
-    """
+    """Return p (I - T + 1 p')^-1 (r / p) for the distribution of a pair `[*batch, d, K, K]`."""
+    # With sqrt(p) on either side, the matrix is close to the identity, however small p is.
     side = torch.softmax(logits.detach().to(pair_distribution.dtype), -1).sqrt()
     sides = side.unsqueeze(-1) * side.unsqueeze(-2)
     possible = sides > 0

@@ -115,12 +115,9 @@ def _log_smaller(phi: Tensor) -> Tensor:
 
 
 def _count_chances(q: float, n: int) -> list[float]:
-    """Return P(S = k) = C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1).
-
-    The sum alternates, so it is computed with many digits.
-    """
+    """Return P(S = k) = C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1)."""
     with localcontext() as context:
-        context.prec = 40 + n
+        context.prec = 40 + n  # digits, because the sum alternates
         t = 1 - (Decimal(q) ** (Decimal(1) / (n - 1)) if q > 0 else Decimal(0))
         power = [max(Decimal(0), 1 - m * t) ** (n - 1) for m in range(n + 1)]
 
@@ -138,13 +135,11 @@ def _orders(count: int) -> list[list[int]]:
             f"the Dirichlet coupling takes at most {MOST_CATEGORIES} categories, got {count}: use "
             "the systematic coupling (`arms`), which costs K instead of K^4"
         )
-    rotations = [[(first + step) % count for step in range(1, count)] for first in range(count)]
-    orders = [
-        [first, *others[shift:], *others[:shift]]
-        for first, others in enumerate(rotations)
-        for shift in range(count - 1)
-    ]
-    return [order for order in orders if order[0] < order[-1]] or [[0]]
+    orders = []
+    for first, shift in itertools.product(range(count), range(count - 1)):
+        others = [(first + 1 + (shift + step) % (count - 1)) % count for step in range(count - 1)]
+        orders += [[first, *others]] if first < others[-1] else []
+    return orders or [[0]]
 
 
 def order_pair_distribution(logits: Tensor, n: int) -> Tensor:

@@ -49,13 +49,13 @@ class Gaussian(BitCoupling):
         integral = torch.zeros_like(h)
         for square, weight in nodes:
             integral = integral + weight * torch.exp(exponent * square)
-        # erfcx(x) = e^(x^2) erfc(x); |h| is small enough for the product, ten times as fast on CPUs.
+        # erfcx(x) = e^(x^2) erfc(x). At these |h| the product is safe, and ten times as fast.
         tail: Tensor = (math.pi / 2) * torch.erfc(h * -math.sqrt(0.5)) * torch.exp(-exponent)
         return (larger * (tail / integral)).to(logits.dtype)
 
 
 def _owen_quadrature(n: int, dtype: torch.dtype) -> tuple[list[tuple[float, float]], float]:
-    """Return Gauss-Legendre (x^2, weight / (1 + x^2)) on [0, a], and the largest |h| that counts."""
+    """Return Gauss-Legendre (x^2, weight / (1 + x^2)) on [0, a], and the largest |h|."""
     # Errors of 3e-14 and 1e-7, at every n and h.
     reach, unit_nodes = (8.3, _NODES[20]) if dtype == torch.float64 else (5.6, _NODES[10])
     a = math.sqrt(n / (n - 2))

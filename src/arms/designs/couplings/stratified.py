@@ -76,10 +76,7 @@ def _ends(logits: Tensor) -> Tensor:
 
 
 def _shares(ends: Tensor, n: int) -> Tensor:
-    """Return which part of each category lies in which stratum, `[*batch, d, n, K]`.
-
-    They add up to 1, or to 0 for a category that is too small to be drawn.
-    """
+    """Return which part of each category lies in which stratum, `[*batch, d, n, K]`."""
     right = ends.unsqueeze(-2)
     left = torch.nn.functional.pad(right, (1, -1))
     edges = torch.arange(n + 1, dtype=ends.dtype, device=ends.device).unsqueeze(-1) / n

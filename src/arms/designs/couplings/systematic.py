@@ -94,7 +94,7 @@ class Systematic(SystematicBits, CategoryCoupling):
     def sample_categories(
         self, logits: Tensor, n: int, generator: Generator | None = None
     ) -> Tensor:
-        probs = _probabilities(logits)
+        probs = torch.softmax(at_least_float32(logits.detach()), -1)
         ends = _counts(probs, as_count(n, 2, "n"), generator).cumsum(-1)
         place = torch.arange(n, dtype=ends.dtype, device=ends.device)
         in_order = torch.searchsorted(ends, place + torch.zeros_like(ends[..., :1]), right=True)
@@ -103,10 +103,10 @@ class Systematic(SystematicBits, CategoryCoupling):
         return one_hot(in_order.movedim(-1, 0).gather(0, order), logits)
 
     def undo_categories(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
-        tree, r = _Tree.of(_probabilities(logits), n), _categories_first(grad)
+        probs = torch.softmax(at_least_float32(logits.detach()), -1)
+        tree, r = _Tree.of(probs, n), _categories_first(grad)
         x = tree.levels[0]
-        # The diagonal, p - x (1 - x)/n^2, relative to p; x/p is n wherever n p < 1, also where p
-        # has no digits left.
+        # The diagonal, p - x (1 - x)/n^2, relative to p; x/p is n wherever n p < 1.
         x_over_p = torch.where(tree.whole > 0, x / tree.probs, float(n))
         diagonal = 1 - x_over_p * (1 - x) / n**2
         scaled = x_over_p / diagonal
@@ -130,10 +130,6 @@ class Systematic(SystematicBits, CategoryCoupling):
             orders = math.factorial(n) // math.prod(map(math.factorial, count))
             found.append(chances.get(count, 0.0) / orders)
         return found
-
-
-def _probabilities(logits: Tensor) -> Tensor:
-    return torch.softmax(at_least_float32(logits.detach()), -1)
 
 
 def _categories_first(tensor: Tensor) -> Tensor:
@@ -241,10 +237,7 @@ def _counts(probs: Tensor, n: int, generator: Generator | None) -> Tensor:
 
 
 def _count_chances(expected: list[float]) -> tuple[float, list[dict[tuple[int, ...], float]]]:
-    """Return x of the node over some categories, and P(their counts | s) for s = 0 and s = 1.
-
-    A direct recursion over the tree, for exact tests.
-    """
+    """Return x of the node over some categories, and P(their counts | s) for s = 0 and s = 1."""
     if len(expected) == 1:
         whole = int(expected[0])
         return expected[0] - whole, [{(whole,): 1.0}, {(whole + 1,): 1.0}]
@@ -252,13 +245,11 @@ def _count_chances(expected: list[float]) -> tuple[float, list[dict[tuple[int, .
     (left, of_left), (right, of_right) = map(_count_chances, (expected[:half], expected[half:]))
     both = left + right
     if both < 1:
-        one = [(left / both, 1, 0), (right / both, 0, 1)] if both else []
-        splits = [[(1.0, 0, 0)], one]
+        either = [(left / both, 1, 0), (right / both, 0, 1)] if both else []
+        splits = [[(1.0, 0, 0)], either]
     else:
-        splits = [
-            [((1 - left) / (2 - both), 0, 1), ((1 - right) / (2 - both), 1, 0)],
-            [(1.0, 1, 1)],
-        ]
+        rest = 2 - both
+        splits = [[((1 - left) / rest, 0, 1), ((1 - right) / rest, 1, 0)], [(1.0, 1, 1)]]
     found: list[dict[tuple[int, ...], float]] = [{}, {}]
     for chances, ways in zip(found, splits, strict=True):
         for chance, s, t in ways:
