@@ -29,10 +29,10 @@ def expectation(
     chunk: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Return E[objective(b)] for a discrete latent b, estimated from samples, for `.backward()`.
+    """Return E[objective(b)] `[*batch]` for a discrete latent b, estimated, for `.backward()`.
 
-    The result `[*batch]` is the mean of the objective's values. Its gradient is the estimator's for
-    the logits, plus autograd's own for everything else that the objective depends on.
+    The value is the mean of the objective's values. Its gradient is the estimator's for the logits,
+    plus autograd's own for everything else that the objective depends on.
 
     Args:
         objective: Maps samples `[n, *batch, d]` to values `[n, *batch]`; it may be a black box. For
@@ -73,12 +73,11 @@ def importance_bound(
     chunk: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Return the importance-weighted bound log(1/K sum_k w_k) of log p(x), for `.backward()`.
+    """Return the bound log(1/K sum_k w_k) `[*batch]` of log p(x), for `.backward()`.
 
     The weights are w = p(x, b) / q(b) with q given by the logits; the library computes log q. The
     gradient is unbiased for that of E[log(1/K sum_k w_k)] over independent samples: the estimator's
-    for the logits, autograd's own for everything else that `log_joint` depends on. The bound has
-    shape `[*batch]`.
+    for the logits, autograd's own for everything else that `log_joint` depends on.
 
     Args:
         log_joint: Maps samples `[n, *batch, d]` to log p(x, b) `[n, *batch]`.
@@ -115,21 +114,13 @@ def _value_with_gradient(
 
 @dataclass(frozen=True)
 class Handle:
-    """What `arms.draw` returns: points whose values are passed to `arms.attach` later.
-
-    Args:
-        estimator: The estimator of the first layer.
-        given: The latent as it was passed, with its graph.
-        drawn: The points, and what the estimator must know about them.
-        original: A copy of the points, to notice if they were changed in place.
-        parent: The layer before, if this is a deeper layer.
-    """
+    """What `arms.draw` returns: points whose values are passed to `arms.attach` later."""
 
     estimator: Estimator
-    given: Latent = field(repr=False)
+    given: Latent = field(repr=False)  # as it was passed, with its graph
     drawn: Draw = field(repr=False)
-    original: Tensor | None = field(default=None, repr=False)
-    parent: "Handle | None" = field(default=None, repr=False)
+    original: Tensor | None = field(default=None, repr=False)  # shows if points were changed
+    parent: "Handle | None" = field(default=None, repr=False)  # the layer before this one
 
     @property
     def points(self) -> Any:
@@ -159,8 +150,8 @@ def draw(
 ) -> Handle:
     """Draw samples now and pass their values to `attach` later.
 
-    This serves simulators, and models with several layers. The draw keeps the probabilities it was
-    made with, so an optimizer step in between does no harm.
+    This serves simulators, and models with several layers. An optimizer step in between does no
+    harm, because the draw keeps its probabilities.
 
     Args:
         logits, estimator, num_samples, generator, evaluations: As for `expectation`. The logits of
@@ -305,11 +296,9 @@ def _check_derivatives(handles: list[Handle], derivatives: object, options: Opti
     if len(handles) > 1:
         raise ValueError("several layers are differentiated by autograd: leave derivatives out")
     estimator, drawn = handles[0].estimator, handles[0].drawn
-    count = estimator.design.needs.derivatives
-    if not count:
-        name = type(estimator).__name__
-        raise ValueError(f"{name} needs no derivatives, got some: leave them out")
-    first = len(drawn.points) - count
+    if not estimator.design.needs.derivatives:
+        raise ValueError(f"{type(estimator).__name__} needs no derivatives: leave them out")
+    first = len(drawn.points) - estimator.design.needs.derivatives
     expected = drawn.points[first:].shape
     if isinstance(derivatives, dict):
         derivatives = drawn.latent.join_gradient(derivatives)

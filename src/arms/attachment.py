@@ -41,8 +41,7 @@ def attach_to_parameters(
 ) -> Tensor:
     """Return an estimate that is attached to the estimator's parameters, and to nothing else.
 
-    `points` are attached to the parameters if these decide where they lie; `leaf` is the copy of
-    them at which the objective was evaluated.
+    The parameters may decide where the points lie; `leaf` is the copy that was evaluated.
     """
     # Hidden in a tuple: the engine would walk on from tensor inputs into the objective's graph,
     # and free what is still needed.

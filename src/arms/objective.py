@@ -38,10 +38,8 @@ class Options:
 
 
 DEFAULT = Options()
-HASH = 3_686_842_777
-"""Chosen so that the first four indices differ, and indices at any distance match by chance only."""
-LARGEST_EXACT = 2**53
-"""Up to here, float64 holds every integer."""
+HASH = 3_686_842_777  # the first four indices differ, others match by chance only
+LARGEST_EXACT = 2**53  # up to here, float64 holds every integer
 
 
 class Evaluation(NamedTuple):
@@ -167,12 +165,9 @@ def _excess(
 
 
 def _powers_of_two(values: Tensor) -> Tensor:
-    """Return weights 1, 2, 4 and 8 in the shape of the values, in no regular order.
-
-    A regular pattern would give equal weights to rows at some distance, so the exponents are two
-    bits of a quadratic hash of the index. Larger weights would overflow in half precision.
-    """
+    """Return weights 1, 2, 4 and 8 in the shape of the values; larger ones overflow in float16."""
     index = torch.arange(values.numel(), device=values.device)
+    # A quadratic hash: any regular pattern gives equal weights to rows at some distance.
     exponents = index.square().mul_(HASH).bitwise_right_shift_(30).bitwise_and_(3)
     return torch.exp2(exponents.to(values.dtype)).view_as(values)
 
@@ -185,10 +180,7 @@ def is_learning(estimator: Estimator) -> bool:
 def as_values(
     estimator: Estimator, draw: Draw, values: Values, points: Tensor, options: Options
 ) -> Tensor:
-    """Return the objective's values, in any array type, as a checked tensor `[m, *batch]`.
-
-    For a bound, log q is subtracted from them.
-    """
+    """Return values in any array type as a checked tensor `[m, *batch]`; log-weights for a bound."""
     expected = points.shape[: points.ndim - draw.latent.event_dims]
     tensor = _as_tensor(values, expected)
     if draw.extra and tensor.shape == (len(points) - draw.extra, *expected[1:]):

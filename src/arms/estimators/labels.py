@@ -12,8 +12,7 @@ from arms.estimators.base import Estimator
 from arms.estimators.derivative.relax import RELAX
 from arms.estimators.score.leave_one_out import LeaveOneOut
 
-LONGEST = 60
-LONGEST_VALUE = 24
+LONGEST, LONGEST_VALUE = 60, 24
 
 
 def label(estimator: Estimator) -> str:

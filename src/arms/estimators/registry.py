@@ -65,24 +65,19 @@ published = partial(Entry, "published")
 experimental = partial(Entry, "experimental")
 
 
-def on_bound(
-    rule: Callable[..., Estimator], num_samples: int, folded: bool = True, **options: Any
-) -> OnBound:
+def on_bound(rule: Factory, num_samples: int, folded: bool = True, **options: Any) -> OnBound:
     """Return an estimator on the bound: half of the samples make the bound, it has the others."""
-    what = f"num_samples of {rule.__name__} on the bound"
-    half = as_count(num_samples, 4, what, even=True) // 2
+    half = as_count(num_samples, 4, "num_samples on the bound", even=True) // 2
     return OnBound(rule(half, **options), half, folded)
 
 
-def arms_taylor(num_samples: int) -> WithTaylor:
-    """Return ARMS with a first-order control variate at the mean."""
-    return WithTaylor(ARMS(num_samples))
-
+arms_ms = partial(on_bound, ARMS)
 
 KOOL = "Kool, van Hoof & Welling"
 ZHOU = "Dimitriev & Zhou 2021"
 DONG = "Dong, Mnih & Tucker"
 OURS = "this project"
+MUPROP = f"{OURS}, after Gu et al. 2016"
 CONCRETE = "Jang et al. 2017; Maddison et al. 2017"
 
 TABLE: tuple[Entry, ...] = (
@@ -99,7 +94,7 @@ TABLE: tuple[Entry, ...] = (
     recommended("midpoint", Midpoint, OURS),
     recommended("midpoint-single", partial(Midpoint, pairs=1), OURS),
     recommended("cross-paired", cross_paired, OURS, ("repaired",)),
-    recommended("arms-taylor", arms_taylor, f"{OURS}, after Gu et al. 2016", ("arms-s-taylor",)),
+    recommended("arms-taylor", lambda n: WithTaylor(ARMS(n)), MUPROP, ("arms-s-taylor",)),
     published("rebar", REBAR, "Tucker et al. 2017"),
     published("relax", RELAX, "Grathwohl et al. 2018"),
     published("double-cv", DoubleCV, "Titsias & Shi 2022"),
@@ -109,15 +104,9 @@ TABLE: tuple[Entry, ...] = (
     recommended("vimco", VIMCO, "Mnih & Rezende 2016"),
     recommended("disarm-ms", DisARMOnBound, f"{DONG} 2020; folding: {OURS}"),
     published("loorf-ms", partial(on_bound, LOORF), f"{ZHOU}; folding: {OURS}"),
-    published(
-        "arms-ms", partial(on_bound, ARMS), f"{ZHOU}; coupling, folding: {OURS}", ("arms-ms-s",)
-    ),
-    published(
-        "arms-ms-dirichlet", partial(on_bound, ARMS, coupling=Dirichlet()), ZHOU, ("arms-ms-d",)
-    ),
-    published(
-        "arms-ms-gaussian", partial(on_bound, ARMS, coupling=Gaussian()), ZHOU, ("arms-ms-n",)
-    ),
+    published("arms-ms", arms_ms, f"{ZHOU}; coupling, folding: {OURS}", ("arms-ms-s",)),
+    published("arms-ms-dirichlet", partial(arms_ms, coupling=Dirichlet()), ZHOU, ("arms-ms-d",)),
+    published("arms-ms-gaussian", partial(arms_ms, coupling=Gaussian()), ZHOU, ("arms-ms-n",)),
     experimental("midpoint-ms", MidpointOnBound, OURS),
     experimental("midpoint-ms-shared", shared_midpoints, OURS, ("midpoint-ms-tried",)),
     published("st", StraightThrough, "Bengio et al. 2013"),
@@ -169,15 +158,17 @@ def as_estimator(
 
     Args:
         name: A name or alias in `arms.ESTIMATORS` or `arms.BIASED_ESTIMATORS`, or an estimator.
-        num_samples: The number of samples, 8 by default.
-        evaluations: The most evaluations of the objective, instead of `num_samples`.
+        num_samples, evaluations: As for `arms.expectation`.
         options: Further arguments of the estimator, such as `folded=False`.
 
     >>> as_estimator("arms", num_samples=4)
     LeaveOneOut(design=Coupled(num_samples=4, coupling=Systematic()))
     """
     if isinstance(name, Estimator):
-        return _as_it_is(name, num_samples, evaluations, options)
+        if num_samples not in (None, num_samples_of(name)):
+            options = {"num_samples": num_samples, **options}
+        _check_budget(name, evaluations, options)
+        return name
     if not isinstance(name, str):
         raise ValueError(f"estimator must be a name or an Estimator, got {name!r}")
     known, implied = resolve(name)
@@ -191,14 +182,8 @@ def as_estimator(
     return _largest_within(name, make, as_count(evaluations, 1, "evaluations"))
 
 
-def _as_it_is(
-    estimator: Estimator,
-    num_samples: int | None,
-    evaluations: int | None,
-    options: Mapping[str, Any],
-) -> Estimator:
-    if num_samples not in (None, num_samples_of(estimator)):
-        options = {"num_samples": num_samples, **options}
+def _check_budget(estimator: Estimator, evaluations: int | None, options: dict[str, Any]) -> None:
+    """Raise if an estimator object costs more than allowed, or if options come too late for it."""
     if options:
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise ValueError(f"{given} contradicts {estimator}: pass it to the estimator itself")
@@ -206,7 +191,6 @@ def _as_it_is(
     if evaluations is not None and (needed is None or needed > evaluations):
         cost = "one evaluation per state" if needed is None else f"{needed} evaluations"
         raise ValueError(f"{estimator} makes {cost}, more than evaluations={evaluations}")
-    return estimator
 
 
 def _largest_within(name: str, make: Factory, evaluations: int) -> Estimator:

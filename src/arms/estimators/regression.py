@@ -8,10 +8,8 @@ from torch import Tensor
 from arms.arguments import at_least_float32
 from arms.latents import Latent
 
-PSEUDO_ROWS = 4
-"""The number of rows that the prior counts for: with few rows, a ratio of sums is noisy."""
-SHORT = 128
-"""The longest axis along which sums of others are computed as a matrix product."""
+PSEUDO_ROWS = 4  # that the prior counts for: with few rows, a ratio of sums is noisy
+SHORT = 128  # the longest axis along which sums of others are computed as a matrix product
 
 
 def subtract_fitted_control(
@@ -30,8 +28,7 @@ def subtract_fitted_control(
 
     The result is exactly unbiased if the control has mean zero: rows of a batch are independent
     draws and an objective acts row by row, so alpha_x, which is made of the other rows, is
-    independent of what it multiplies. Rows are those of the last batch axis; entries of earlier
-    axes, such as replicas, do not influence each other.
+    independent of what it multiplies. Rows are those of the last batch axis.
     """
     estimate, control = at_least_float32(estimate), at_least_float32(control)
     batch = latent.batch_shape
@@ -52,8 +49,7 @@ def subtract_fitted_control(
 def sum_of_others(tensor: Tensor, dim: Literal[0, -1]) -> Tensor:
     """Return for each entry along the first or the last axis the sum of all the others.
 
-    No entry is ever subtracted from a total. Its rounding error would stay behind, and where the
-    others are much smaller, the result would depend on the entry itself.
+    No entry is ever subtracted from a total: its rounding error would stay behind.
 
     >>> sum_of_others(torch.tensor([1.0, 2e-8, 2e-8]), 0)
     tensor([4.0000e-08, 1.0000e+00, 1.0000e+00])
