@@ -43,20 +43,16 @@ def reason_not_first_layer(estimator: Estimator) -> str:
 
 
 def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None) -> Tensor:
-    """Draw the next layer of the chains that begin with `first`.
+    """Draw the next layer of the chains that begin with `first`, with logits `[m, *batch, *event]`.
 
-    The logits `[m, *batch, *event]` of the layer were computed from the layer before at all of its
-    m points. Returns one sample per chain, and the mean after every point that is not a sample.
+    Returns one sample per chain, and the mean after every point that is not a sample.
     """
     latent = latent.detach()
     points = latent.sample(1, generator)[0]
     if not first.extra:
         return points
     if not latent.has(HasMean):
-        raise ValueError(
-            f"{type(latent).__name__} has no mean, which deeper layers need after points that are "
-            "not samples: use an estimator without such points, such as loorf"
-        )
+        raise ValueError(f"{type(latent).__name__} has no mean to follow midpoints: use loorf")
     assert isinstance(latent, HasMean)
     n = len(first.points) - first.extra
     return torch.cat([points[:n], latent.mean().to(points.dtype)[n:]])
@@ -76,10 +72,7 @@ def first_gradient(estimator: Estimator, draw: Draw, to_go: Tensor, options: Opt
 
 
 def deeper_gradient(latent: Latent, points: Tensor, to_go: Tensor, n: int) -> Tensor:
-    """Return the gradient of a deeper layer, `[m, *batch, *event]`, detached.
-
-    The first n `points` are chains. `to_go` `[m, *batch]` is what the layer learns from.
-    """
+    """Return the gradient of a deeper layer, detached; the first n points are chains."""
     latent, values = latent.detach(), at_least_float32(to_go.detach())[:n]
     signal = values if n == 1 else (values - values.mean(0)) / (n - 1)
     grad = latent.score(points.detach())[:n] * latent.with_event_axes(signal)

@@ -143,15 +143,14 @@ def _excess(
 ) -> tuple[Tensor, Tensor]:
     """Return by how much derivatives exceed each point's own, and the limit, `[points, *batch]`."""
     weights = _powers_of_two(values)
-    weighted = _pull_back(values, weights if scale == 1 else scale * weights, points)
+    weighted = _pull_back(values, scale * weights, points)
     assert weighted is not None
-    if scale != 1:
-        weighted = weighted / scale
+    weighted = weighted / scale
     first, rows = len(points) - len(own), values.ndim
     expected = own * weights.view(*weights.shape, *[1] * (own.ndim - rows))
     excess = (weighted[first:] - expected).abs().flatten(rows).amax(-1)
-    # Rows of very different size are compared each with itself. Operations that add in any order,
-    # as on a GPU, leave rounding errors of the largest.
+    # Each row is compared with its own size. Sums in any order, as on a GPU, leave rounding errors
+    # of the largest.
     size = own.abs().flatten(rows).amax(-1) * weights
     floor = 1e-9 * size.max()
     limit = 1e-4 * size + floor
@@ -279,10 +278,8 @@ def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
         tensor = values if isinstance(values, Tensor) else torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
         remedy = ": stack tensors with torch.stack" if isinstance(values, list | tuple) else ""
-        raise ValueError(
-            f"the objective must return a tensor or an array of shape {list(shape)}, got "
-            f"{type(values).__name__}{remedy}"
-        ) from None
+        got = f"{type(values).__name__}{remedy}"
+        raise ValueError(f"the objective must return a tensor {list(shape)}, got {got}") from None
     if tensor.is_nested:
         kind = "a nested tensor: pad it"
     elif tensor.layout != torch.strided:
@@ -298,22 +295,17 @@ def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
 
 def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
     """Return values as floats that hold them; small integers take at least the samples' dtype."""
-    if tensor.is_complex():
-        raise ValueError("the objective must return real values, got complex ones: take .real")
     if tensor.dtype in FLOATS:
         return tensor
-    if tensor.is_floating_point():
-        raise ValueError(
-            f"the objective must return ordinary floats, got {tensor.dtype}: call .float()"
-        )
+    if tensor.is_complex() or tensor.is_floating_point():
+        remedy = "take .real" if tensor.is_complex() else "call .float()"
+        raise ValueError(f"the objective must return floats, got {tensor.dtype}: {remedy}")
     if tensor.dtype in (torch.bool, torch.int8, torch.uint8, torch.int16):
         return tensor.to(torch.promote_types(dtype, torch.float32))
     # Apple's GPUs have no float64.
     floats = tensor.float() if tensor.device.type == "mps" else tensor.double()
     if options.checks == "all" and not true_or_unreadable((floats.abs() <= LARGEST_EXACT).all()):
-        raise ValueError(
-            "the objective returned integers beyond 2^53, which floats round: subtract a constant"
-        )
+        raise ValueError("the objective returned integers beyond 2^53: subtract a constant")
     return floats
 
 

@@ -38,8 +38,8 @@ class Estimate(NamedTuple):
 class Estimator(ABC):
     """An estimator of the gradient of a target with respect to the logits of a latent.
 
-    A subclass is one file whose docstring has a formula, a reason for being unbiased (or biased),
-    and a reference. It sets `design` and defines `combine`.
+    A subclass sets `design` and defines `combine`. Its file states the formula, a reason for being
+    unbiased or biased, and a reference.
     """
 
     design: Design

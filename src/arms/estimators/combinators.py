@@ -77,10 +77,7 @@ class Stacked(Estimator):
 
 
 def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
-    """Return what an estimator asks of the objective; None if it cannot be stacked.
-
-    Parameters would need an axis of parts. An enumeration has as many points as states.
-    """
+    """Return what an estimator asks of the objective; None if it cannot be stacked."""
     needs, target = estimator.design.needs, estimator.target
     if needs.evaluations is None or any(True for _ in estimator.parameters()):
         return None

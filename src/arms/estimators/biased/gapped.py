@@ -18,9 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from arms.arguments import as_positive, at_least_float32
-from arms.designs import Independent
-from arms.estimators.base import count_samples, set_design
+from arms.arguments import at_least_float32
 from arms.estimators.biased.path import PathEstimator, sigmoid_derivative
 from arms.latents import Binary, Latent
 
@@ -42,12 +40,7 @@ class GappedStraightThrough(PathEstimator):
     num_samples: int
     temperature: float = 1.0
     gap: float = 1.0
-
     requires = (Binary,)
-
-    def __post_init__(self) -> None:
-        positive = {name: as_positive(getattr(self, name), name) for name in ("temperature", "gap")}
-        set_design(self, Independent(count_samples(self, 1), differentiated=True), **positive)
 
     def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
         phi = at_least_float32(part.logits)

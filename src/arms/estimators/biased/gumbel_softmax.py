@@ -18,10 +18,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from arms.arguments import as_positive
 from arms.designs import Perturbed
 from arms.designs.relaxed import relaxed
-from arms.estimators.base import count_samples, set_design
+from arms.estimators.base import set_design
 from arms.estimators.biased.path import PathEstimator
 from arms.latents import Latent
 
@@ -45,9 +44,8 @@ class GumbelSoftmax(PathEstimator):
     hard: bool = False
 
     def __post_init__(self) -> None:
-        temperature = as_positive(self.temperature, "temperature")
-        design = Perturbed(count_samples(self, 1), temperature, self.hard)
-        set_design(self, design, temperature=temperature)
+        super().__post_init__()
+        set_design(self, Perturbed(self.design.num_samples, self.temperature, self.hard))
 
     def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
         point = relaxed(part, samples, self.temperature)

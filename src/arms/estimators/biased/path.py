@@ -5,16 +5,22 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from arms.arguments import at_least_float32
-from arms.designs import Draw
-from arms.estimators.base import Estimator
+from arms.arguments import as_positive, at_least_float32
+from arms.designs import Draw, Independent
+from arms.estimators.base import Estimator, count_samples, set_design
 from arms.latents import Binary, Latent
 
 
 class PathEstimator(Estimator):
-    """The mean over samples of a path derivative, zero where a bit cannot change. Biased."""
+    """The mean over independent samples of a path derivative, zero where a bit cannot change."""
 
+    num_samples: int
     unbiased = False
+
+    def __post_init__(self) -> None:
+        names = [name for name in ("temperature", "gap") if hasattr(self, name)]
+        positive = {name: as_positive(getattr(self, name), name) for name in names}
+        set_design(self, Independent(count_samples(self, 1), differentiated=True), **positive)
 
     @abstractmethod
     def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from arms.arguments import as_positive, at_least_float32
-from arms.designs import Independent
-from arms.estimators.base import count_samples, set_design
+from arms.arguments import at_least_float32
 from arms.estimators.biased.path import PathEstimator, sigmoid_derivative
 from arms.latents import Binary, HasMean, Latent, Relaxable
 from arms.latents.categories import softmax_derivative
@@ -39,12 +37,7 @@ class ReinMax(PathEstimator):
 
     num_samples: int
     temperature: float = 1.0
-
     requires = (HasMean, Relaxable)
-
-    def __post_init__(self) -> None:
-        design = Independent(count_samples(self, 1), differentiated=True)
-        set_design(self, design, temperature=as_positive(self.temperature, "temperature"))
 
     def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
         phi = at_least_float32(part.logits)

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from arms.designs import Independent
-from arms.estimators.base import count_samples, set_design
 from arms.estimators.biased.path import PathEstimator
 from arms.latents import Binary, HasMean, Latent
 
@@ -38,11 +36,7 @@ class StraightThrough(PathEstimator):
 
     num_samples: int
     scaled: bool = False
-
     requires = (HasMean,)
-
-    def __post_init__(self) -> None:
-        set_design(self, Independent(count_samples(self, 1), differentiated=True))
 
     def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
         assert isinstance(part, HasMean)

@@ -3,9 +3,8 @@ r"""DisARM for the K-sample bound: every slot has an antithetic partner, K = n/2
 $$ g = \sum_k \tfrac12 \big(h_{-k}(b_k) - h_{-k}(b'_k)\big)\,(b_k - b'_k)\,\max(p, 1-p) $$
 
 where h_{-k}(b) is the bound with b in slot k, direct term included (`arms.estimators.bound.slots`);
-unfolded it is f_{-k}, and the direct term is added separately, as in the paper. Unbiased because,
-given the other slots, each term is DisARM for a function of slot k, whose pair is independent of
-them.
+unfolded it is f_{-k}, and the direct term is added, as in the paper. Unbiased because, given the
+other slots, each term is DisARM for a function of slot k, whose pair is independent of them.
 Reference: Dong, Mnih & Tucker, "DisARM: An antithetic gradient estimator for binary latent
 variables", NeurIPS 2020.
 """
@@ -29,8 +28,7 @@ class DisARMOnBound(Estimator):
 
     Args:
         num_samples: n, even; K is half of it.
-        folded: Whether the direct term is part of each slot's function. Without, it is the form of
-            the paper.
+        folded: Whether the direct term is part of each slot's function; in the paper it is not.
         tree: For categories: "balanced", or "stick", whose bit k takes category k or goes on.
 
     >>> DisARMOnBound(4).target

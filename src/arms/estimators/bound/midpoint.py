@@ -17,9 +17,8 @@ Unbiased because the pair of slot k is independent of the other slots, and C_k d
 b_k + b'_k alone: the argument of the midpoint estimator. The first of each pair makes the bound,
 K = n/2; of the 3n/2 evaluations the n/2 at midpoints are differentiated.
 
-With `shared` pairs, K samples make the bound, and P = (n - K)/2 fresh pairs with midpoints are tried
-in every slot: the midpoint estimator of sum_k h_{-k}. A single pair takes omega from the bound's
-own samples.
+With `shared` pairs, K samples make the bound, and P = (n - K)/2 fresh pairs are tried in every slot:
+the midpoint estimator of sum_k h_{-k}. A single pair takes omega from the bound's own samples.
 Reference: this project (docs/bound.md).
 """
 
@@ -74,20 +73,19 @@ class MidpointOnBound(Estimator):
         if design.pairs:  # every pair in every slot, then the sum over slots
             table = paired.unsqueeze(2) - top  # [3, pairs, K, *batch]
             ends = replace_slots(others, table[:2].flatten(0, 1), folded=True).sum(1)
-            if pairs > 1:
-                rise = _derivative_in_log_weight(others, table[2], drops).sum(1)
-            else:
-                rise = _derivative_from_others(others).sum(1)
+            single = pairs == 1
+            every = _from_others(others) if single else _in_log_weight(others, table[2], drops)
+            rise = every.sum(1)
         else:  # pair k in slot k
             ends = replace_slots(others, paired[:2] - top, folded=True).flatten(0, 1)
-            every = _derivative_in_log_weight(others, paired[2].unsqueeze(1) - top, drops)
+            every = _in_log_weight(others, paired[2].unsqueeze(1) - top, drops)
             rise = torch.where(diagonal_mask(values[:pairs]), every, 0.0).sum(1)
         control = latent.with_event_axes(rise) * derivatives
         found = combine_pairs(latent, step, ends, control)
         return found if design.pairs else pairs * found  # a sum over slots, not a mean
 
 
-def _derivative_in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
+def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
     """Return the derivative of h in log w around each midpoint in each slot, `[P, K, *batch]`.
 
     `middle` `[P, K, *batch]` is log w at the midpoints, relative to the slot's top; `drops`
@@ -98,11 +96,10 @@ def _derivative_in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> 
         return slot_shares(others, middle).square()
     levels = middle.unsqueeze(1) + drops[:, None, :, None]  # [2, P, P, K, *batch]
     rises = slot_shares(others, levels.flatten(0, 2)).square().unflatten(0, (2, count, count))
-    apart = ~diagonal_mask(middle)
-    return torch.where(apart, rises, 0.0).sum((0, 2)) / (2 * (count - 1))
+    return torch.where(diagonal_mask(middle), 0.0, rises).sum((0, 2)) / (2 * (count - 1))
 
 
-def _derivative_from_others(others: Tensor) -> Tensor:
+def _from_others(others: Tensor) -> Tensor:
     """Return the same for any sample in each slot `[1, K, *batch]`, from the bound's samples."""
     count = len(others)
     if count == 1:

@@ -40,7 +40,6 @@ class DoubleCV(Estimator):
 
     num_samples: int
     coefficient: float = 1.0
-
     requires = (HasMean,)
 
     def __post_init__(self) -> None:

@@ -8,13 +8,8 @@ $$ g = \tfrac12 \Big[ \big(f(b) - f(b') - C \cdot s\big)\, s + E[s s' \mid b + b
 Unbiased because (C . s) s has the expectation E[s s' | b + b'] C given b + b', which is added back.
 What is left is leave-one-out REINFORCE on two samples. For bits, exchanging a single bit between b
 and b' leaves their distribution and b + b' as they are, so E[s_k s_l | b + b'] is s_k^2 for k = l
-and 0 otherwise:
-
-$$ g_k = \tfrac12 \Big[ f(b) - f(b') - \sum_{l \ne k} C_l\, s_l \Big]\, s_k. $$
-
-If f is quadratic, f(b) - f(b') = C . s exactly: its linear and quadratic parts make no noise except
-through latent k itself. Including l = k would be biased, and so would derivatives at b and b'
-themselves, which depend on the orientation of the pair.
+and 0 otherwise. If f is quadratic, f(b) - f(b') = C . s exactly, and latent k has no noise but its
+own. Derivatives at b and b' themselves would be biased: they depend on the pair's orientation.
 
 Given b + b', all orientations of the differing latents are equally likely. So further pairs with
 the same midpoint come from exchanging latents at random, and a pair's C may use their derivatives:
@@ -64,10 +59,8 @@ class Midpoint(Estimator):
         at_midpoints: Whether to evaluate the midpoints. Without them, n must be at least 4, each
             pair is controlled by the others, and the objective is called at samples only.
 
-    >>> f = lambda b: (b.sum(-1) - 2.0) ** 2
-    >>> estimate = Midpoint(8)(f, torch.zeros(100, 5))
-    >>> estimate.values.shape, Midpoint(8).design.needs
-    (torch.Size([8, 100]), Needs(evaluations=10, derivatives=10, second_order=False))
+    >>> Midpoint(8)(lambda b: (b.sum(-1) - 2.0) ** 2, torch.zeros(100, 5)).values.shape
+    torch.Size([8, 100])
     """
 
     num_samples: int

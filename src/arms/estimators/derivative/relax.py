@@ -4,11 +4,11 @@ $$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi))
      + \partial_\phi c(z) - \partial_\phi c(\tilde z),
    \qquad c(z) = \eta\, f(\sigma(z/\tau)) + r(z) $$
 
-averaged over n/2 samples (an average of products: multiplying averages, as the ARMS authors'
-released code does, is biased). Here z = phi + logistic noise, b = 1[z > 0], and z~ is a second draw
-of z given b. The code draws b first and then z and z~ given b, which has the same distribution, and
-dz/dphi is 1 as before. REBAR has no free function r; RELAX adds one, such as a neural network.
-Without the first term of c (`relaxation=None`), the objective may be a black box.
+averaged over n/2 samples (multiplying averages, as the ARMS authors' released code does, is biased).
+Here z = phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b. The code draws b
+first, then z and z~ given b, which has the same distribution, and dz/dphi is 1 as before. REBAR has
+no free function r; RELAX adds one, such as a neural network. Without the first term of c
+(`relaxation=None`), the objective may be a black box.
 
 Unbiased because E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)], which is E[c(z)],
 for any fixed c. c changes the variance only, so eta, tau and r may learn (`variance_loss`).
@@ -48,8 +48,8 @@ class Relaxation(nn.Module):
         self, temperature: float = 0.1, scale: float = 1.0, shape: Sequence[int] = ()
     ) -> None:
         super().__init__()
-        temperature = as_positive(temperature, "temperature")
-        self.log_temperature = nn.Parameter(torch.full(tuple(shape), math.log(temperature)))
+        logarithm = math.log(as_positive(temperature, "temperature"))
+        self.log_temperature = nn.Parameter(torch.full(tuple(shape), logarithm))
         self.scale = nn.Parameter(torch.full(tuple(shape), float(scale)))
 
     @property
@@ -217,8 +217,7 @@ def _free_part(control: nn.Module, z: Tensor, context: Tensor | None) -> tuple[T
         try:
             free: Tensor = control(z) if context is None else control(z, context)
         except RuntimeError as error:
-            points = f"points {list(z.shape)}"
-            raise ValueError(f"the control cannot be applied to {points}: {error}") from error
+            raise ValueError(f"the control does not take {list(z.shape)}: {error}") from error
         if free.shape != z.shape[:-1]:
             shapes = f"shape {list(z.shape[:-1])}, got {list(free.shape)}"
             raise ValueError(f"the control must return one value per sample, {shapes}")
