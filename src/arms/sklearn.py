@@ -179,7 +179,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         best, lowest = start, torch.full((restarts,), torch.inf, dtype=torch.float64)
         budget = None if isinstance(self.estimator, Estimator) else self.num_samples
         self.n_iter_ = 0
-        while self.n_iter_ < steps and _undecided(logits.detach()):
+        while self.n_iter_ < steps and _bit_variance(logits.detach()).max() > 0.01:
             self.n_iter_ += 1
             drawn = draw(logits, self.estimator, budget, generator)
             one = drawn.estimator
@@ -193,7 +193,11 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             attach(drawn, values).sum().backward()
             assert logits.grad is not None
             if size is not None:
-                logits.grad = _along_equal_size(logits.grad, logits.detach())
+                # The gradient with respect to logits that are shifted back to the same expected
+                # size. It loses what only drowns the rest: any one feature more explains more.
+                weight = _bit_variance(logits.detach())
+                shift = logits.grad.sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
+                logits.grad = logits.grad - weight * shift
             optimizer.step()
             if size is not None:
                 logits.data = with_expected_size(logits.data, size)
@@ -344,13 +348,5 @@ def with_expected_size(logits: Tensor, size: float) -> Tensor:
     return logits + (low + high) / 2
 
 
-def _along_equal_size(grad: Tensor, logits: Tensor) -> Tensor:
-    """Return the gradient with respect to logits that are shifted back to one expected size."""
-    # What it loses is that any one feature more would explain more, which only drowns the rest.
-    spread = logits.sigmoid() * (-logits).sigmoid()
-    return grad - spread * (grad.sum(-1, keepdim=True) / spread.sum(-1, keepdim=True))
-
-
-def _undecided(logits: Tensor) -> bool:
-    probabilities = logits.sigmoid()
-    return bool((probabilities * (1 - probabilities)).max() > 0.01)
+def _bit_variance(logits: Tensor) -> Tensor:
+    return logits.sigmoid() * (-logits).sigmoid()

@@ -113,11 +113,11 @@ def check_settings(
         got = found or repr(latents)
         raise ValueError(f"latents must be a list such as [arms.Bits(logits)], got {got}")
     for one in found:
-        got = f"{type(one).__name__} with logits {list(one.logits.shape)}"
-        if one.batch_shape or not one.logits.numel():
-            raise ValueError(f"latents must have variables and no batch axes, got {got}")
-        if not isinstance(one, Enumerable) or one.count_states() > MOST_STATES:
-            raise ValueError(f"latents must list at most {MOST_STATES:,} joint states, got {got}")
+        one_row = one.logits.numel() and not one.batch_shape
+        if not one_row or not one.has(Enumerable) or one.count_states() > MOST_STATES:
+            wanted = f"variables, no batch axes, and at most {MOST_STATES:,} joint states"
+            got = f"{type(one).__name__} with logits {list(one.logits.shape)}"
+            raise ValueError(f"latents must have {wanted}, got {got}")
     return found
 
 
@@ -136,16 +136,6 @@ def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> l
         logits, rows = [one.logits], torch.stack([one.logits, one.logits / 2])
         found.append(Cases(one.with_logits, logits, logits, rows, [one.logits.double()]))
     return found
-
-
-def moderate_problems(
-    estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None
-) -> Iterator[Problem]:
-    """Yield the problems on which an estimator is tested at every number of samples."""
-    large = num_samples_of(estimator) > MOST_ENUMERATED and estimator.target.size == 1
-    for cases in cases_of(estimator, latents):
-        for row in cases.many if large else cases.moderate:
-            yield make_problem("moderate logits", cases, row, generator)
 
 
 def special_problems(
@@ -196,11 +186,19 @@ def problem_scores(
     estimator: Estimator, problem: Problem, draws: int, generator: Generator
 ) -> Tensor:
     """Return z-scores of the mean gradient, and of an unbiased estimator's mean value."""
-    latent = problem.latent
+    latent, total = problem.latent, problem.effort * draws
+    if problem.separate:  # these calls have no axis of estimates
+        batches = [latent] * max(FEWEST_CALLS, draws // DRAWS_PER_CALL)
+    else:
+        starts = range(0, total, MOST_ROWS)
+        batches = [latent.expand(min(MOST_ROWS, total - start)) for start in starts]
     grads, values = (_Tally(one, latent.logits.dtype) for one in _truth(estimator, problem))
-    for grad, value in _estimates(estimator, problem, draws, generator):
-        grads.add(grad)
-        values.add(value)
+    objective, options = _scaled(problem.objective, problem.scale), Options(checks="cheap")
+    for batch in batches:
+        with torch.no_grad():
+            found = estimate(estimator, objective, batch, generator, options)
+        grads.add(found.grad)
+        values.add(found.value)
     rarer = oracle.rarer_probs(latent)
     often = (num_samples_of(estimator) * grads.count * rarer >= FEWEST_EVENTS) | (rarer == 0)
     all_often = latent.sum_event((~often).double()) == 0
@@ -230,23 +228,6 @@ def _scaled(objective: TensorObjective, factors: Tensor) -> TensorObjective:
     return scaled
 
 
-def _estimates(
-    estimator: Estimator, problem: Problem, draws: int, generator: Generator
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield gradients `[estimates, *rows, *event]` and values `[estimates, *rows]`."""
-    objective, options = _scaled(problem.objective, problem.scale), Options(checks="cheap")
-    # A separate call has no axis of estimates.
-    sizes: Iterable[tuple[int, ...]] = [()] * max(FEWEST_CALLS, draws // DRAWS_PER_CALL)
-    if not problem.separate:
-        total = problem.effort * draws
-        sizes = ((min(MOST_ROWS, total - done),) for done in range(0, total, MOST_ROWS))
-    for size in sizes:
-        latent = problem.latent.expand(*size) if size else problem.latent
-        with torch.no_grad():
-            found = estimate(estimator, objective, latent, generator, options)
-        yield (found.grad, found.value) if size else (found.grad[None], found.value[None])
-
-
 class _Tally:
     """Sums of the first three powers of the errors of estimates."""
 
@@ -257,7 +238,7 @@ class _Tally:
         self.rounding = 1e-12 if dtype == torch.float64 else 1e-6 * truth.abs().amax().item()
 
     def add(self, estimates: Tensor) -> None:
-        error = estimates.double() - self.truth
+        error = (estimates.double() - self.truth).view(-1, *self.truth.shape)
         self.count += len(error)
         self.sums = [total + error.pow(power).sum(0) for power, total in enumerate(self.sums, 1)]
 
@@ -297,10 +278,14 @@ def bias_finding(
     """
     latents = check_settings(draws, failure_rate, seed, latents)
     generator = torch.Generator().manual_seed(seed)
-    problems = moderate_problems(estimator, generator, latents)
-    scores = (problem_scores(estimator, problem, draws, generator) for problem in problems)
-    agrees, figure = judge_scores(scores, failure_rate)
     n = num_samples_of(estimator)
+    large = n > MOST_ENUMERATED and estimator.target.size == 1
+    scores = []
+    for cases in cases_of(estimator, latents):
+        for row in cases.many if large else cases.moderate:
+            problem = make_problem("moderate logits", cases, row, generator)
+            scores.append(problem_scores(estimator, problem, draws, generator))
+    agrees, figure = judge_scores(scores, failure_rate)
     if estimator.unbiased:
         return Finding(f"unbiased, n = {n}", agrees, figure)
     if agrees:

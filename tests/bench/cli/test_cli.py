@@ -125,11 +125,11 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
         ),
         (
             ["check", "loorf", "--latent", "own:rows"],
-            "latents must have variables and no batch axes, got OneHot with logits [5, 1, 3]",
+            "latents must have variables, no batch axes, and at most 65,536 joint states, got OneHot",
         ),
         (
             ["check", "loorf", "--latent", "own:many"],
-            "latents must list at most 65,536 joint states, got Bits with logits [17]",
+            "and at most 65,536 joint states, got Bits with logits [17]",
         ),
         (["check", "own:OwnCoupling", "--latent", "own:latent"], "latents are for estimators"),
         (["toy", "--num-samples", "3"], "num_samples of ARM must be even"),
