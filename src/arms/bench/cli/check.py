@@ -1,6 +1,5 @@
 """Verbs for estimators and couplings: check, estimators."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import tyro
@@ -13,7 +12,7 @@ from arms.bench.cli.console import print_plain, print_table
 from arms.bench.imports import find_attribute
 from arms.bench.runs.machine import is_out_of_memory
 from arms.checks.verdicts import FAILURE_RATE, call
-from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, DEFAULT_NUM_SAMPLES, ENTRIES
+from arms.estimators import ALL_ESTIMATORS, DEFAULT_NUM_SAMPLES, ENTRIES
 
 MIN_DRAWS = 1000  # with fewer, a mean is too far from normal for its z-score to mean anything
 
@@ -67,20 +66,18 @@ def _find_latent(subject: str) -> Any:
 
 def estimators() -> None:
     """List every estimator, with its evaluations and derivatives for 8 samples, and its origin."""
+    titles = {
+        (True, False): "unbiased, gradient of the expectation",
+        (True, True): "unbiased, gradient of the importance-weighted bound",
+        (False, False): "biased, for comparison; not part of any default comparison",
+    }
     made = {name: make(DEFAULT_NUM_SAMPLES) for name, make in ALL_ESTIMATORS.items()}
-    bound = [name for name, one in made.items() if one.target.subtracts_log_q]
-    expectation = [name for name in made if name not in {*bound, *BIASED_ESTIMATORS}]
-    _print_listing(expectation, "unbiased, gradient of the expectation")
-    _print_listing(bound, "unbiased, gradient of the importance-weighted bound")
-    _print_listing(BIASED_ESTIMATORS, "biased, for comparison; not part of any default comparison")
-
-
-def _print_listing(names: Iterable[str], title: str) -> None:
-    table = Table("name", "tier", "evals", "derivs", "reference", title=title)
-    for name in names:
-        needs = ALL_ESTIMATORS[name](DEFAULT_NUM_SAMPLES).design.needs
-        entry = ENTRIES.get(name)
-        evaluations = "all" if needs.evaluations is None else str(needs.evaluations)
-        tier, reference = (entry.tier, entry.reference) if entry else ("", "")
-        table.add_row(name, tier, evaluations, str(needs.derivatives), escape(reference))
-    print_table(table)
+    for kind, title in titles.items():
+        table = Table("name", "tier", "evals", "derivs", "reference", title=title)
+        for name, one in made.items():
+            if (one.unbiased, one.target.subtracts_log_q) == kind:
+                needs, entry = one.design.needs, ENTRIES.get(name)
+                evaluations = "all" if needs.evaluations is None else str(needs.evaluations)
+                tier, reference = (entry.tier, entry.reference) if entry else ("", "")
+                table.add_row(name, tier, evaluations, str(needs.derivatives), escape(reference))
+        print_table(table)
