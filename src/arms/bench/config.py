@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -42,9 +42,12 @@ class _Group:
                 self._set(name, as_count(value, LEAST.get(name, 1), name))
             elif kind is float:
                 self._set(name, as_positive(value, name))
-            elif kind in (str, bool):
-                expected = "a string" if kind is str else "True or False"
-                _require(isinstance(value, kind), f"{name} must be {expected}, got {value!r}")
+            elif kind is bool:
+                _require(isinstance(value, bool), f"{name} must be True or False, got {value!r}")
+            elif kind is str:
+                _require(isinstance(value, str), f"{name} must be a string, got {value!r}")
+                half = re.search("[\ud800-\udfff]", value)  # config.json could not be read again
+                _require(not half, f"{name} must be Unicode, got half a surrogate pair: {value!r}")
             elif get_origin(kind) is Literal:
                 choices = ", ".join(get_args(kind))
                 _require(value in get_args(kind), f"{name} must be one of {choices}, got {value!r}")
@@ -66,9 +69,6 @@ class DataConfig(_Group):
     batch_size: int = 50
     """Images per step and replica."""
 
-    def check(self) -> None:
-        _check_text(self.dataset, "dataset")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Group):
@@ -89,8 +89,6 @@ class ModelConfig(_Group):
 
     def check(self) -> None:
         as_count(self.latents * self.categories, 1, "latents times categories")
-        _check_text(self.network, "network")
-        _check_text(self.structure, "structure")
         if self.structure:
             named = re.fullmatch(r"[\w .,+()-]{1,60}", self.network)
             allowed = "1 to 60 letters, digits, spaces or . , + ( ) -"
@@ -218,11 +216,8 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
     """
 
     def check(self) -> None:
-        DataConfig.check(self)
-        ModelConfig.check(self)
-        EstimatorConfig.check(self)
-        OptimizerConfig.check(self)
-        ObservationConfig.check(self)
+        for group in (ModelConfig, EstimatorConfig, OptimizerConfig, ObservationConfig):
+            group.check(self)
         chosen, n = self.make_estimator(), self.num_samples
         if self.layers and (reason := reason_not_first_layer(chosen)):
             remedy = "try arms, loorf or midpoint"
@@ -257,12 +252,6 @@ def _require(holds: object, message: str) -> None:
         raise ValueError(message)
 
 
-def _check_text(value: str, name: str) -> None:
-    """Raise if config.json could not be read again with this text."""
-    half = any("\ud800" <= letter <= "\udfff" for letter in value)
-    _require(not half, f"{name} must be Unicode text, got half a surrogate pair: {value!r}")
-
-
 def latents_in_words(config: TrainConfig) -> str:
     """Return the size of the latents as it is typed.
 
@@ -277,40 +266,30 @@ def paper_preset(config: TrainConfig) -> TrainConfig:
     return replace(config, steps=1_000_000, replicas=5, decoder_samples="extra")
 
 
-FAST_RATES: Mapping[str, float] = {"linear": 6e-3, "nonlinear": 3e-3}
-"""The best of those tried with a cosine schedule: see benchmarks/time_to_bound.py."""
-
-
 def fast_preset(config: TrainConfig) -> TrainConfig:
     """Return the best recipe found: the midpoint estimator, and a large rate on half a cosine.
 
-    Its 100,000 steps pass what the paper's recipe has after a million with the linear network. With
-    the nonlinear one they come close, and 300,000 pass it (docs/midpoint.md).
+    With the linear network it passes a million steps of the paper's recipe (docs/midpoint.md).
     """
-    rate = FAST_RATES.get(config.network, FAST_RATES["nonlinear"])
+    rate = 6e-3 if config.network == "linear" else 3e-3  # see benchmarks/time_to_bound.py
     estimator = replace(config, estimator="midpoint", num_samples=4)
     return replace(estimator, steps=100_000, replicas=5, schedule="cosine", learning_rate=rate)
 
 
-PRESETS: Mapping[str, Callable[[TrainConfig], TrainConfig]] = {
-    "paper": paper_preset,
-    "fast": fast_preset,
-}
+PRESETS = {"paper": paper_preset, "fast": fast_preset}
 
 
 def identity(config: TrainConfig) -> dict[str, object]:
     """Return what tells this run from others: fields that decide numbers and are not the default.
 
-    A field that is added later therefore renames no run, as long as its default means what was done
-    before.
+    A new field renames no run if its default means what was done before.
 
     >>> identity(TrainConfig(seed=3, report_every=10))
     {'schema': 4, 'seed': 3}
     """
-    found = _deciding(config).items()
-    return {"schema": SCHEMA} | {
-        name: value for name, value in found if value != getattr(type(config), name)
-    }
+    default = type(config)
+    found = {k: v for k, v in _deciding(config).items() if v != getattr(default, k)}
+    return {"schema": SCHEMA} | found
 
 
 def digest_of(identity: Mapping[str, object]) -> str:
@@ -329,9 +308,7 @@ def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, 
 
 
 def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
-    """Whether one run is the other with more steps at its end.
-
-    Half a cosine ends at the last step, so that with more of them all of its steps are others.
+    """Whether one run is the other with more steps; half a cosine ends at the last step.
 
     >>> is_longer(TrainConfig(steps=300), TrainConfig(steps=200))
     True

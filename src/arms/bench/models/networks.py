@@ -1,6 +1,7 @@
 """The built-in VAEs by name: the paper's linear and nonlinear network."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -43,15 +44,14 @@ def build_vae(
     categories: int = 2,
     likelihood: PixelLikelihood = BERNOULLI,
 ) -> DiscreteVAE:
-    """Return the paper's linear or nonlinear VAE with its initial weights.
+    """Return a built-in VAE with its initial weights.
 
     The weights of replica r depend on the seed and r alone, not on the number of replicas. The
-    output bias of the decoder makes it start at the training mean of each pixel.
+    decoder starts at the mean of each pixel.
 
     Args:
         network: "linear" or "nonlinear".
-        latents: How many latent variables; for several layers, how many in each, the layer nearest
-            the image first.
+        latents: How many latent variables; a list for several layers, nearest the image first.
         pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
         replicas: How many independent models, side by side on the leading axis of every parameter.
         seed: Seed of the weights; None leaves them zero, to be loaded from a checkpoint.
@@ -68,8 +68,8 @@ def build_vae(
     encoders = [build(replicas, below, above) for below, above in pairwise([pixels, *sizes])]
     outputs = [likelihood.outputs(pixels), *sizes]
     decoders = [build(replicas, above, below) for below, above in pairwise(outputs)]
-    kinds = {"likelihood": likelihood, "categories": categories}
-    vae = DiscreteVAE(encoders, decoders, widths, pixel_mean, replicas, **kinds)  # type: ignore[arg-type]
+    make = partial(DiscreteVAE, likelihood=likelihood, categories=categories)
+    vae = make(encoders, decoders, widths, pixel_mean, replicas)
     if seed is not None:
         _initialise(vae, [seeded_generator(seed, "init", replica) for replica in range(replicas)])
     return vae.to(device)

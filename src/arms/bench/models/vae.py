@@ -1,12 +1,12 @@
 """The discrete variational autoencoder, with a leading replica axis in every parameter.
 
-One or more stochastic layers of bits or categories, x - b1 - ... - bL. q(b1|x) q(b2|b1) ... is
-drawn from the image upwards, and p(bL) p(b(L-1)|bL) ... p(x|b1) generates downwards. With one layer,
-log w(b) = log p(x|b) + log p(b) - log q(b|x). Shapes: x `[R, B, pixels]`, logits `[R, B, *event]`,
-b `[n, R, B, *event]`, log-weights `[n, R, B]`, where the event is `[latents]` or `[latents, K]`.
-Training R independent replicas costs little more than training one.
+Stochastic layers of bits or categories, x - b1 - ... - bL. q(b1|x) q(b2|b1) ... is drawn from the
+image upwards, and p(bL) p(b(L-1)|bL) ... p(x|b1) generates downwards. log w = log p - log q. Shapes
+are x `[R, B, pixels]`, logits `[R, B, *event]`, b `[n, R, B, *event]` and log w `[n, R, B]`, where
+the event is `[latents]` or `[latents, K]`. R replicas cost little more than one.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -123,10 +123,8 @@ class DiscreteVAE(nn.Module):
     ) -> None:
         super().__init__()
         if pixel_mean.ndim != 1 and pixel_mean.shape[:-1] != (replicas, 1):
-            raise ValueError(
-                f"pixel_mean must be [pixels] or [{replicas}, 1, pixels], "
-                f"got {list(pixel_mean.shape)}: pass dataset.pixel_mean()"
-            )
+            shapes = f"[pixels] or [{replicas}, 1, pixels], got {list(pixel_mean.shape)}"
+            raise ValueError(f"pixel_mean must be {shapes}: pass dataset.pixel_mean()")
         encoders = encoder if isinstance(encoder, Sequence) else [encoder]
         decoders = decoder if isinstance(decoder, Sequence) else [decoder]
         widths = latents if isinstance(latents, Sequence) else [latents]
@@ -160,18 +158,18 @@ class DiscreteVAE(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the logits of q(b1|x), `[R, B, *event]`."""
-        return _as_logits(self.encoder(x - self.pixel_mean), self.layers[0], "encoder")
+        return _unflatten(self.encoder(x - self.pixel_mean), self.event_shape, "encoder")
 
     def encode_layer(self, layer: int, below: Tensor) -> Tensor:
         """Return the logits of layer 1, 2, ... (0 is `encode`) given the layer before."""
         outputs = self.deeper_encoders[layer - 1](self.layers[layer - 1].inputs(below))
-        return _as_logits(outputs.contiguous(), self.layers[layer], "encoder")
+        return _unflatten(outputs.contiguous(), self.layers[layer].event_shape, "encoder")
 
     def decode_layer(self, layer: int, b: Tensor) -> Tensor:
         """Return the logits of the layer before layer 1, 2, ... (0 is `decode`)."""
         outputs = self.deeper_decoders[layer - 1](self.layers[layer].inputs(b))
         # A compiled backward counts on the layout of the samples.
-        return _as_logits(outputs.contiguous(), self.layers[layer - 1], "decoder")
+        return _unflatten(outputs.contiguous(), self.layers[layer - 1].event_shape, "decoder")
 
     def decode(self, b: Tensor) -> Tensor:
         """Return the decoder's outputs, such as logits of pixels `[*lead, R, B, pixels]`."""
@@ -210,14 +208,12 @@ class DiscreteVAE(nn.Module):
             last = _with_constants(self)(b[split:], x, logits.detach(), twice=twice)
             return torch.cat([self.log_weights(b[:split].detach(), x, logits, attached), last])
         weight, constant = self.layers[0].log_ratio(self.prior, logits)
-        event = -len(self.event_shape)
-        likelihood = self.log_likelihood(b, x, attached, differentiated > 0, twice)
-        if attached == len(b):
-            return likelihood + ((b * weight).flatten(event).sum(-1) + constant)
-        # The rest has the same value but no graph: neither the logits nor the prior learn from it.
-        first = (b[:attached] * weight).flatten(event).sum(-1) + constant
-        rest = (b[attached:] * weight.detach()).flatten(event).sum(-1) + constant.detach()
-        return likelihood + torch.cat([first, rest])
+        axis = -len(self.event_shape)
+        ratio = (b[:attached] * weight).flatten(axis).sum(-1) + constant
+        if attached < len(b):  # the same without a graph: logits and prior do not learn from it
+            rest = (b[attached:] * weight.detach()).flatten(axis).sum(-1) + constant.detach()
+            ratio = torch.cat([ratio, rest])
+        return self.log_likelihood(b, x, attached, differentiated > 0, twice) + ratio
 
     forward = log_weights
 
@@ -270,7 +266,7 @@ class DiscreteVAE(nn.Module):
         differentiated: bool = False,
         twice: bool = False,
     ) -> Tensor:
-        """Return log p(x|b1), `[n, R, B]`, with a graph for the first `attached` samples only.
+        """Return log p(x|b1), `[n, R, B]`, with a graph for the first `attached` points only.
 
         If points are `differentiated`, the rest has a graph too, to the points alone.
         """
@@ -286,22 +282,16 @@ class DiscreteVAE(nn.Module):
         return self.likelihood.log_prob(self._checked(outputs), x)
 
     def _checked(self, outputs: Tensor) -> Tensor:
-        width = self.likelihood.outputs(self.pixel_mean.shape[-1])
-        return _check_width(outputs, width, "decoder")
+        return _unflatten(outputs, [self.likelihood.outputs(self.pixel_mean.shape[-1])], "decoder")
 
 
-def _as_logits(outputs: Tensor, layer: Layer, part: str) -> Tensor:
-    logits: Tensor = _check_width(outputs, layer.event_shape.numel(), part)
-    return logits.unflatten(-1, layer.event_shape) if len(layer.event_shape) > 1 else logits
-
-
-def _check_width(outputs: Tensor, width: int, part: str) -> Tensor:
-    if outputs.shape[-1] != width:
-        raise ValueError(
-            f"the {part} must return logits [..., {width}], got {list(outputs.shape)}: change its "
-            "last layer, or latents, categories or pixel_mean"
-        )
-    return outputs
+def _unflatten(outputs: Tensor, event: Sequence[int], part: str) -> Tensor:
+    """Return what an encoder or a decoder returned with the axes of an event."""
+    if outputs.shape[-1] != (width := math.prod(event)):
+        got = f"logits [..., {width}], got {list(outputs.shape)}"
+        raise ValueError(f"the {part} must return {got}: change its last layer, or the sizes")
+    found: Tensor = outputs.unflatten(-1, event) if len(event) > 1 else outputs
+    return found
 
 
 def _attach_first(
