@@ -1,10 +1,8 @@
-"""The discrete VAE and its parts: layers with a replica axis, networks, binary pixels, seeding."""
+"""The discrete VAE and its parts: layers with a replica axis, networks, likelihoods of pixels."""
 
 from arms.bench.models.layers import ReplicaLinear
-from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
-from arms.bench.models.networks import NETWORKS, build_vae, perceptron
+from arms.bench.models.networks import NETWORKS, build_vae, perceptron, seeded_generator
 from arms.bench.models.pixels import LIKELIHOODS
-from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.user_models import (
     PlainNetwork,
     check_finite,
@@ -23,8 +21,6 @@ __all__ = [
     "DiscreteVAE",
     "PlainNetwork",
     "ReplicaLinear",
-    "affine_log_prob",
-    "bernoulli_log_prob",
     "build_vae",
     "check_finite",
     "check_registered",

@@ -1,17 +1,17 @@
-"""The built-in VAEs by name: the paper's linear and nonlinear network."""
+"""The built-in VAEs by name, and the generators that their weights are drawn from."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
 from arms.arguments import as_count, unknown_name
 from arms.bench.models.layers import ReplicaLinear
 from arms.bench.models.pixels import PixelLikelihood
-from arms.bench.models.seeding import seeded_generator
 from arms.bench.models.vae import BERNOULLI, DiscreteVAE, layer_of
 
 Builder: TypeAlias = Callable[[int, int, int], nn.Module]
@@ -85,3 +85,15 @@ def _initialise(vae: DiscreteVAE, generators: Sequence[Generator]) -> None:
         raise ValueError(f"a built-in decoder must end in a ReplicaLinear, got {last}")
     with torch.no_grad():
         last.bias.copy_(vae.likelihood.initial_outputs(vae.pixel_mean[0, 0]))
+
+
+def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:
+    """Return the generator for one use of a run's seed; no two uses share numbers.
+
+    >>> one, other = seeded_generator(0, "init"), seeded_generator(0, "train")
+    >>> torch.rand(1, generator=one) == torch.rand(1, generator=other)
+    tensor([False])
+    """
+    entropy = [as_count(seed, 0, "seed"), index, *stream.encode()]
+    words = np.random.SeedSequence(entropy).generate_state(2)
+    return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))

@@ -15,7 +15,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from arms.arguments import described
 from arms.bench.models.layers import call_with, tensor_places
-from arms.bench.models.seeding import seeded_generator
+from arms.bench.models.networks import seeded_generator
 from arms.bench.models.vae import DiscreteVAE
 
 Places: TypeAlias = tuple[str, ...]
@@ -227,7 +227,7 @@ def _check_alike(models: Sequence[DiscreteVAE], tensors: Sequence[Mapping[Places
     """Raise if models made for different replicas cannot be put side by side."""
     _check_replaceable_tensors(models[0])
     names = [name for places in tensors[0] for name in places if name not in WIDE]
-    if others := [name for name in names if not NETWORK.match(name)]:
+    if others := [name for name in names if not re.match(rf"({NETWORK.pattern})\.", name)]:
         raise ValueError(
             f"replicas must be made of encoder, decoder and prior, got {others[0]} besides: move "
             "it into the encoder or the decoder, or train one replica"
