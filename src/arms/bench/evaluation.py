@@ -126,11 +126,11 @@ def gradient_variances(
 
     Args:
         model: The model, whose parameters stay as they are.
-        x: The bits of one minibatch, float `[R, B, pixels]`, whose noise is not part of the variance.
-        estimators: As for `arms.variance`: names, objects, or None for all that can be compared here.
+        x: The bits of one minibatch, float `[R, B, pixels]`; its noise is no part of it.
+        estimators: As for `arms.variance`: names, objects, or None for all that fit.
         num_samples: What every estimator given by name gets.
         generator: Draws the samples; on the device of the model.
-        evaluations: The most evaluations of the decoder per image and draw, instead of `num_samples`.
+        evaluations: Instead of it, the most evaluations of the decoder per image and draw.
         repeats: How many draws.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Progress of runs: a bar for each with its newest numbers, or lines in a log; a bar for a sweep."""
+"""Progress of runs: a bar for each, or lines in a log; and a bar for a sweep."""
 
 from time import perf_counter
 from typing import TYPE_CHECKING, Self
@@ -22,7 +22,7 @@ class Bars:
     place. Without the package rich nothing is shown.
 
     Args:
-        on_stderr: Whether to write to stderr, and no lines there: what a script prints stays its own.
+        on_stderr: Whether to write to stderr, and no lines there.
     """
 
     def __init__(self, *, on_stderr: bool = False) -> None:

@@ -109,11 +109,7 @@ def test_options_are_checked_before_anything_is_written(
 @pytest.mark.parametrize(
     ("configs", "directories", "message"),
     [
-        (
-            CONFIG,
-            ["a"],
-            r"configs must be a list with at least one configuration, got one: write \[config\]",
-        ),
+        (CONFIG, ["a"], r"configs must be a list of at least one, got one: write \[config\]"),
         (configs_of("loorf"), "a", r"directories must be a list, got 'a': write \['a'\]"),
         (configs_of("loorf"), Path("a"), r"directories must be a list, got 'a': write \['a'\]"),
         (configs_of("loorf", "arms"), ["a"], "each run needs a directory, got 1 for 2 runs"),
@@ -127,7 +123,7 @@ def test_options_are_checked_before_anything_is_written(
             ["a", "b"],
             "got loorf, loorf: name each once; more seeds are `replicas`",
         ),
-        ([], [], "at least one configuration, got none"),
+        ([], [], "of at least one, got none"),
         (
             [CONFIG, replace(CONFIG, estimator="loorf", seed=7)],
             ["a", "b"],

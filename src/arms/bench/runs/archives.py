@@ -28,14 +28,7 @@ _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "
 
 
 class ArchivedRun(Run):
-    """A run in an archive, which can be read but not trained. Its path is the archive's and its name.
-
-    Args:
-        path: The path.
-        parts: What its JSON files held.
-        records: Its metrics, thinned.
-        damage: The error that reading it raises, if it is damaged.
-    """
+    """A run in an archive: it can be read, but not trained; if damaged, reading it raises."""
 
     def __init__(
         self,
@@ -194,7 +187,7 @@ def _is_name(name: object) -> bool:
 
 
 def _records(curves: object) -> list[Record] | None:
-    """Return the records that curves were made from, as far as they are left, if they are curves."""
+    """Return the records that curves were made from, None if they are no curves."""
     by_step: dict[int, Record] = {}
     try:
         for key, curve in dict(curves).items():  # type: ignore[call-overload]
@@ -211,7 +204,7 @@ class UnreadableError(ValueError):
 
 
 def run_sources(path: Path | str) -> Iterator[Path]:
-    """Yield every run directory and archive at or under a path, or a run that it names in an archive.
+    """Yield every run directory and archive at or under a path, or the archived run that it names.
 
     Links to folders below the path are followed, but no links inside those folders. A link to a
     folder that the path itself lies in is not followed: a link to / would lead through the whole

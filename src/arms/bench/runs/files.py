@@ -1,7 +1,7 @@
 """How files of runs, archives and reports are written and read, and the lock on a run directory.
 
-Everything that writes uses `replace_file`, `written_through` or `append_line`: a file is there whole
-or as it was before, and no link is followed. Everything that reads uses `read_bytes` or
+Everything that writes uses `replace_file`, `written_through` or `append_line`: a file is there
+whole or as it was before, and no link is followed. Everything that reads uses `read_bytes` or
 `check_regular`, which do not wait for a pipe.
 """
 
@@ -25,7 +25,7 @@ class BusyError(ValueError):
 
 @contextmanager
 def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterator[None]:
-    """Keep other processes from training in a directory; the system frees the lock of a dead one."""
+    """Keep other processes from training in a directory, until this one unlocks it or dies."""
     from filelock import lock_descriptor
 
     check_replaceable(path / LOCK)
@@ -66,7 +66,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to a new temporary file, through to the disk, and remove it at the end if it is left.
+    """Write data to a temporary file, through to the disk, and remove it at the end if it is left.
 
     Others who may write into the folder can guess its name. Therefore nothing that lies there is
     opened: a leftover of a killed process, or a planted link, is removed, and the file must be new.
@@ -176,7 +176,7 @@ def check_local(path: Path) -> None:
 
 
 def check_path(path: Path) -> None:
-    """Raise if a path is an address, or cannot be written as text, so that no message could name it."""
+    """Raise if a path is an address, or cannot be written as text."""
     check_local(path)
     try:
         str(path).encode()

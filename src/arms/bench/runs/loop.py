@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
-"""How many times as long as a checkpoint takes a run trains before the next, unless at each record."""
+"""A run trains this many times as long as a checkpoint takes, unless all are asked for."""
 
 OnRecord: TypeAlias = Callable[[Record], None]
 """Called with every record; numbers of a replica that has stopped are None."""

@@ -77,15 +77,12 @@ class Run:
         A run that was asked for fewer steps is given more; its bounds are replaced at the new end.
         How often one looks (`report_every`, `evaluate_every`, `evaluate_images`) is no part of a
         run's identity: a run may be resumed with other intervals, and config.json keeps the first.
+        A directory that holds anything else is an error.
 
         Args:
             path: The directory; it is made where it does not exist.
             config: What the run is asked for.
             data_path: Where its data set was read from, if it is the user's own.
-
-        Raises:
-            ValueError: The directory holds another run, files of a run without its config.json, or
-                links in their place.
         """
         run = cls(path)
         run.begin(config, data_path)
@@ -174,15 +171,12 @@ class Run:
         """Return whether nothing remains to be done: the final bounds are over enough images.
 
         This is the one definition of a finished run. Every place that skips a run, or says that it
-        was finished before, calls it. `has_ended` is weaker.
+        was finished before, calls it. `has_ended` is weaker. A directory that holds another run
+        than `config` is an error.
 
         Args:
-            config: What is asked for, perhaps with more steps than the run was begun with. Unless
-                given, what config.json says.
+            config: What is asked for, perhaps with more steps; what config.json says unless given.
             images: How many images of each split; all unless given.
-
-        Raises:
-            ValueError: The directory holds another run than `config`, or is damaged.
         """
         if config is not None:
             self.check_same_run(config)
@@ -231,51 +225,28 @@ class Run:
         return list(self._records())
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Append a record to the metrics.
-
-        Args:
-            record: `step`, and each metric as a list with one number per replica, None for one
-                that has stopped.
-        """
+        """Append a record: `step`, and each metric as a list with a number or None per replica."""
         files.append_line(self.path / "metrics.jsonl", files.to_line(record))
         self._lines, self.has_changed = None, True
 
     def finish(self, result: Mapping[str, object]) -> None:
-        """Write the final bounds: the run is done.
-
-        Args:
-            result: What `result()` is to return.
-        """
+        """Write the final bounds, which `result()` is to return."""
         self._write("result.json", result)
         self.has_changed = True
 
     def write_provenance(self, device: str, seconds: float, together: Sequence[str] = ()) -> None:
-        """Write down where the numbers come from.
-
-        Args:
-            device: Device that was trained on.
-            seconds: Wall time of this session, added to that of earlier ones.
-            together: Names of the runs of an ensemble, which share their noise and their time.
-        """
+        """Note where the numbers come from, after some seconds more, with other runs `together`."""
         earlier: Record = {}
         with suppress(ValueError):
             earlier = self.provenance()
         self._write("provenance.json", provenance_of(device, seconds, together, earlier))
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write a checkpoint, and keep the one before.
-
-        Args:
-            tensors: What `checkpoint()` is to return; `counts` begins with the step.
-        """
+        """Write a checkpoint, which `checkpoint()` is to return, and keep the one before."""
         write_checkpoint(self.path, tensors, self._digest())
 
     def load(self) -> dict[str, Tensor]:
-        """Return the weights of the newest checkpoint, for `load_state_dict` of the run's model.
-
-        Raises:
-            ValueError: There is no intact checkpoint.
-        """
+        """Return the weights of the newest checkpoint, for `load_state_dict` of the run's model."""
         state = self.checkpoint()
         if state is None:
             done = "its checkpoints were not kept" if self.result() else "train it first"
@@ -283,10 +254,7 @@ class Run:
         return model_of(state)
 
     def checkpoint(self) -> dict[str, Tensor] | None:
-        """Return all that the newest intact checkpoint holds, for `Trainer.load_state`, or None.
-
-        A checkpoint of another configuration is an error.
-        """
+        """Return the newest intact checkpoint, for `Trainer.load_state`, or None."""
         found = map(self._read_checkpoint, CHECKPOINTS)
         return next((state for state in found if state is not None), None)
 
@@ -309,7 +277,7 @@ class Run:
         return len(self.stopped()) == self.config().replicas
 
     def has_ended(self) -> bool:
-        """Whether training has ended: in final bounds, over any number of images, or diverged."""
+        """Whether training has ended, in bounds over any number of images, or diverged."""
         return self.result() is not None or self.has_diverged()
 
     def truncate_after(self, step: int) -> None:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -147,9 +148,8 @@ def train_together(
     """
     options = TrainOptions(str(device), execution, checkpoint_seconds, notify, evaluate)
     if isinstance(configs, TrainConfig) or not configs:
-        got = "one" if isinstance(configs, TrainConfig) else "none"
-        what = "configs must be a list with at least one configuration"
-        raise ValueError(f"{what}, got {got}: write [config]")
+        got = "one" if configs else "none"
+        raise ValueError(f"configs must be a list of at least one, got {got}: write [config]")
     given = _one_dataset_each(configs, datasets)
     own = [own_data(config, one, data_dir) for config, one in zip(configs, given, strict=True)]
     wanted = [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)]
@@ -159,10 +159,10 @@ def train_together(
     if len(wanted) > 1:
         stack(wanted)  # raises if they cannot share an ensemble, before anything is written
     paths = _one_directory_each(directories, len(wanted))
-    members = [
-        Member(Run(path), config, notify, _listener(config, on_record), name)
-        for config, path, name in zip(wanted, paths, names_of(wanted), strict=True)
-    ]
+    members = []
+    for config, path, name in zip(wanted, paths, names_of(wanted), strict=True):
+        listener = partial(on_record, config) if on_record else None
+        members.append(Member(Run(path), config, notify, listener, name))
     _train(members, options, data_dir, {one.name: one for one in own if one}, progress)
     return [member.run for member in members]
 
@@ -203,10 +203,6 @@ def _one_dataset_each(
 
 def _on(dataset: Dataset | None, config: TrainConfig) -> TrainConfig:
     return replace(config, dataset=dataset.name) if dataset else config
-
-
-def _listener(config: TrainConfig, on_record: OnRunRecord | None) -> OnRecord | None:
-    return (lambda record: on_record(config, record)) if on_record else None
 
 
 def _train(
@@ -264,14 +260,14 @@ def _unfinished(members: Sequence[Member], options: TrainOptions) -> list[Member
 
 def _check_goes_on(member: Member) -> None:
     """Say that a finished run goes on, or raise if nothing was kept that it could go on from."""
-    run, end = member.run, member.config.steps
-    if not run.exists() or run.result() is None:
+    run, step, end = member.run, max(member.states), member.config.steps
+    if not run.exists():
         return
-    if not any(member.states.values()):
+    if not step and run.result() is not None:
         what = "holds no intact checkpoint to go on from: its checkpoints were not kept"
         raise ValueError(f"{run.path} {what}; train it again in another directory")
-    if is_longer(member.config, run.config()):
-        member.notify(f"{run.path} goes on from step {max(member.states):,} to {end:,}")
+    if step and is_longer(member.config, run.config()):
+        member.notify(f"{run.path} goes on from step {step:,} to {end:,}")
 
 
 def _train_locked(

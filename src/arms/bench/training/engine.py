@@ -1,7 +1,7 @@
 """How steps are driven: one after the other on a CPU; on a GPU compiled, as CUDA graphs.
 
-All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a compiler may draw it
-in another order.
+All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a compiler may draw
+it in another order.
 """
 
 import math
@@ -40,7 +40,7 @@ def advance_to(
 
 
 def block_of(report_every: int, end: int, step: int = 0) -> int:
-    """Return the longest block of steps that, begun at a step, ends on every record, and at the end.
+    """Return the longest block of steps that, begun at a step, ends on every record and at the end.
 
     A run that was saved under another `report_every` may resume between two multiples of this one.
     """
@@ -112,7 +112,7 @@ class Engine:
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
-        """Run the body, then put every tensor of the trainer back in place, where the graph will find it."""
+        """Run the body, then put every tensor back in place, where the graph will find it."""
         # `state` shows the tensors that will move.
         before = {name: tensor.clone() for name, tensor in self.trainer.state().items()}
         try:
@@ -122,7 +122,7 @@ class Engine:
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Run the body on the run's GPU with the precision asked for, or on no more threads than pay."""
+        """Run the body on the run's GPU and precision, or on no more threads than pay."""
         precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
         images = self.trainer.data.images
         if images.is_cuda:
@@ -139,7 +139,7 @@ class Engine:
 
 
 def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None]:
-    """Return `trainer.update` with its parts compiled; making it may do a step without the update."""
+    """Return `trainer.update` with its parts compiled; making it may draw and estimate."""
     apply = compiler(_with_own_code(trainer.apply))
     if not trainer.needs.derivatives and not trainer.estimator_parameters:
         estimate = compiler(_with_own_code(trainer.estimate))
@@ -163,10 +163,9 @@ def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None
 def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return the same method around a copy of its code.
 
-    PyTorch keeps what it compiles with the code object, and no more than a few compilations of each.
-    With a code object for each trainer, a step's compilation goes when the trainer goes, no other
-    trainer counts against it, and nobody has to reset the compiler, which would drop the user's
-    functions too.
+    PyTorch keeps what it compiles with the code object, and only a few compilations of each. With
+    a code object for each trainer, its compilation goes when the trainer goes, no other trainer
+    counts against it, and no reset of the compiler drops the user's functions too.
     """
     assert isinstance(method, MethodType)
     function = method.__func__

@@ -1,6 +1,6 @@
-"""Optimisers with their state in plain sight, and learning rates, computed on the device.
+"""Optimisers with their state in plain sight, and learning rates.
 
-A CUDA graph that holds a step can therefore be replayed while the rate and the count of steps change.
+Rates are computed on the device, so that a CUDA graph can be replayed while they change.
 """
 
 import math
@@ -101,8 +101,8 @@ def factor(
     min(1, (t + 1) / warmup) · (1 - cosine · (1 - cos(pi (t - warmup) / (steps - warmup))) / 2)
     · decay_factor ^ floor(t / decay_every)
 
-    These are a rise, a fall and cuts, each 1 where unused: with `warmup` 0, `cosine` 0 instead of 1,
-    `decay_factor` 1. All are numbers on the device.
+    These are a rise, a fall and cuts, each 1 where unused: with `warmup` 0, `cosine` 0 instead of
+    1, `decay_factor` 1. All are numbers on the device.
 
     >>> one, none = torch.ones(2), torch.zeros(2)
     >>> shape = {"steps": 10 * one, "warmup": none, "decay_every": one, "decay_factor": one}
@@ -116,7 +116,7 @@ def factor(
 
 
 class LearningRates:
-    """The rates of runs side by side, each for its own replicas, at any step: Adam's and the prior's.
+    """The rates of runs, each for its own replicas, at any step: Adam's and the prior's.
 
     Rates are `[R]`, or `[]` where all replicas share them, for which optimisers have a faster path.
     """

@@ -1,7 +1,7 @@
 """Every call of PyTorch's private names, and what stands in for each where a version lacks it.
 
-All of them were tried on 2.11 and 2.13 and are expected from 2.8 on; the public ones are slower, and agree to rounding.
-`Bernoulli._param`, which the library itself reads, is fenced in `arms.arguments`.
+All of them were tried on 2.11 and 2.13 and are expected from 2.8 on; the public ones are slower,
+and agree to rounding. `arms.arguments` fences `Bernoulli._param`, which the library itself reads.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ HAS_FOREACH = all(hasattr(torch, f"_foreach_{name}") for name in _FOREACH)
 HAS_FUSED_ADAM = hasattr(torch, "_fused_adam_")
 
 INDUCTOR: dict[str, str | int | bool | Callable[..., Any]] = {
-    "fallback_random": True,  # the noise of the eager kernels: the same numbers, and cheaper than one inlined
+    "fallback_random": True,  # the noise of the eager kernels: the same numbers, and cheaper
     "comprehensive_padding": False,  # aligned rows are not worth the copies at an operator's border
     "unroll_reductions_threshold": 32,  # a sum over a few samples is no reduction
-    "max_pointwise_cat_inputs": 3,  # runs of an ensemble are computed one by one, not all of them everywhere
+    "max_pointwise_cat_inputs": 3,  # runs of an ensemble are computed one by one
 }
 
 
@@ -47,8 +47,8 @@ class Moments(NamedTuple):
 def fused_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
     """Do a step of Adam with one rate for all, on contiguous tensors, in one pass over memory.
 
-    `torch._fused_adam_`, behind `torch.optim.Adam(fused=True)`: the public class costs more on the host than the kernel
-    takes. It reads a rate on the CPU exactly, in float64; on a GPU it wants float32. Otherwise `foreach_adam_`.
+    `torch._fused_adam_` is behind `torch.optim.Adam(fused=True)`, which costs more on the host than
+    the kernel takes. It reads a rate on the CPU in float64; on a GPU it wants float32.
     """
     if not HAS_FUSED_ADAM:
         foreach_adam_(adam, grads, rate, count)
@@ -71,9 +71,9 @@ def fused_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Ten
 
 
 def foreach_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-    """Do a step of Adam with any rates, on any tensors: compiled, it is one kernel for all parameters.
+    """Do a step of Adam with any rates, on any tensors: compiled, it is one kernel for all of them.
 
-    `torch._foreach_*`: from a loop over parameters the compiler makes a kernel for each. Otherwise `plain_adam_`.
+    From a loop over parameters in place of `torch._foreach_*` the compiler makes a kernel for each.
     """
     if not HAS_FOREACH:
         plain_adam_(adam, grads, rate, count)
@@ -103,14 +103,14 @@ def plain_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Ten
 
 
 def per_parameter(rate: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return a rate for each parameter: the common one, or `[R]` ones along its leading replica axis."""
+    """Return a rate for each parameter: the common one, or `[R]` along its leading axis."""
     if rate.ndim == 0:
         return [rate] * len(parameters)
     return [rate.to(p.dtype).reshape(-1, *[1] * (p.ndim - 1)) for p in parameters]
 
 
 def lerp_all_(targets: Sequence[Tensor], sources: Sequence[Tensor], weight: float) -> None:
-    """Move every target by that share towards its source; `torch._foreach_lerp_` is one kernel, else a loop."""
+    """Move every target by that share towards its source, in one kernel where there is one."""
     if HAS_FOREACH:
         torch._foreach_lerp_(list(targets), list(sources), weight)
         return
@@ -119,10 +119,10 @@ def lerp_all_(targets: Sequence[Tensor], sources: Sequence[Tensor], weight: floa
 
 
 def trace(function: Callable[[], Sequence[Tensor]]) -> tuple[GraphModule, Draws] | None:
-    """Run a function, and return it as a graph of plain operations, and the draws of noise that are its inputs.
+    """Run a function, and return it as a graph of plain operations, and the noise that it draws.
 
-    `make_fx`: compilers do not take second derivatives, which are operations like any other once they are written out.
-    None where there is no `make_fx`: the function must then run as it is.
+    Compilers do not take second derivatives, which are operations like any other once `make_fx` has
+    written them out. Without `make_fx` it is None: the function must then run as it is.
     """
     if make_fx is None:
         return None
@@ -131,7 +131,7 @@ def trace(function: Callable[[], Sequence[Tensor]]) -> tuple[GraphModule, Draws]
 
 
 def take_out_noise(traced: GraphModule) -> Draws:
-    """Make the noise that a graph draws its inputs; return the draws in order, which PyTorch changes before 2.13.
+    """Make the noise that a graph draws its inputs; return the draws in order, for PyTorch < 2.13.
 
     Up to the first that depends on something, such as a dropout: what comes later must wait for it.
     """
@@ -152,7 +152,7 @@ def take_out_noise(traced: GraphModule) -> Draws:
 
 
 def inductor_options() -> dict[str, str | int | bool | Callable[..., Any]]:
-    """Return the compiler's options that this version knows; an unknown name would be an error, and none is needed."""
+    """Return the compiler's options that this version knows: an unknown one is an error."""
     try:
         from torch._inductor import list_options
     except ImportError:

@@ -1,4 +1,4 @@
-"""One training step and its state: on the device, with no look at a value, so that nothing waits."""
+"""One training step and its state: on the device, without waiting for a value."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -14,16 +14,15 @@ from arms.bench.models import DiscreteVAE, ReplicaLinear
 from arms.bench.training import state as schema
 from arms.bench.training.engine import advance_to
 from arms.bench.training.layers import UNCHECKED, estimate_chains
-from arms.bench.training.noise import Noise
 from arms.bench.training.optimizer import SECOND_DECAY, LearningRates, build_optimizer, descend
-from arms.bench.training.setup import check_kind, check_replicas, prepared_estimator
+from arms.bench.training.setup import Noise, check_kind, check_replicas, prepared_estimator
 from arms.bench.training.torch_private import lerp_all_
 from arms.estimate import estimate
 from arms.estimators import Estimate, Estimator, ExtraSample, variance_loss
 
 Estimated: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-"""What autograd starts from, and the gradients to start with: logits, the value, and the loss of the
-estimator's own parameters where it has any."""
+"""What autograd starts from, and the gradients to start with: of logits, of the value, and of the
+loss of the estimator's own parameters where it has any."""
 
 
 class Trainer:
@@ -249,7 +248,7 @@ class Trainer:
         return self.recent_means()[TRAIN_ELBO.key]
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that the future of the run depends on: the trainer's own tensors, not copies."""
+        """Return all that the future of the run depends on: its own tensors, not copies."""
         tensors = {f"{schema.MODEL}{name}": one for name, one in self.model.state_dict().items()}
         lists: dict[str, Sequence[Tensor]] = {schema.ESTIMATOR: self.estimator_parameters}
         optimizers = {"encoder": self.encoder_optimizer, "others": self.other_optimizer}
@@ -287,7 +286,7 @@ class Trainer:
 def _gradients(
     outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Return what autograd makes of outputs and their gradients, zero where something has no part."""
+    """Return the gradients of parameters, given those of outputs; zero where they have no part."""
     attached = [(output, grad) for output, grad in outputs if output.requires_grad]
     if not attached:
         return tuple(torch.zeros_like(parameter) for parameter in parameters)
