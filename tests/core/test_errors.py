@@ -147,10 +147,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: call(objective=lambda b: b), r"one value per sample, shape \[4, 3\], got \[4, 3, 2\]"),
     (lambda: call(objective=lambda b: b.sum()), r"shape \[4, 3\], got a scalar"),
-    (
-        lambda: call(objective=lambda b: "a string"),
-        r"must return a tensor \[4, 3\], got str",
-    ),
+    (lambda: call(objective=lambda b: "a string"), r"must return a tensor \[4, 3\], got str"),
     (lambda: call(objective=lambda b: b.sum(-1) * torch.nan), r"returned NaN or infinity"),
     (lambda: call(objective=lambda b: b.sum(-1) / 0), r"returned NaN or infinity"),
     (

@@ -171,7 +171,10 @@ def test_large_values_keep_their_digits(objective: Any, dtype: torch.dtype) -> N
             lambda b: b.sum(-1).to_sparse(),
             "ordinary, dense tensor, got a tensor of layout torch.sparse_coo",
         ),
-        (lambda b: b.sum(-1).to(torch.float8_e4m3fn), "must return floats, got torch.float8_e4m3fn"),
+        (
+            lambda b: b.sum(-1).to(torch.float8_e4m3fn),
+            "must return floats, got torch.float8_e4m3fn",
+        ),
         (lambda b: b.sum(-1).to("meta"), "got a tensor on the meta device"),
     ],
     ids=["masked", "sparse", "float8", "meta"],

@@ -178,8 +178,7 @@ def test_odd_lines_of_metrics_are_skipped(line: str, run: Run, say: Say) -> None
 def test_a_result_that_is_none_of_ours(result: str, run: Run, say: Say) -> None:
     (run.path / "result.json").write_text(result)
     is_one_line(
-        say(*VERBS[0]),
-        r"runs/run/result.json must hold .*: remove it, and train the run again",
+        say(*VERBS[0]), r"runs/run/result.json must hold .*: remove it, and train the run again"
     )
     (run.path / "result.json").write_text(
         '{"bounds": {"test": {"1": [-1.0]}}}'
