@@ -578,6 +578,6 @@ def test_the_check_of_couplings_looks_at_categories() -> None:
 
 
 def test_the_check_of_estimators_looks_at_categories() -> None:
-    verdict = findings(DisARM, draws=2000)
+    verdict = findings(DisARM, draws=1000, num_samples=[2])
     assert verdict.passed
     assert "extreme logits of categories, float32" in {finding.name for finding in verdict.findings}

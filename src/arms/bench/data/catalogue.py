@@ -15,8 +15,7 @@ import numpy as np
 from arms.bench.data.dataset import Dataset, flat, shuffled
 from arms.bench.data.download import Array, Source, default_cache_dir, import_optional, read_arrays
 
-SIDE = 28
-"""Height and width of every image but the 8x8 digits."""
+SIDE = 28  # height and width of every image but the 8x8 digits
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,10 @@ class ImageFiles:
 
     def fetch(self, data_dir: Path | None) -> tuple[Path, ...]:
         """Check the archive, or download what is missing in the cache; return the files."""
-        if archive := self._archive_in(data_dir):
-            self._load_archive(archive)
-            return (archive,)
-        return tuple(dict.fromkeys(self._originals(data_dir)))
+        if not (archive := self._archive_in(data_dir)):
+            return tuple(dict.fromkeys(self._originals(data_dir)))
+        self._load_archive(archive)
+        return (archive,)
 
     def load(self, data_dir: Path | None) -> Dataset:
         """Return the data set, split into training, validation and test images."""

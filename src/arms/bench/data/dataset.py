@@ -109,8 +109,8 @@ class Dataset:
             got = f"{images.dtype} {list(images.shape)}: flatten them, and do not scale them"
             raise ValueError(f"{expected}, height times width, at least one, got {got}")
         if (largest := int(images.max())) > self.levels:
-            allowed = f"from 0 to levels = {self.levels}"
-            raise ValueError(f"{expected} {allowed}, got {largest}: try levels={largest}")
+            got = f"{largest}: try levels={largest}"
+            raise ValueError(f"{expected} from 0 to levels = {self.levels}, got {got}")
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in SPLITS)
@@ -136,10 +136,7 @@ class TrainingImages:
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":
-        """Return the images of data sets, one per group of replicas; the groups are equally large.
-
-        A data set may occur in several groups.
-        """
+        """Return the images of one data set per group of replicas, some perhaps the same."""
         if not datasets or replicas % len(datasets):
             got = f"{replicas} for {len(datasets)} of them"
             raise ValueError(f"replicas must be a multiple of the data sets, got {got}")
@@ -150,14 +147,10 @@ class TrainingImages:
             return cls(different[0].train.to(device), levels)
         counts = {dataset: len(dataset.train) for dataset in different}
         starts = dict(zip(different, [0, *accumulate(counts.values())], strict=False))
-        each = replicas // len(datasets)
-
-        def per_replica(number: Mapping[Dataset, int]) -> Tensor:
-            groups = torch.tensor([number[dataset] for dataset in datasets], device=device)
-            return groups.repeat_interleave(each).unsqueeze(1)
-
+        groups = [[numbers[one] for one in datasets] for numbers in (starts, counts)]
+        spans = torch.tensor(groups, device=device).repeat_interleave(replicas // len(datasets), 1)
         images = torch.cat([dataset.train for dataset in different]).to(device)
-        return cls(images, levels, (per_replica(starts), per_replica(counts)))
+        return cls(images, levels, (spans[0].unsqueeze(1), spans[1].unsqueeze(1)))
 
     def batch(
         self, replicas: int, size: int, generator: Generator | None, *, bits: bool = True
@@ -191,7 +184,7 @@ def observe(
     >>> observe(torch.tensor([[0, 255]], dtype=torch.uint8), levels=255)
     tensor([[0., 1.]])
     """
-    grey = images / levels
     if not bits:
-        return grey
-    return indicator(grey - torch.rand(images.shape, generator=generator, device=images.device))
+        return images / levels
+    noise = torch.rand(images.shape, generator=generator, device=images.device)
+    return indicator(images / levels - noise)
