@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from marks import slow
 from seeds import seeded
 from torch import Tensor
 from torch.distributions import Categorical, OneHotCategorical
@@ -331,7 +332,7 @@ def of_joint(phi: Tensor) -> Tensor:
     return arms.expectation(lambda a, c, s: (a * s).sum(-1) * c[..., 0, 0], joint, "loorf", 4)
 
 
-@pytest.mark.parametrize("value", [of_subset, of_joint])
+@pytest.mark.parametrize("value", [pytest.param(of_subset, marks=slow), of_joint])
 def test_compiles_as_one_graph(value: Callable[[Tensor], Tensor]) -> None:
     torch.compiler.reset()
     compiled = torch.compile(value, fullgraph=True, backend="aot_eager")
