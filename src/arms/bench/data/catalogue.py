@@ -44,17 +44,12 @@ class ImageFiles:
 
     name: str
     description: str
-    archive: str
-    """The npz file that a data folder may hold, with the array `<part>_images` for every part."""
-    counts: Mapping[str, int]
-    """Number of images in the archive of every part: train, test, and for some sets valid."""
-    sources: tuple[Source, ...] = ()
-    """The published file of every part, in that order; none if users must provide the archive."""
+    archive: str  # an npz file in the data folder, with an array `<part>_images` for every part
+    counts: Mapping[str, int]  # images of every part in the archive: train, test, perhaps valid
+    sources: tuple[Source, ...] = ()  # the published file of every part, in that order
     levels: int = 255
-    held_out: int = 0
-    """How many training images, the last ones, are for validation; 0 if some are published."""
-    shuffle: bool = False
-    """Whether to shuffle before the split, because sorted images make an unfair validation set."""
+    held_out: int = 0  # how many training images, the last ones, are for validation
+    shuffle: bool = False  # before the split: sorted images make an unfair validation set
     archive_note: str = ""
 
     def __post_init__(self) -> None:

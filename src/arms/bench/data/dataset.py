@@ -128,11 +128,9 @@ class Dataset:
 class TrainingImages:
     """The training images of one data set, or of several, each for some of the replicas."""
 
-    images: Tensor
-    """uint8 `[images, pixels]`, those of all data sets, one after the other."""
+    images: Tensor  # uint8 [images, pixels], those of all data sets, one after the other
     levels: int
-    spans: tuple[Tensor, Tensor] | None = None
-    """First image and number of images per replica, `[R, 1]` each; None: all learn from all."""
+    spans: tuple[Tensor, Tensor] | None = None  # [R, 1] each: first image, number; None: all
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":

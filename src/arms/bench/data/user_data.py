@@ -19,8 +19,7 @@ from arms.bench.data.dataset import SPLITS, Dataset, by_split, check_one_size, f
 from arms.bench.data.download import Array, expand_home, read_arrays
 from arms.bench.data.folders import read_folder
 
-HELD_OUT = 0.1
-"""Share of the images that becomes the validation set if there is none; also the test set."""
+HELD_OUT = 0.1  # share of the images for a validation set if there is none; also for a test set
 TO_GREY = "turn colours into grey values, image.convert('L')"
 
 
