@@ -626,7 +626,7 @@ def test_help_says_what_holds(say: Say) -> None:
     said = " ".join(re.sub(r"[^\x20-\x7e]", " ", say("train", "--help")[1]).split())
     assert "The same command again does nothing once it is finished" in said
     assert "they must differ and ask the same of the model" in said
-    assert "written after a record of metrics only" in said
+    assert "written after a record only" in said
     assert "--steps INT Optimisation steps. (default: 10000)" in said
     assert (
         "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms)"

@@ -72,23 +72,18 @@ def train(
 
     Args:
         config: Everything that decides the numbers.
-        together: Estimators to train together as one wider ensemble, one run each, instead of
-            `--estimator`; they must differ and ask the same of the model; rebar, relax, rodeo and
-            exact share an ensemble with no other. On a GPU that takes little longer than one of
-            them. The noise of a run then depends on the other runs too.
-        model: Your own networks: a function of yours that makes a DiscreteVAE of one replica for a
-            data set, from a module in this folder or an installed one.
-        preset: Settings for whatever no flag is given. `paper` is a million steps, five replicas
-            and the paper's decoder rule; `fast` the best recipe found: midpoint, n = 4, five
-            replicas, 100,000 steps, and a rate that falls along half a cosine.
+        together: Estimators to train as one wider ensemble, one run each, instead of `--estimator`;
+            they must differ and ask the same of the model. On a GPU that takes little longer than
+            one of them. The noise of a run then depends on the other runs too.
+        model: Your own networks: a function that makes a DiscreteVAE of one replica for a data set.
+        preset: Settings for whatever no flag is given: the paper's million steps, five replicas and
+            decoder rule, or the best recipe found (midpoint, 100,000 steps, a falling rate).
         device: auto, cpu or cuda.
         runs: Folder of all runs.
-        name: Name of the run's folder in it, followed by the estimator with `together`; made from
-            the configuration unless given.
+        name: Name of the run's folder, followed by the estimator with `together`.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
         evaluate: How many images of each split the final bounds are over; all unless given.
-        checkpoint_seconds: Time between two checkpoints, which are written after a record of
-            metrics only: about as much as a killed run has to repeat.
+        checkpoint_seconds: Time between two checkpoints, which are written after a record only.
     """
     given = {flag: value for flag, value in vars(config).items() if value is not None}
     _check_exclusive(given, together, model)

@@ -200,9 +200,7 @@ def run_jobs(
             engine.start(job, settings)
         count()
         watch(tally)
-        if (
-            not started
-        ):  # another process trains the rest: it will end it, or die and leave it to us
+        if not started:  # another process trains the rest, and may die and leave it to us
             if not is_told:
                 runs = sum(len(job.tasks) for job in held)
                 notify(f"waiting for {runs} runs that another process trains")
