@@ -76,10 +76,9 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
     """Return `logits` if they are a floating-point tensor that ends in axes such as `d, K`."""
     axes = event_axes.count(",") + 1
     if not isinstance(logits, Tensor):
-        raise ValueError(
-            "logits must be a tensor, a Bernoulli, a Categorical, a OneHotCategorical, one of them "
-            f"in Independent(..., 1), or a latent, got {type(logits).__name__}: use torch.as_tensor"
-        )
+        wanted = "a tensor, a latent, or a Bernoulli, Categorical or OneHotCategorical"
+        got = f"{type(logits).__name__}: use torch.as_tensor on an array"
+        raise ValueError(f"logits must be {wanted} distribution, got {got}")
     if logits.dtype not in FLOATS:
         raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float()")
     if logits.is_nested or logits.layout != torch.strided:
@@ -99,10 +98,8 @@ def check_generator(generator: object) -> None:
     """Raise unless this is None or a generator of PyTorch."""
     if generator is not None and not isinstance(generator, Generator):
         seed = generator if type(generator) is int else 0
-        raise ValueError(
-            f"generator must be a torch.Generator or None, got {type(generator).__name__}: "
-            f"try torch.Generator().manual_seed({seed})"
-        )
+        got = f"{type(generator).__name__}: try torch.Generator().manual_seed({seed})"
+        raise ValueError(f"generator must be a torch.Generator or None, got {got}")
 
 
 def version_of(tensor: Tensor) -> int:

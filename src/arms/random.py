@@ -80,8 +80,6 @@ def _compare(device: str) -> None:
     state = source.get_rng_state()
     key = f"arms/noise/{device}/{sha256(state.numpy().tobytes()).hexdigest()}"
     if store_of().add(key, 1) > 1:
-        warnings.warn(
-            f"rank {dist.get_rank()} draws the same random numbers as another rank, so averaging "
-            "over ranks reduces no noise: pass generator=arms.rank_generator(seed, device)",
-            stacklevel=6,  # the caller of arms.expectation
-        )
+        problem = f"rank {dist.get_rank()} draws the same random numbers as another rank"
+        advice = "pass generator=arms.rank_generator(seed, device)"
+        warnings.warn(f"{problem}: {advice}", stacklevel=6)  # the caller of arms.expectation

@@ -54,10 +54,8 @@ class Coupled(Design):
     def __post_init__(self) -> None:
         coupling = self.coupling
         if not isinstance(coupling, BitCoupling | CategoryCoupling):
-            raise ValueError(
-                "coupling must be a BitCoupling or a CategoryCoupling, such as "
-                f"arms.designs.Systematic(), got {coupling!r}"
-            )
+            wanted = "a BitCoupling or a CategoryCoupling, such as arms.designs.Systematic()"
+            raise ValueError(f"coupling must be {wanted}, got {coupling!r}")
         name = f"num_samples of {type(coupling).__name__}()"
         count = as_count(self.num_samples, 2, name, even=coupling.even_samples)
         object.__setattr__(self, "num_samples", count)
@@ -165,10 +163,8 @@ class AllStates(Design):
         if not latent.event_shape.numel():
             raise ValueError(f"enumeration needs at least one latent, got logits {shape}")
         if count > MOST_STATES:
-            raise ValueError(
-                f"at most {MOST_STATES} states are enumerated, got {count} for logits {shape}: use "
-                "an estimator such as arms"
-            )
+            got = f"{count} for logits {shape}"
+            raise ValueError(f"at most {MOST_STATES} states are enumerated, got {got}: use arms")
         return latent.states_per_row()
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:

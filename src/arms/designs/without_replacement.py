@@ -76,10 +76,8 @@ class WithoutReplacement(Design):
     def _checked(self, latent: Latent) -> Enumerable:
         assert isinstance(latent, Enumerable)
         if (count := latent.count_states()) < self.num_samples:
-            raise ValueError(
-                f"samples without replacement must be at most the {count} joint states, got "
-                f"num_samples = {self.num_samples}: use exact, which enumerates them"
-            )
+            limit = f"at most the {count} joint states, got num_samples = {self.num_samples}"
+            raise ValueError(f"samples without replacement must be {limit}: use exact")
         return latent
 
 

@@ -1,9 +1,8 @@
 """The contract of a latent: what is random, and what an estimator may ask of it.
 
-A latent holds its logits. Samples `[n, *batch, *event]` have the shape of the logits after the
-sample axis. Every latent can be sampled and knows its log-probability and its score. Everything
-else is a capability: a mixin that estimators name in `requires`, so that a new latent works with
-every estimator whose needs it meets.
+Every latent can be sampled and knows its log-probability and its score. Everything else is a
+capability: a mixin that estimators name in `requires`, so that a new latent works with every
+estimator whose needs it meets.
 """
 
 from abc import ABC, abstractmethod
@@ -156,10 +155,8 @@ class Enumerable(Latent):
         Joint states of several variables can then be searched without listing them all.
         """
         if (count := self.count_states()) > MOST_STATES:
-            raise ValueError(
-                f"a {type(self).__name__} latent must have at most {MOST_STATES} states, got "
-                f"{count}: use an estimator that lists none, such as loorf"
-            )
+            limit = f"at most {MOST_STATES} states, got {count}"
+            raise ValueError(f"a {type(self).__name__} latent must have {limit}: use loorf")
         wide = self.with_logits(self.logits.detach().double())
         return [wide.log_prob(self.states_per_row().double()).movedim(0, -1)]
 

@@ -104,10 +104,9 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
         if not samples.is_floating_point() and samples.shape[-1:] == (d,):
             return one_hot(samples, self.logits)
         if samples.shape[-2:] != (d, k):
-            raise ValueError(
-                f"samples must be one-hot [..., {d}, {k}], or integer indices [..., {d}], got "
-                f"{list(samples.shape)} of {samples.dtype}"
-            )
+            wanted = f"one-hot [..., {d}, {k}], or integer indices [..., {d}]"
+            got = f"{list(samples.shape)} of {samples.dtype}"
+            raise ValueError(f"samples must be {wanted}, got {got}")
         return samples
 
 

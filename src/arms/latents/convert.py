@@ -31,10 +31,8 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
     latent = logits if isinstance(logits, Latent) else Bits(logits)
     check_logits(latent.logits, latent.event_axes)
     if validate and not true_or_unreadable(~latent.undefined().any()):
-        raise ValueError(
-            f"logits contain NaN or define no distribution ({latent.allowed}): "
-            "check the operation that produced them"
-        )
+        problem = f"contain NaN or define no distribution ({latent.allowed})"
+        raise ValueError(f"logits {problem}: check the operation that produced them")
     return latent
 
 
@@ -42,10 +40,8 @@ def _of_distribution(distribution: Distribution) -> Latent:
     base = distribution
     if isinstance(base, Independent):
         if (count := base.reinterpreted_batch_ndims) != 1:
-            raise ValueError(
-                f"Independent must reinterpret exactly one axis, the latent one, got {count}: "
-                "use Independent(Bernoulli(...), 1)"
-            )
+            wanted = "exactly one axis, as in Independent(Bernoulli(...), 1)"
+            raise ValueError(f"Independent must reinterpret {wanted}, got {count}")
         base = base.base_dist
     if isinstance(base, Bernoulli):
         return Bits(_exact_logit(base.probs) if _has_probs(base) else base.logits)
@@ -60,10 +56,8 @@ def _of_distribution(distribution: Distribution) -> Latent:
 
 
 def _has_probs(distribution: Bernoulli | Categorical) -> bool:
-    """Whether a distribution was made from probabilities.
-
-    Only the private `_param` tells: sampling leaves probabilities beside logits that were given.
-    """
+    """Whether a distribution was made from probabilities."""
+    # Only the private `_param` tells: sampling leaves probabilities beside logits that were given.
     return distribution._param is distribution.__dict__.get("probs")
 
 

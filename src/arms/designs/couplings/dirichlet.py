@@ -131,10 +131,8 @@ def _count_chances(q: float, n: int) -> list[float]:
 def _orders(count: int) -> list[list[int]]:
     """Return K(K-1)/2 orders in which every pair of categories is first and last once."""
     if count > MOST_CATEGORIES:
-        raise ValueError(
-            f"the Dirichlet coupling takes at most {MOST_CATEGORIES} categories, got {count}: use "
-            "the systematic coupling (`arms`), which costs K instead of K^4"
-        )
+        limit = f"at most {MOST_CATEGORIES} categories, got {count}"
+        raise ValueError(f"Dirichlet() takes {limit}: use the systematic coupling (`arms`)")
     orders = []
     for first, shift in itertools.product(range(count), range(count - 1)):
         others = [(first + 1 + (shift + step) % (count - 1)) % count for step in range(count - 1)]
