@@ -16,7 +16,7 @@ def main() -> None:
 
 def _prepare_streams() -> None:
     """Make stdout and stderr accept everything that is printed, even if a caller closed them."""
-    # The numbers of closed streams would go to the next files that are opened, such as a checkpoint.
+    # The numbers of closed streams would go to the next files opened, such as a checkpoint.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)  # the processes of a sweep need them too
     os.close(descriptor)

@@ -38,9 +38,10 @@ def expectation(
         objective: Maps samples `[n, *batch, d]` to values `[n, *batch]`; it may be a black box. For
             a joint latent it is called with one keyword argument per part.
         logits: `[*batch, d]` for independent bits b ~ Bernoulli(sigmoid(logits)); a torch
-            `Bernoulli`; a `Categorical` with logits `[*batch, d, K]`, whose indices `[n, *batch, d]`
-            the objective receives, or a `OneHotCategorical`, with samples `[n, *batch, d, K]`; any
-            of these in `Independent(..., 1)`; or a latent such as `arms.Subset(logits, k=3)`.
+            `Bernoulli`; a `Categorical` with logits `[*batch, d, K]`, of which the objective
+            receives indices `[n, *batch, d]`; a `OneHotCategorical`, with samples
+            `[n, *batch, d, K]`; any of these in `Independent(..., 1)`; or a latent such as
+            `arms.Subset(logits, k=3)`.
         estimator: The name of an estimator (see `arms.ESTIMATORS`), or an estimator.
         num_samples: The number of samples, 8 by default.
         generator: Source of all randomness; PyTorch's global generator by default.
@@ -81,10 +82,14 @@ def importance_bound(
 
     Args:
         log_joint: Maps samples `[n, *batch, d]` to log p(x, b) `[n, *batch]`.
+        logits: As for `expectation`.
         estimator: The name of an estimator of a bound, or an estimator. docs/bound.md says which.
         num_samples: The number of samples, 8 by default. K is n for `vimco` and `reinforce-ms`,
             about n/3 for `midpoint-ms-shared`, and n/2 for the others.
-        logits, generator, evaluations, chunk, validate: As for `arms.expectation`.
+        generator: As for `expectation`.
+        evaluations: As for `expectation`.
+        chunk: As for `expectation`.
+        validate: As for `expectation`.
 
     >>> import torch
     >>> logits = torch.zeros(5, 3, requires_grad=True)
@@ -114,13 +119,21 @@ def _value_with_gradient(
 
 @dataclass(frozen=True)
 class Handle:
-    """What `arms.draw` returns: points whose values are passed to `arms.attach` later."""
+    """What `arms.draw` returns: points whose values are passed to `arms.attach` later.
+
+    Args:
+        estimator: The estimator of the first layer.
+        given: The latent as it was passed, with its graph.
+        drawn: The points, and what the estimator must know about them.
+        original: A copy of the points, to notice if they were changed in place.
+        parent: The layer before, if this is a deeper layer.
+    """
 
     estimator: Estimator
-    given: Latent = field(repr=False)  # as it was passed, with its graph
+    given: Latent = field(repr=False)
     drawn: Draw = field(repr=False)
-    original: Tensor | None = field(default=None, repr=False)  # shows if points were changed
-    parent: "Handle | None" = field(default=None, repr=False)  # the layer before this one
+    original: Tensor | None = field(default=None, repr=False)
+    parent: "Handle | None" = field(default=None, repr=False)
 
     @property
     def points(self) -> Any:
@@ -154,8 +167,12 @@ def draw(
     harm, because the draw keeps its probabilities.
 
     Args:
-        logits, estimator, num_samples, generator, evaluations: As for `expectation`. The logits of
-            a deeper layer are `[n, *batch, d]`, one row for each sample of the layer before.
+        logits: As for `expectation`. Those of a deeper layer are `[n, *batch, d]`, one row for each
+            sample of the layer before.
+        estimator: As for `expectation`.
+        num_samples: As for `expectation`.
+        generator: As for `expectation`.
+        evaluations: As for `expectation`.
         given: The draw of the layer before, if this is a deeper layer: the logits were computed
             from its `samples`, or from its `points` if the first layer's estimator needs more than
             values. Estimator and number of samples are then those of the first layer.
@@ -246,18 +263,16 @@ def _first_layer(parent: object, latent: Latent) -> Handle:
     while first.parent is not None:
         first = first.parent
     if reason := reason_not_first_layer(first.estimator):
-        raise ValueError(
-            f"{type(first.estimator).__name__} {reason} and cannot serve the first of several "
-            "layers: use arms or loorf, or midpoint if the objective is differentiable"
-        )
+        name = type(first.estimator).__name__
+        raise ValueError(f"{name} {reason} and cannot serve the first of several layers: use arms")
     points = first.drawn.points
     expected = points.shape[: points.ndim - first.drawn.latent.event_dims]
     if latent.batch_shape != expected:
         kind = "points" if first.estimator.design.needs.derivatives else "samples"
         shape = ", ".join([*map(str, expected), latent.event_axes])
         raise ValueError(
-            f"logits of a deeper layer must be [{shape}], one row for each of {len(points)} {kind}, "
-            f"got {list(latent.logits.shape)}: compute them from given.{kind}"
+            f"logits of a deeper layer must be [{shape}], one row for each of {len(points)} "
+            f"{kind}, got {list(latent.logits.shape)}: compute them from given.{kind}"
         )
     return first
 
@@ -272,17 +287,14 @@ def _check_layers(handles: list[Handle]) -> None:
         if one.original is not None and not torch.equal(one.drawn.points.detach(), one.original):
             raise ValueError("draw.points were changed in place: change draw.samples, a copy")
     if handles[0].parent is not None:
-        raise ValueError(
-            "the first draw must be the first layer, without given: attach all layers, as in "
-            "arms.attach([first, second], values)"
-        )
+        raise ValueError("the first draw must be the first layer: attach([first, second], values)")
     for number, one in enumerate(handles[1:], 2):
         if problem := _misplaced(one, handles[: number - 1]):
             raise ValueError(f"draws must be all layers in order, but number {number} {problem}")
 
 
 def _misplaced(one: Handle, earlier: list[Handle]) -> str:
-    """Return what is wrong with a deeper layer after earlier ones, or nothing."""
+    """Return what is wrong with a deeper layer in a list, or nothing."""
     if any(one is other for other in earlier):
         return "is in the list twice"
     if one.parent is None:

@@ -109,10 +109,8 @@ class _OnlyOnce(torch.autograd.Function):
 
 
 def _refuse_second_derivatives() -> NoReturn:
-    raise ValueError(
-        "a gradient estimate has no derivative of its own, so second derivatives are not "
-        "available: for few latents, differentiate arms.checks.exact_value instead"
-    )
+    remedy = "for few latents, differentiate arms.checks.exact_value"
+    raise ValueError(f"an estimate has no second derivatives: {remedy}")
 
 
 class _AttachOnly(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Calling the user's objective: its values at the points of a draw, checked, and its derivatives."""
+"""Calling the user's objective: its checked values at the points of a draw, and derivatives."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -70,10 +70,9 @@ def evaluate(
 def refuse_transforms(estimator: Estimator) -> None:
     """Raise inside of torch.func's transforms, where autograd cannot be called."""
     if arguments.in_function_transform():
-        raise ValueError(
-            f"{type(estimator).__name__} differentiates the objective, which does not work inside "
-            "torch.func.grad, vmap and jvp: call it outside of them, or use arms or loorf"
-        )
+        name = type(estimator).__name__
+        where = "torch.func.grad, vmap and jvp"
+        raise ValueError(f"{name} differentiates the objective: call it outside of {where}")
 
 
 def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options: Options) -> Tensor:
@@ -179,14 +178,12 @@ def is_learning(estimator: Estimator) -> bool:
 def as_values(
     estimator: Estimator, draw: Draw, values: Values, points: Tensor, options: Options
 ) -> Tensor:
-    """Return values in any array type as a checked tensor `[m, *batch]`; log-weights for a bound."""
+    """Return values in any array type as a checked tensor; for a bound, minus log q."""
     expected = points.shape[: points.ndim - draw.latent.event_dims]
     tensor = _as_tensor(values, expected)
     if draw.extra and tensor.shape == (len(points) - draw.extra, *expected[1:]):
-        raise ValueError(
-            f"{type(estimator).__name__} needs values at {len(points)} points, got "
-            f"{list(tensor.shape)}: evaluate the objective at draw.points, not at draw.samples"
-        )
+        needed = f"{type(estimator).__name__} needs {list(expected)} values at draw.points"
+        raise ValueError(f"{needed}, got {list(tensor.shape)} as for draw.samples")
     _check_shape(tensor, expected, draw)
     tensor = _as_floats(tensor, points.dtype, options)
     message = "the objective returned NaN or infinity, which would spoil the whole gradient"
@@ -299,7 +296,7 @@ def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
         return tensor
     if tensor.is_complex() or tensor.is_floating_point():
         remedy = "take .real" if tensor.is_complex() else "call .float()"
-        raise ValueError(f"the objective must return floats, got {tensor.dtype}: {remedy}")
+        raise ValueError(f"the objective must return real floats, got {tensor.dtype}: {remedy}")
     if tensor.dtype in (torch.bool, torch.int8, torch.uint8, torch.int16):
         return tensor.to(torch.promote_types(dtype, torch.float32))
     # Apple's GPUs have no float64.

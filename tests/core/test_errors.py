@@ -107,7 +107,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: arms.RELAX(4, control=7),  # type: ignore[arg-type]
-        r"control must be a module, such as arms.relax_control\(d\), got 7",
+        r"control must be a module or None, got 7",
     ),
     (
         lambda: arms.RELAX(4, relaxation=None, control=None),

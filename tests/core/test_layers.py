@@ -535,7 +535,7 @@ def two(n: int = 4) -> tuple[arms.Handle, arms.Handle]:
             lambda q, r, f: arms.draw(q.samples, given=q.samples),
             "given must be what arms.draw returned, got Tensor",
         ),
-        (lambda q, r, f: arms.attach(r, f), r"attach all layers, as in .*\[first, second\]"),
+        (lambda q, r, f: arms.attach(r, f), r"first layer: attach\(\[first, second\]"),
         (lambda q, r, f: arms.attach([r], f), "first draw must be the first layer"),
         (lambda q, r, f: arms.attach([q, two()[0]], f), "number 2 was drawn without given"),
         (lambda q, r, f: arms.attach([q, r, r], f), "number 3 is in the list twice"),

@@ -21,18 +21,15 @@ TensorObjective: TypeAlias = Callable[..., Tensor]
 
 
 class Estimate(NamedTuple):
-    """What calling an estimator returns.
-
-    Args:
-        grad: The gradient with respect to the logits, ascent direction, `[*batch, *event]`; a
-            dictionary for a joint latent. It is attached to nothing but the estimator's parameters.
-        value: `[*batch]`, the target estimated from the samples, with autograd's graph.
-        values: `[n, *batch]`, the objective at the samples (log-weights for a bound), likewise.
-    """
+    """What calling an estimator returns."""
 
     grad: Any
+    """The gradient with respect to the logits, ascent direction, `[*batch, *event]`; a dictionary
+    for a joint latent. It is attached to nothing but the estimator's parameters."""
     value: Tensor
+    """`[*batch]`, the target estimated from the samples, with autograd's graph."""
     values: Tensor
+    """`[n, *batch]`, the objective at the samples (log-weights for a bound), likewise."""
 
 
 class Estimator(ABC):
@@ -146,6 +143,9 @@ def variance_loss(estimate: Estimate) -> Tensor:
 
     The parameters of an estimator minimize it. They do not change the mean of an unbiased
     estimate, so this differs from the variance by a constant.
+
+    Args:
+        estimate: What calling an estimator with parameters returned.
 
     >>> from arms import REBAR
     >>> estimator = REBAR(2)

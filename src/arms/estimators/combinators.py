@@ -57,15 +57,11 @@ class Stacked(Estimator):
         for inner in inners:
             if reason := reason_not_stacked(inners[0], inner):
                 raise ValueError(reason)
-        set_design(
-            self,
-            SideBySide([inner.design for inner in inners], widths),
-            target=inners[0].target,
-            unbiased=all(inner.unbiased for inner in inners),
-            requires=tuple(dict.fromkeys(one for inner in inners for one in inner.requires)),
-            inners=inners,
-            widths=widths,
-        )
+        unbiased = all(inner.unbiased for inner in inners)
+        requires = tuple(dict.fromkeys(one for inner in inners for one in inner.requires))
+        facts = {"target": inners[0].target, "unbiased": unbiased, "requires": requires}
+        design = SideBySide([inner.design for inner in inners], widths)
+        set_design(self, design, **facts, inners=inners, widths=widths)
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         of_values = values.split(list(self.widths), 1)

@@ -158,7 +158,8 @@ def as_estimator(
 
     Args:
         name: A name or alias in `arms.ESTIMATORS` or `arms.BIASED_ESTIMATORS`, or an estimator.
-        num_samples, evaluations: As for `arms.expectation`.
+        num_samples: As for `arms.expectation`.
+        evaluations: As for `arms.expectation`.
         options: Further arguments of the estimator, such as `folded=False`.
 
     >>> as_estimator("arms", num_samples=4)

@@ -22,13 +22,12 @@ def subtract_fitted_control(
        N = \langle \text{estimate}, \text{control} \rangle, \quad
        M = \langle \text{control}, \text{control} \rangle $$
 
-    N and M are sums over the event axes, and M-bar is the mean of M over the other rows. For a
-    control with mean zero, this estimates the coefficient with the least variance, and shrinks it
-    towards alpha_0, the `prior`, as L more rows would. It is the prior if all other rows are zero.
+    N and M are sums over the event axes, and M-bar is the mean of M over the other rows. This
+    estimates the coefficient with the least variance, and shrinks it towards alpha_0, the `prior`,
+    as L more rows would. It is the prior if the control is zero in all other rows.
 
-    The result is exactly unbiased if the control has mean zero: rows of a batch are independent
-    draws and an objective acts row by row, so alpha_x, which is made of the other rows, is
-    independent of what it multiplies. Rows are those of the last batch axis.
+    The result is unbiased if the control has mean zero: rows (of the last batch axis) are drawn
+    independently, so alpha_x, made of the other rows, is independent of what it multiplies.
     """
     estimate, control = at_least_float32(estimate), at_least_float32(control)
     batch = latent.batch_shape

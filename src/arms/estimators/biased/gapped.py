@@ -4,7 +4,7 @@ $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{y_i (1 - y_
    \qquad y_i = \sigma(m_i/\tau), \quad m_i = \max\big((2 b_i - 1)\,\phi,\ \gamma\big) $$
 
 The chosen category's logit is raised to the largest, and every other one is lowered until it is a
-gap gamma below that. Both moves are constants, and the gradient goes through the softmax of the moved
+gap gamma below that. Both moves are constants; the gradient goes through the softmax of the moved
 logits. Two categories with logits (0, phi) are a bit: the chosen logit minus the other one,
 s = (2b - 1) phi, is moved to max(s, gamma).
 

@@ -11,7 +11,8 @@ limit of y as tau falls to 0, where the bias vanishes and the variance grows wit
 through, the derivative is taken at the bit and the path at the relaxed point, and neither sees the
 difference of f between 0 and 1. With x = y, the samples of a draw are y, and the value is f there.
 Reference: Maddison, Mnih & Teh, "The concrete distribution: A continuous relaxation of discrete
-random variables", 2017; Jang, Gu & Poole, "Categorical reparameterization with Gumbel-softmax", 2017.
+random variables", 2017; Jang, Gu & Poole, "Categorical reparameterization with Gumbel-softmax",
+2017.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,8 @@ r"""REINMAX: straight-through with second-order accuracy, the trapezoid rule bet
 $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{|b_i - \sigma(\phi)|}{2} $$
 
 at temperature 1. For K categories it is 2 (diag q - q q') df/db - 1/2 (diag p - p p') df/db with
-q = (softmax(phi / tau) + b)/2. Two categories with logits (0, phi) are a bit: with s = sigma(phi /
-tau) and r = |b - s| it is df/db (r + s (1 - s) - p (1 - p)) / 2, whose last terms cancel at tau = 1.
+q = (softmax(phi / tau) + b)/2. Two categories with logits (0, phi) are a bit: it is then
+df/db (r + s (1 - s) - p (1 - p)) / 2 with s = sigma(phi / tau) and r = |b - s|.
 
 Biased because the trapezoid rule is: its expectation is p (1 - p) (df/db at 1 + df/db at 0) / 2,
 where the gradient has f(1) - f(0). At tau = 1 the two are equal if f is quadratic in every bit.

@@ -3,12 +3,11 @@ r"""Straight-through: the derivative of the objective, taken as the gradient of 
 $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i), \qquad \text{or scaled:} \qquad
    g = \mathrm{Cov}(b)\, \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i) $$
 
-Biased because the plain form ignores the distribution of b: even for f(b) = b, whose gradient is
-p (1 - p), it returns 1. For a linear f each component has the right sign. The scaled form, with
-Cov(b) = p (1 - p) for bits, goes on through the sigmoid as if b were p. The gradient is
-p (1 - p) E[f(b with bit 1) - f(b with bit 0)], and a derivative at one end is not that difference,
-unless f is linear in every bit. Both forms of K categories go through the softmax, because no logit
-can change the part that is common to all derivatives.
+Biased because the plain form ignores the distribution of b: for f(b) = b, whose gradient is
+p (1 - p), it returns 1. The scaled form, with Cov(b) = p (1 - p) for bits, goes on through the
+sigmoid as if b were p. The gradient is p (1 - p) E[f(b with bit 1) - f(b with bit 0)], and a
+derivative at one end is not that difference, unless f is linear in every bit. Both forms of K
+categories go through the softmax, because logits cannot change what all derivatives have in common.
 Reference: Bengio, Leonard & Courville, "Estimating or propagating gradients through stochastic
 neurons for conditional computation", 2013.
 """

@@ -52,10 +52,8 @@ class OnBound(Wrapper):
         inner, needs = self.inner, self.inner.design.needs
         enumerates = needs.evaluations is None
         if needs.derivatives or enumerates or not inner.target.is_expectation:
-            raise ValueError(
-                "OnBound needs an estimator of the expectation from values of samples, such as "
-                f"arms.ARMS(4), got {inner}"
-            )
+            wanted = "an estimator of the expectation from values of samples"
+            raise ValueError(f"OnBound needs {wanted}, such as arms.ARMS(4), got {inner}")
         count = as_count(self.bound_samples, 1, "bound_samples")
         design, target = AfterSamples(count, inner.design), ImportanceBound(count)
         self.wrap(design, target=target, bound_samples=count)

@@ -8,8 +8,8 @@ Write f_{-k}(b) for the logarithm with slot k replaced by b. The gradient has tw
 $$ \nabla L_K = E\Big[\sum_k f_{-k}(b_k)\,\nabla \log q(b_k)\Big]
    + E\Big[\nabla \log \frac1K \sum_k w(b_k)\Big], $$
 
-a sum (not a mean) over slots of score-function gradients, and the direct term -sum_k w_k/(sum_l w_l)
-grad log q(b_k), because log w contains log q. A slot depends on the others only through their
+a sum (not a mean) over slots of score-function gradients, and the direct term -sum_k w_k/(sum_l
+w_l) grad log q(b_k), because log w contains log q. A slot depends on the others only through their
 log-sum-exp, taken over them alone: the total minus w_k would lose all digits. The direct term is a
 score-function gradient of every slot too, so both parts can be written as one:
 

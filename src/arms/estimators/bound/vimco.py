@@ -5,7 +5,7 @@ $$ g = \sum_k \Big(\log \frac1n \sum_j w_j
        \nabla \log q(b_k) - \sum_k \frac{w_k}{\sum_j w_j} \nabla \log q(b_k),
    \qquad \log \hat w_{-k} = \frac{1}{n-1} \sum_{j \ne k} \log w_j $$
 
-(geometric), or w-hat is the arithmetic mean of the others. The second sum is the direct term. K = n.
+(geometric), or w-hat is the arithmetic mean of the others. The second sum is the direct term.
 Unbiased because slot k's baseline is a function of the other samples only, which are independent of
 b_k. Without a baseline, as for a single sample, it is REINFORCE for the bound.
 Reference: Mnih & Rezende, "Variational inference for Monte Carlo objectives", ICML 2016.

@@ -23,7 +23,7 @@ Without the first term (`at_midpoints=False`), f is never evaluated between 0 an
 Several midpoints are independent, or coupled and corrected as in ARMS. With independent ones,
 whether latent k differs in its pair at all is a noise whose size the other midpoints' C know:
 
-$$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\, \tilde C - \mathrm{Cov}(b)\, \tilde C\big],
+$$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\,\tilde C - \mathrm{Cov}(b)\,\tilde C\big],
    \qquad \tilde C = \mathrm{mean}\, C \text{ of the other midpoints}, $$
 
 is subtracted with a coefficient from the other rows of the batch (1/2 if there are none).

@@ -4,10 +4,10 @@ $$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi))
      + \partial_\phi c(z) - \partial_\phi c(\tilde z),
    \qquad c(z) = \eta\, f(\sigma(z/\tau)) + r(z) $$
 
-averaged over n/2 samples (multiplying averages, as the ARMS authors' released code does, is biased).
-Here z = phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b. The code draws b
-first, then z and z~ given b, which has the same distribution, and dz/dphi is 1 as before. REBAR has
-no free function r; RELAX adds one, such as a neural network. Without the first term of c
+averaged over n/2 samples (multiplying averages, as the ARMS authors' code does, is biased). Here z
+= phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b. The code draws b first,
+then z and z~ given b, which has the same distribution, and dz/dphi is 1 as before. REBAR has no
+free function r; RELAX adds one, such as a neural network. Without the first term of c
 (`relaxation=None`), the objective may be a black box.
 
 Unbiased because E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)], which is E[c(z)],
@@ -158,9 +158,7 @@ class RELAX(Learnable):
         if not isinstance(self.relaxation, Relaxation | None):
             raise ValueError(f"relaxation must be an arms.Relaxation, got {self.relaxation!r}")
         if not isinstance(self.control, nn.Module | None):
-            raise ValueError(
-                f"control must be a module, such as arms.relax_control(d), got {self.control!r}"
-            )
+            raise ValueError(f"control must be a module or None, got {self.control!r}")
         if self.relaxation is None and self.control is None:
             raise ValueError("RELAX needs a relaxation or a control, got neither")
         count = count_samples(self, 2, even=True)
@@ -228,7 +226,11 @@ def _free_part(control: nn.Module, z: Tensor, context: Tensor | None) -> tuple[T
 
 
 def REBAR(num_samples: int, relaxation: Relaxation | None = None) -> RELAX:
-    """Return REBAR: `RELAX` with control=None.
+    """Return REBAR: RELAX without a free function in its control variate.
+
+    Args:
+        num_samples: n, even, twice the number of samples of b.
+        relaxation: Temperature and scale of the relaxed objective.
 
     >>> REBAR(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])

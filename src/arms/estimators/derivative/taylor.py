@@ -37,10 +37,8 @@ class WithTaylor(Wrapper):
     def __post_init__(self) -> None:
         inner, target = self.inner, self.inner.target
         if inner.design.needs.derivatives or not (inner.unbiased and target.is_expectation):
-            raise ValueError(
-                "WithTaylor needs an unbiased estimator of the expectation without derivatives, "
-                f"such as arms.ARMS(4), got {inner}"
-            )
+            wanted = "an unbiased estimator of the expectation without derivatives"
+            raise ValueError(f"WithTaylor needs {wanted}, such as arms.ARMS(4), got {inner}")
         self.wrap(WithMean(inner.design), requires=(*inner.requires, HasMean))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:

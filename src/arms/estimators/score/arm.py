@@ -21,7 +21,10 @@ from arms.estimators.base import Estimator, count_samples, set_design
 
 @dataclass(frozen=True)
 class ARM(Estimator):
-    """Augment-REINFORCE-merge: the average of n/2 antithetic pairs of bits, for even n.
+    """Augment-REINFORCE-merge, the average of n/2 antithetic pairs of bits.
+
+    Args:
+        num_samples: n, even.
 
     >>> ARM(4)(lambda b: b.sum(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])

@@ -18,7 +18,10 @@ from arms.estimators.base import Estimator, set_design
 
 @dataclass(frozen=True)
 class Exact(Estimator):
-    """Enumeration of all joint states, at most 2^16. The number of samples is ignored.
+    """Enumeration of all joint states, at most 2^16.
+
+    Args:
+        num_samples: Ignored.
 
     >>> import torch
     >>> Exact()(lambda b: b.prod(-1), torch.zeros(2)).grad

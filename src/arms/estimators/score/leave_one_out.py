@@ -45,7 +45,10 @@ class LeaveOneOut(Estimator):
 
 
 def LOORF(num_samples: int) -> LeaveOneOut:
-    """Return leave-one-out REINFORCE (RLOO) on n >= 2 independent samples.
+    """Return leave-one-out REINFORCE (RLOO) on n independent samples.
+
+    Args:
+        num_samples: n, at least 2.
 
     >>> LOORF(4)
     LeaveOneOut(design=Independent(num_samples=4, differentiated=False))
@@ -54,7 +57,11 @@ def LOORF(num_samples: int) -> LeaveOneOut:
 
 
 def ARMS(num_samples: int, coupling: Coupling | None = None) -> LeaveOneOut:
-    """Return ARMS on n >= 2 coupled samples, by default with `Systematic()`; DisARM if n = 2.
+    """Return ARMS on n coupled samples. With n = 2 it is DisARM.
+
+    Args:
+        num_samples: n, at least 2.
+        coupling: Of the n samples; `Systematic()` by default.
 
     >>> import torch
     >>> ARMS(2)(lambda b: b[..., 0], torch.zeros(1)).grad  # an antithetic pair is exact here

@@ -20,6 +20,9 @@ from arms.estimators.base import Estimator, count_samples, set_design
 class Reinforce(Estimator):
     """REINFORCE without a baseline, on n independent samples.
 
+    Args:
+        num_samples: n.
+
     >>> import torch
     >>> grad, value, values = Reinforce(4)(lambda b: b.sum(-1), torch.zeros(3))
     >>> grad.shape, values.shape

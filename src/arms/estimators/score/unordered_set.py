@@ -25,8 +25,10 @@ from arms.estimators.base import Estimator, count_samples, set_design
 class UnorderedSet(Estimator):
     """The unordered-set estimator with its built-in baseline: n of the joint states, all different.
 
-    It is for a single choice, or for few states that carry most of the probability. n is at least
-    2, and at most the number of joint states.
+    It is for a single choice, or for few states that carry most of the probability.
+
+    Args:
+        num_samples: n, at least 2, and at most the number of joint states.
 
     >>> import torch
     >>> UnorderedSet(4)(lambda b: b.prod(-1), torch.zeros(2)).grad  # all four states of two bits
