@@ -294,7 +294,6 @@ def _check_layers(handles: list[Handle]) -> None:
 
 
 def _misplaced(one: Handle, earlier: list[Handle]) -> str:
-    """Return what is wrong with a deeper layer in a list, or nothing."""
     if any(one is other for other in earlier):
         return "is in the list twice"
     if one.parent is None:

@@ -15,7 +15,6 @@ SATURATED_LOGIT = 1e4  # p is 0 or 1 in every floating-point format
 
 
 def needs_gradient(latent: Latent) -> bool:
-    """Whether a gradient with respect to the logits can be asked for at all."""
     logits = latent.logits
     return (torch.is_grad_enabled() and logits.requires_grad) or has_tangent(logits)
 

@@ -65,7 +65,6 @@ def draw_ahead(estimator: Estimator, latent: Latent, generator: Generator | None
 
 
 def takes(estimator: Estimator, latent: Latent) -> bool:
-    """Whether an estimator takes a latent."""
     return estimator.design.takes(latent) and all(latent.has(one) for one in estimator.requires)
 
 

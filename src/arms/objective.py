@@ -32,7 +32,6 @@ class Options:
     log_weights: bool = False
 
     def require_finite(self, tensor: Tensor, message: str) -> None:
-        """Raise if all checks are on and a tensor holds NaN or infinity."""
         if self.checks == "all" and not true_or_unreadable(tensor.isfinite().all()):
             raise ValueError(f"{message} (validate=False lets it through)")
 
@@ -68,7 +67,6 @@ def evaluate(
 
 
 def refuse_transforms(estimator: Estimator) -> None:
-    """Raise inside of torch.func's transforms, where autograd cannot be called."""
     if arguments.in_function_transform():
         name = type(estimator).__name__
         where = "torch.func.grad, vmap and jvp"
@@ -262,7 +260,6 @@ def _refuse_change(cause: Exception | None = None) -> NoReturn:
 
 
 def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
-    """Return values of any array type as a dense tensor of numbers."""
     if isinstance(values, np.ma.MaskedArray):
         raise ValueError("the objective returned a masked array: fill it, as with .filled(0.0)")
     try:

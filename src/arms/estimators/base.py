@@ -109,7 +109,6 @@ class Wrapper(Estimator):
     inner: Estimator
 
     def wrap(self, design: Design, **facts: object) -> None:
-        """Set the design and what differs from the inner estimator."""
         own = {"unbiased": self.inner.unbiased, "requires": self.inner.requires}
         set_design(self, design, **own | facts)
 
@@ -159,7 +158,6 @@ def variance_loss(estimate: Estimate) -> Tensor:
 
 
 def _tensors(grad: Any) -> list[Tensor]:
-    """Return the gradients of all parts; a joint latent may have joint parts."""
     if isinstance(grad, dict):
         return [one for part in grad.values() for one in _tensors(part)]
     return [grad]

@@ -94,7 +94,6 @@ def reason_not_stacked(first: Estimator, other: Estimator) -> str:
 
 
 def describe_signature(estimator: Estimator) -> str:
-    """Return what an estimator asks of the objective, in words."""
     needs = estimator.design.needs
     derivatives = f", {needs.derivatives} derivatives" if needs.derivatives else ""
     return f"{needs.evaluations} evaluations{derivatives}, {estimator.target}"

@@ -184,7 +184,6 @@ def as_estimator(
 
 
 def _check_budget(estimator: Estimator, evaluations: int | None, options: dict[str, Any]) -> None:
-    """Raise if an estimator object costs more than allowed, or if options come too late for it."""
     if options:
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise ValueError(f"{given} contradicts {estimator}: pass it to the estimator itself")
@@ -195,7 +194,6 @@ def _check_budget(estimator: Estimator, evaluations: int | None, options: dict[s
 
 
 def _largest_within(name: str, make: Factory, evaluations: int) -> Estimator:
-    """Return the estimator with the most samples that makes no more than these evaluations."""
     for n in range(evaluations, 0, -1):
         try:
             found = make(n)
@@ -207,5 +205,4 @@ def _largest_within(name: str, make: Factory, evaluations: int) -> Estimator:
 
 
 def num_samples_of(estimator: Estimator) -> int:
-    """Return the number of samples an estimator was made with."""
     return int(getattr(estimator, "num_samples", estimator.design.num_samples))

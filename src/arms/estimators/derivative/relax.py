@@ -54,11 +54,9 @@ class Relaxation(nn.Module):
 
     @property
     def temperature(self) -> Tensor:
-        """The temperature tau."""
         return self.log_temperature.exp()
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return the relaxed bits sigma(z / tau)."""
         return torch.sigmoid(z / self.temperature.to(z).unsqueeze(-1))
 
 
@@ -208,7 +206,6 @@ def _relaxed_part(
 
 
 def _free_part(control: nn.Module, z: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return r(z) and its derivative."""
     learning = torch.is_grad_enabled()
     with torch.enable_grad():
         z = z.detach().requires_grad_()

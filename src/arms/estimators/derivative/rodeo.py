@@ -61,7 +61,6 @@ class SteinControl(nn.Module):
         self.scales = nn.Parameter(torch.zeros(*shape, 1, 2, device=source.device))
 
     def forward(self, change: Tensor, value: Tensor) -> Tensor:
-        """Map changes `[n, *batch, k]` and values `[n, *batch, 1]` to `[n, *batch, k, 2]`."""
         inputs = self.inputs.to(change)
         of_value = value.unsqueeze(-1) * inputs[..., 1:, :] + self.bias.to(change)
         hidden = change.unsqueeze(-1) * inputs[..., :1, :] + of_value

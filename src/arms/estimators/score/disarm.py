@@ -75,7 +75,6 @@ def mean_over_pairs(design: Pairs, draw: Draw, difference: Tensor) -> Tensor:
 
 
 def _of_categories(design: Pairs, part: Latent, samples: Tensor, difference: Tensor) -> Tensor:
-    """Return the same for categories: DisARM of the bits of a tree, taken back to the logits."""
     bits_of = TreeBits.of(part.logits, design.tree)
     points = samples.to(bits_of.logits.dtype)
     bits = points @ bits_of.right

@@ -72,7 +72,6 @@ def ARMS(num_samples: int, coupling: Coupling | None = None) -> LeaveOneOut:
 
 
 def leave_one_out(latent: Latent, samples: Tensor, values: Tensor) -> Tensor:
-    """Return the leave-one-out REINFORCE estimate `[*batch, *event]`."""
     centered = (values - values.mean(0)) / (len(values) - 1)
     # In place: another tensor of this size would take a tenth of the time.
     return latent.score(samples).mul_(latent.with_event_axes(centered)).sum(0)
