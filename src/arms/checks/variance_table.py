@@ -115,7 +115,7 @@ class VarianceTable:
     def _notes(self) -> list[str]:
         against = f"bias |z|: the largest over all logits, against {self.reference}"
         notes = [
-            "variance: of one logit's gradient, mean over logits, in squares of the objective's units",
+            "variance: of a logit's gradient, mean over logits, in squared units of the objective",
             "±: its standard error, in per cent of it; rare large estimates can hide from both",
             "*: the lowest of the unbiased",
             f"{against}; suspicious beyond {self.score_limit:.2f}",
