@@ -199,8 +199,10 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _tile(logits_row, bias_row, x_row, residual_row, pixel, inside, keep, KEEP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the two parts of -log p of a pixel: softplus(u) = max(u, 0) + log(1 + e^-|z|), u = +-z.
+def _tile(  # type: ignore[no-untyped-def]
+    logits_row, bias_row, x_row, residual_row, pixel, inside, keep, KEEP: tl.constexpr
+):
+    """Return both parts of -log p of a pixel: softplus(u) = max(u, 0) + log(1 + e^-|z|), u = +-z.
 
     The second comes without its logarithm: one logarithm is taken of the product of many.
     """

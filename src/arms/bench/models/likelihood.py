@@ -46,9 +46,9 @@ def affine_log_prob(
 
         return kernels.affine_log_prob(h, weight, bias, x, attached, roughly, inward)
     # Two nodes in the graph, towards h and towards the weights: asking for one costs one.
-    constants = weight.detach(), bias.detach()
+    inputs = h, weight.detach(), bias.detach(), x, inward
     value: Tensor
-    value, rows, residual = _AffineLogProb.apply(h, *constants, x, inward)  # type: ignore[no-untyped-call]
+    value, rows, residual = _AffineLogProb.apply(*inputs)  # type: ignore[no-untyped-call]
     if not (torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad)):
         return value
     kept = attached * h.shape[2]

@@ -1,4 +1,4 @@
-"""User models: an adapter to the replica axis, replicas side by side, names, fingerprints, checks."""
+"""User models: an adapter to the replica axis, replicas, names, fingerprints and checks."""
 
 import copy
 import hashlib
