@@ -35,24 +35,25 @@ def test_measured_variance_agrees_with_closed_form(n: int) -> None:
 
 def test_grid_does_not_flatter_arms() -> None:
     """Where np is whole arms is exact; a grid of such points would report no variance at n = 100."""
-    probs, variance = toy.exact_curve("arms", 100)
-    _, dense = toy.exact_curve("arms", 100, points=20_001)
-    assert sum(variance) / len(probs) == pytest.approx(sum(dense) / len(dense), rel=0.02)
+    coarse, dense = [
+        toy.exact_variance("arms", 100, toy.probabilities(points))
+        for points in (toy.GRID_POINTS, 20_001)
+    ]
+    assert coarse is not None
+    assert dense is not None
+    assert coarse.mean().item() == pytest.approx(dense.mean().item(), rel=0.02)
 
 
 def test_exact_numbers() -> None:
-    probs, variances = toy.exact_curve("loorf", 2, points=1)
-    assert f"{variances[0]:.4e} at {probs[0]}" == "1.4760e-07 at 0.1"
+    variance = toy.exact_variance("loorf", 2, toy.probabilities(1))
+    assert variance is not None
+    assert f"{variance.item():.4e}" == "1.4760e-07"
+    assert toy.exact_variance("arms-gaussian", 4, toy.probabilities(1)) is None
     (path,) = toy.ascents(4, ["exact"], steps=1, replicas=2)
     expected = torch.tensor([[0.1, 0.1], [0.1016, 0.1016]], dtype=torch.float64)
     assert torch.allclose(path.logits.sigmoid(), expected, atol=5e-5)
     bounds = smallest_correlation(torch.tensor([0.5, 0.1]), n=4)
     assert bounds.tolist() == pytest.approx([-1 / 3, -1 / 9])
-
-
-def test_no_closed_form_is_an_error_that_helps() -> None:
-    with pytest.raises(ValueError, match="measure it with variance_curves"):
-        toy.exact_curve("arms-gaussian", 4)
 
 
 def test_ascents_reach_the_top_and_spread_as_their_variance_says() -> None:
@@ -90,9 +91,7 @@ def test_toy_files(tmp_path: Path) -> None:
     assert len(rows) == 5 * 6 * 9
     row = next(row for row in rows if row["estimator"] == "loorf" and row["num_samples"] == "2")
     assert float(row["probability"]) == pytest.approx(0.1)
-    assert float(row["exact_variance"]) == pytest.approx(
-        toy.exact_curve("loorf", 2, points=1)[1][0]
-    )
+    assert float(row["exact_variance"]) == pytest.approx(1.4760e-07, rel=1e-4)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10])

@@ -8,14 +8,11 @@ from statistics import mean, stdev
 from arms.bench.metrics import Metric, surviving
 
 NO_REPLICA_LEFT = "no replica left"
-LARGEST = 1e100
-"""Beyond it squares overflow: a number that size is as good as infinite."""
+LARGEST = 1e100  # beyond it squares overflow: a number that size is as good as infinite
+# Every control character but tab and line feed. Terminals obey some, and others reverse text.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Every control character but tab and line feed. Terminals obey some, and others reverse text."""
-LONGEST_NAME = 255
-"""In characters. No file system allows a longer name."""
-LONGEST_WORD = 1000
-"""In characters. Few paths are longer."""
+LONGEST_NAME = 255  # characters: no file system allows a longer name
+LONGEST_WORD = 1000  # characters: few paths are longer
 
 
 def is_drawable(value: float) -> bool:

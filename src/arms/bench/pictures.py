@@ -10,8 +10,7 @@ from arms.bench.data import Dataset, observe
 from arms.bench.models import DiscreteVAE
 from arms.bench.runs.files import make_folder, replace_file
 
-PIXEL_SIZE = 3
-"""Width of the square that shows one pixel, and of the gap between images."""
+PIXEL_SIZE = 3  # width of the square that shows one pixel, and of the gap between images
 
 
 def write_samples(

@@ -10,16 +10,13 @@ from arms.arguments import as_count
 from arms.checks import univariate_variance
 from arms.estimators import as_estimator
 
-P0 = 0.499
-"""The paper's constant in the objective (b - p0)^2."""
+P0 = 0.499  # as in the text of the paper
 ESTIMATORS = ("arm", "disarm", "loorf", "arms-dirichlet", "arms-gaussian", "arms")
 BUDGETS = (2, 4, 6, 8, 10, 20, 50, 100)
+# 97 intervals, a prime: np is hardly ever a whole number, where `arms` has no variance.
 GRID_POINTS = 98
-"""97 intervals, a prime: np is hardly ever a whole number, where `arms` has no variance."""
-NUMBERS_AT_ONCE = 200_000
-"""A batch that does not fit into the processor's cache takes twice as long."""
-LEARNING_RATE = 100.0
-"""133 steps lead from 0.1 to 0.9 where the paper takes some 20,000, and the noise is visible."""
+NUMBERS_AT_ONCE = 200_000  # a batch that does not fit into the cache takes twice as long
+LEARNING_RATE = 100.0  # 133 steps lead from 0.1 to 0.9; the paper takes some 20,000
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,6 @@ class Ascent:
 
 
 def objective(b: Tensor) -> Tensor:
-    """Return (b - 0.499)^2."""
     return (b - P0).square().sum(-1)
 
 
@@ -59,35 +55,26 @@ def variance_curves(
     generator: Generator | None = None,
 ) -> list[ToyCurve]:
     """Measure the variance of every estimator's gradient at probabilities from 0.1 to 0.9."""
-    probs, curves = _probabilities(points), []
+    probs, curves = probabilities(points), []
     batch = torch.logit(probs).expand(as_count(replicas, 2, "replicas"), -1).unsqueeze(-1)
     for name in estimators:
         estimator = as_estimator(name, num_samples)
         parts = batch.split(max(1, NUMBERS_AT_ONCE // (points * num_samples)))
         grads = torch.cat([estimator(objective, part, generator).grad for part in parts])
-        exact = _exact_variance(name, num_samples, probs)
+        exact = exact_variance(name, num_samples, probs)
         curves.append(ToyCurve(name, num_samples, probs, grads.squeeze(-1).var(0), exact))
     return curves
 
 
-def exact_curve(
-    estimator: str, num_samples: int, points: int = GRID_POINTS
-) -> tuple[list[float], list[float]]:
-    """Return probabilities and the variances there in closed form, for an estimator that has one."""
-    probs = _probabilities(points)
-    exact = _exact_variance(estimator, num_samples, probs)
-    if exact is None:
-        raise ValueError(f"{estimator} has no closed form: measure it with variance_curves")
-    return probs.tolist(), exact.tolist()
-
-
-def _probabilities(points: int) -> Tensor:
+def probabilities(points: int) -> Tensor:
+    """Return a grid from 0.1 to 0.9."""
     return torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
 
 
-def _exact_variance(name: str, num_samples: int, probs: Tensor) -> Tensor | None:
-    estimator = as_estimator(name, num_samples)
-    return univariate_variance(estimator, torch.logit(probs), P0**2, (1 - P0) ** 2)
+def exact_variance(estimator: str, num_samples: int, probs: Tensor) -> Tensor | None:
+    """Return the variance in closed form, None for an estimator that has none."""
+    made = as_estimator(estimator, num_samples)
+    return univariate_variance(made, torch.logit(probs), P0**2, (1 - P0) ** 2)
 
 
 def ascents(

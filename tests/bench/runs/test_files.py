@@ -85,7 +85,7 @@ def test_a_link_in_place_of_a_temporary_file_is_not_followed(
         (MORE_STEPS, "runs/run/provenance.json"),
         (REPORT, "page.html"),
         (REPORT, "page_files/1-digits-linear-n2-20-all.md"),
-        (REPORT, "page_files/1-digits-linear-n2-20-all-training.pdf"),
+        (REPORT, "page_files/1-digits-linear-n2-20-all-train-elbo.pdf"),
         (PACK, "archive.json"),
         (["sample", "runs/run"], "runs/run/samples.png"),
         (["correlations", "-o", "figure"], "figure/correlations.svg"),
@@ -333,7 +333,7 @@ def test_what_is_no_regular_file_is_not_replaced(
         code, _, error = say(*words)
     assert (code, error.count("\n")) == (2, 1), error
     if (name, kind) == ("page.html", "a folder"):
-        assert "the report must be a file, got the folder" in error
+        assert "the report must be a file, got a folder" in error
     else:
         said = f"{name} must be a regular file, or not exist, got {kind}: choose another place"
         assert said in error

@@ -12,8 +12,7 @@ from arms.bench.report.figures import Curve, Panel
 from arms.bench.report.groups import Group, Row
 from arms.bench.report.style import style_of
 
-MAX_POINTS = 200
-"""Per curve: more than a panel on a screen can show."""
+MAX_POINTS = 200  # per curve: more than a panel on a screen can show
 
 
 def training_panels(group: Group) -> dict[str, Panel]:

@@ -16,10 +16,9 @@ from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
 from arms.bench.report.style import DASHES, Style
 from arms.bench.runs.files import make_folder, replace_file
 
-COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75
-"""In inches: of a single panel, and of several."""
+COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75  # inches: of a single panel, and of several
+# No dates, so that files change only with their contents.
 STAMPS: Mapping[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-"""No dates, so that files change only with their contents."""
 SETTINGS: dict[str, Any] = {
     "font.size": 7.5,
     "axes.titlesize": 8,

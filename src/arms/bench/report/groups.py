@@ -8,8 +8,7 @@ from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.report.collect import RunData
 from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, as_estimator
 
-POOLED_FIELDS = {"seed", "replicas"}
-"""Runs that differ in nothing else are one row."""
+POOLED_FIELDS = {"seed", "replicas"}  # runs that differ in nothing else are one row
 DECODER_RULES = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
 
 
@@ -46,7 +45,6 @@ class Setting(NamedTuple):
 
     @property
     def title(self) -> str:
-        """All fields in words."""
         return ", ".join(filter(None, self.parts))
 
 
@@ -65,7 +63,6 @@ class Row:
 
     @property
     def finished(self) -> list[RunData]:
-        """The runs that have final bounds."""
         return [run for run in self.runs if run.bounds is not None]
 
 

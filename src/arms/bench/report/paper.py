@@ -13,8 +13,8 @@ from typing import NamedTuple
 from arms.bench.config import TrainConfig, paper_preset
 from arms.bench.report.groups import Group, Setting
 
+# Estimators for which the released code averages over n/2 samples by default.
 HALF_BUDGET = {"disarm", "relax", "rebar", "arm"}
-"""Estimators for which the released code averages over n/2 samples by default."""
 COMPARED_FIELDS = (
     *("steps", "decoder_samples", "batch_size", "latents", "categories"),
     *("likelihood", "learning_rate", "prior_learning_rate", "precision"),

@@ -19,15 +19,15 @@ from arms.arguments import as_count
 from arms.bench.report.figures import Curve, Panel, draw, write_figure
 from arms.bench.report.style import Style, style_of
 from arms.bench.report.tables import write_csv
-from arms.bench.toy import Ascent, ToyCurve, exact_curve
+from arms.bench.toy import Ascent, ToyCurve, exact_variance, probabilities
 from arms.designs import COUPLINGS, BitCoupling
 
+# A coupling has the style of the estimator that draws from it.
 ESTIMATOR_OF = {"independent": "loorf", "systematic": "arms"}
 ESTIMATOR_OF |= {name: f"arms-{name}" for name in ("dirichlet", "gaussian")}
-"""A coupling has the style of the estimator that draws from it."""
 PANELS_PER_ROW = 4
-SHOWN_DECADES = 4
-"""Range of the variance axis: some variances reach zero."""
+SHOWN_DECADES = 4  # of the variance: that of `arms` reaches zero
+ARCH_POINTS = 1601  # the variance of `arms` has n arches
 PROBABILITY = "\u03c3(φ)"
 
 
@@ -101,12 +101,13 @@ def write_toy(curves: Sequence[ToyCurve], paths: Sequence[Ascent], folder: Path)
 def _variance_panel(curves: Sequence[ToyCurve]) -> Panel:
     """Draw measurements as dots, and the closed form, where there is one, as a line."""
     n, drawn = curves[0].num_samples, []
-    width = 1.1 if n <= 10 else 0.7  # the curve of `arms` has n arches, which must not merge
+    width = 1.1 if n <= 10 else 0.7  # arches must not merge
     for curve in curves:
         name, style = curve.estimator, style_of(curve.estimator)
         probs, measured = curve.probs.tolist(), curve.measured.tolist()
-        exact = measured if curve.exact is None else curve.exact.tolist()
-        x, y = exact_curve(name, n, points=1601) if name == "arms" else (probs, exact)
+        fine = probabilities(ARCH_POINTS) if name == "arms" else curve.probs
+        exact = exact_variance(name, n, fine)
+        x, y = (probs, measured) if exact is None else (fine.tolist(), exact.tolist())
         drawn.append(Curve(name, style, x, y, shown="line", width=width))
         drawn.append(Curve(name, style, probs[4::8], measured[4::8], shown="dots"))
     top = max(curve.measured.max().item() for curve in curves)

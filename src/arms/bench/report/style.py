@@ -18,8 +18,7 @@ DASHES: Mapping[str, tuple[float, tuple[float, ...]]] = {
     "dashdot": (0, (5, 1.5, 1.2, 1.5)),
     "longdash": (0, (9, 2.5)),
 }
-MARKERS = "osD^vPX*p"
-"""Dashes and markers as matplotlib writes them."""
+MARKERS = "osD^vPX*p"  # these and the dashes as matplotlib writes them
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ STYLES: dict[str, Style] = {
     "vimco": Style(ORANGE, "dashdot", "p"),
     "reinforce-ms": Style(GREY, "dashdot", "P"),
 }
-for _name in ("arms-ms", "arms-ms-dirichlet", "arms-ms-gaussian", "loorf-ms", "disarm-ms"):
-    STYLES[f"{_name} (unfolded)"] = replace(STYLES[_name], marker="X")
+UNFOLDED = ("arms-ms", "arms-ms-dirichlet", "arms-ms-gaussian", "loorf-ms", "disarm-ms")
+STYLES |= {f"{name} (unfolded)": replace(STYLES[name], marker="X") for name in UNFOLDED}
 
 
 def style_of(estimator: str) -> Style:

@@ -32,10 +32,8 @@ class Stat:
     """A mean and its standard deviation over replicas: a cell of a table."""
 
     mean: float
-    std: float | None
-    """None for a single replica."""
-    count: int | None = None
-    """Replicas; None for a printed number."""
+    std: float | None  # None for a single replica
+    count: int | None = None  # replicas; None for a printed number
     best: bool = False
 
     def __str__(self) -> str:
