@@ -35,11 +35,11 @@ def build_report(
     make_folder(folder or page.parent)
     groups = group_runs(collection.runs)
     sections = [_section(group, index, folder) for index, group in enumerate(groups, 1)]
-    table, links = overview(groups, "overview"), []
+    table, written = overview(groups, "overview"), []
     if folder:
         written = write_table(table, folder) if table else []
-        links = _links([*written, *_write_budgets(sections, folder)])
-    replace_file(page, render(collection, sections, table, links))
+        written += _write_budgets(sections, folder)
+    replace_file(page, render(collection, sections, table, written))
     return collection
 
 
@@ -65,7 +65,7 @@ def _section(group: Group, index: int, folder: Path | None) -> Section:
         drawings.append(drawn["svg"])
         if folder:
             written += write_figure(drawn, folder, f"{name}-{key.replace('_', '-')}")
-    return Section(group, tables, panels, drawings, _links(written))
+    return Section(group, tables, panels, drawings, written)
 
 
 def _write_budgets(sections: Sequence[Section], folder: Path) -> list[Path]:
@@ -82,11 +82,6 @@ def _write_budgets(sections: Sequence[Section], folder: Path) -> list[Path]:
         name = f"budgets-{index}-{_slug(setting).replace('-n0', '')}"
         written += write_figure(draw(budget_grid(family), ("svg", "pdf")), folder, name)
     return written
-
-
-def _links(paths: Sequence[Path]) -> list[str]:
-    """Return paths of files beside the page, relative to it."""
-    return [f"{path.parent.name}/{path.name}" for path in paths]
 
 
 def _slug(setting: Setting) -> str:

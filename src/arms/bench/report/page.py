@@ -5,6 +5,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, fromstring, tostring
 
@@ -29,16 +30,16 @@ class Section(NamedTuple):
     tables: Sequence[Table]
     panels: Mapping[str, Panel]
     drawings: Sequence[bytes]  # the panels as SVG files
-    files: Sequence[str]  # links
+    files: Sequence[Path]
 
 
 def render(
     collection: Collection,
     sections: Sequence[Section],
     overview: Table | None,
-    files: Sequence[str],
+    files: Sequence[Path],
 ) -> str:
-    """Return the page; `files` are links to those that span several comparisons."""
+    """Return the page; `files` are those that span several comparisons."""
     loader = PackageLoader("arms.bench.report")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     classes: defaultdict[str, str] = defaultdict(lambda: f"s{len(classes)}")
@@ -50,8 +51,7 @@ def render(
         numbers=_numbers,
         overview=overview,
         overview_files=files,
-        problems=collection.problems,
-        runs=collection.runs,
+        collection=collection,
         rule=MARKING_RULE,
         version=__version__,
         base64=lambda data: base64.b64encode(data).decode(),
