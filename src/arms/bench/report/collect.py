@@ -20,7 +20,7 @@ MAX_PICTURE_BYTES = 4 * 2**20
 
 
 class Problem(NamedTuple):
-    """A run or a path that is missing, unfinished, diverged or broken, and what is wrong with it."""
+    """A run or a path that is missing, unfinished, diverged or broken, and why."""
 
     where: str
     what: str

@@ -21,8 +21,8 @@ COMPARED_FIELDS = (
 )
 UNCERTAIN_K = (
     "The released code reports a K-sample bound, by default with K = n for ARMS, LOORF and all "
-    "estimators of the bound, but K = n/2 for DisARM and RELAX. Which K the printed numbers have is "
-    "not certain."
+    "estimators of the bound, but K = n/2 for DisARM and RELAX. Which K the printed numbers have "
+    "is not certain."
 )
 REPEATED_DISARM = (
     "Table 2 of the paper repeats table 1's DisARM column in 23 of 24 rows: no multi-sample result."
