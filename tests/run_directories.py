@@ -29,7 +29,7 @@ def make_run(
     note: str = "",
     finish: bool = True,
 ) -> Run:
-    run = Run.create(path, config)
+    run = Run(path).begin(config)
     for step in range(1, records + 1):
         values = [-100.0 + step + r for r in range(config.replicas)]
         run.append(

@@ -55,7 +55,7 @@ def test_a_new_metric_is_drawn_and_shown(entropy: Metric, tmp_path: Path) -> Non
 def test_only_what_may_stop_a_replica_stops_it(entropy: Metric, tmp_path: Path) -> None:
     told: list[str] = []
     config = TrainConfig(replicas=2)
-    member = Member(Run.create(tmp_path, config), config, told.append)
+    member = Member(Run(tmp_path).begin(config), config, told.append)
     member.append(
         {"step": 10, "train_elbo": [-1.0, -1.0], "entropy": [math.nan, 1.0]}, [True, True]
     )

@@ -126,7 +126,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         run = train(config, folder / "runs" / estimator, device="cpu")
         (run.path / "samples.png").write_bytes(PICTURE)
-    Run.create(folder / "runs" / EVIL, TrainConfig(dataset=EVIL))
+    Run(folder / "runs" / EVIL).begin(TrainConfig(dataset=EVIL))
     build_report([folder / "runs"], folder / "report.html")
     return folder / "report.html"
 

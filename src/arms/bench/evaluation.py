@@ -80,14 +80,11 @@ def bounds(
     bound does not depend on which other K are evaluated.
 
     Args:
-        model: The model, on the device of the images.
+        model: The model, on the device of the images, as is the generator.
         images: uint8 `[images, pixels]`.
         levels: A pixel is 1 with probability value / levels.
         sample_counts: Every K; 1 is the ELBO.
-        generator: Draws bits and samples; on the device of the images.
-
-    Returns:
-        {K: bound of each replica `[R]`, on the CPU}.
+        generator: Draws bits and samples.
     """
     counts = sorted({as_count(count, 1, "sample_counts") for count in sample_counts})
     if not counts:
@@ -128,13 +125,10 @@ def gradient_variances(
         model: The model, whose parameters stay as they are.
         x: The bits of one minibatch, float `[R, B, pixels]`; its noise is no part of it.
         estimators: As for `arms.variance`: names, objects, or None for all that fit.
-        num_samples: What every estimator given by name gets.
+        num_samples: Of every estimator given by name.
         generator: Draws the samples; on the device of the model.
         evaluations: Instead of it, the most evaluations of the decoder per image and draw.
         repeats: How many draws.
-
-    Returns:
-        Work, variance, bias score and time of each estimator.
     """
     if len(model.layers) > 1:
         what = "gradient variances are compared at models of one stochastic layer, got several"

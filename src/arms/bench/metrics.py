@@ -80,7 +80,7 @@ GRADIENT_VARIANCE = Metric(
 METRICS: Mapping[str, Metric] = {
     metric.key: metric for metric in (TRAIN_ELBO, TEST_BOUND, GRADIENT_VARIANCE)
 }
-"""All metrics by key, in the order in which they are shown."""
+"""In the order in which they are shown."""
 
 
 def stopping_values(record: Record) -> dict[str, list[float | None]]:

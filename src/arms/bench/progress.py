@@ -121,14 +121,9 @@ class SweepBar:
         from arms.bench.terminal import get_console
 
         console = get_console()
-        self._bar = Progress(
-            BarColumn(bar_width=None),
-            TextColumn("{task.description}"),
-            console=console,
-            expand=True,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        columns = BarColumn(bar_width=None), TextColumn("{task.description}")
+        hidden = not console.is_terminal
+        self._bar = Progress(*columns, console=console, expand=True, transient=True, disable=hidden)
         self._task = self._bar.add_task("", total=None)
 
     def show(self, ended: int, total: int, text: str) -> None:

@@ -21,16 +21,15 @@ LONGEST_HIGHLIGHTED = 1000
 
 
 class SafeConsole(Console):
-    """A console that prints control characters as text, however they came into what is printed.
+    """A console that prints control characters as text, and nothing once its reader has left.
 
-    When the reader of its output leaves, as `| head` does, it prints nothing more, and what runs
-    goes on: a training is worth more than its output. The command says so by its exit code.
+    What runs goes on then: a training is worth more than its output. The exit code says so.
     """
 
     _reader_left = False
 
     def on_broken_pipe(self) -> None:
-        """Stop printing. Rich's own console would end the process here, with exit code 1."""
+        """Stop printing. Rich's own console would end the process here."""
         self.quiet = True
         self._reader_left = True
         # Python would otherwise try to write the rest when it exits.

@@ -527,7 +527,7 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
     ],
 )
 def test_borders_are_one_line(say: Say, words: list[str], message: str) -> None:
-    Run.create("run", TrainConfig())
+    Run("run").begin(TrainConfig())
     Path("file").touch()
     code, out, error = say(*words)
     assert code == 2

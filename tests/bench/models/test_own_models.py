@@ -141,7 +141,7 @@ def test_weights_fit_the_model_itself(tmp_path: Path, digits: Dataset) -> None:
     trainer.load_state(state)
     assert trainer.steps_done == CONFIG.steps
     with pytest.raises(ValueError, match="holds no intact checkpoint: train it first"):
-        Run.create(tmp_path / "new", CONFIG).load()
+        Run(tmp_path / "new").begin(CONFIG).load()
 
 
 def test_another_model_is_refused(tmp_path: Path, digits: Dataset) -> None:
@@ -504,8 +504,8 @@ def test_runs_lists_what_there_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     make_run(tmp_path / "runs" / "done", digits, 20, replicas=2)
-    Run.create(tmp_path / "runs" / "begun", CONFIG)
-    broken = Run.create(tmp_path / "runs" / "broken", replace(CONFIG, seed=3))
+    Run(tmp_path / "runs" / "begun").begin(CONFIG)
+    broken = Run(tmp_path / "runs" / "broken").begin(replace(CONFIG, seed=3))
     (broken.path / "result.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["arms", "runs"])

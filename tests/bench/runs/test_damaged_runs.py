@@ -143,7 +143,7 @@ def test_a_record_of_fewer_replicas_is_not_packed(say: Say) -> None:
 
 
 def test_numbers_too_large_to_average_are_packed_and_listed(say: Say) -> None:
-    run = Run.create("runs/huge", replace(CONFIG, seed=2))
+    run = Run("runs/huge").begin(replace(CONFIG, seed=2))
     for step in range(1, 101):
         run.append({"step": step, "train_elbo": [1.7e308, -1.7e308]})
     run.finish({"steps": 20, "note": "", "bounds": {"test": {"1": [1.7e308, -1.7e308]}}})

@@ -110,9 +110,21 @@ def test_options_are_checked_before_anything_is_written(
     ("configs", "directories", "message"),
     [
         (CONFIG, ["a"], r"configs must be a list of at least one, got one: write \[config\]"),
-        (configs_of("loorf"), "a", r"directories must be a list, got 'a': write \['a'\]"),
-        (configs_of("loorf"), Path("a"), r"directories must be a list, got 'a': write \['a'\]"),
-        (configs_of("loorf", "arms"), ["a"], "each run needs a directory, got 1 for 2 runs"),
+        (
+            configs_of("loorf"),
+            "a",
+            "directories must be a list with one for each run, got one for 1",
+        ),
+        (
+            configs_of("loorf"),
+            Path("a"),
+            "directories must be a list with one for each run, got one",
+        ),
+        (
+            configs_of("loorf", "arms"),
+            ["a"],
+            "directories must be a list with one for each run, got 1 for 2 runs",
+        ),
         (
             configs_of("loorf", "arms"),
             ["a", Path("b/../a")],
@@ -216,7 +228,7 @@ def test_a_model_that_does_not_fit_a_finished_run_stays_as_it_is(
         train(ALONE, own[0].path, device="cpu", dataset=digits, model=other)
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
     config, _ = adopted(ALONE, other, digits)
-    run = Run.create(tmp_path / "bare", config)
+    run = Run(tmp_path / "bare").begin(config)
     run.finish({"bounds": {"test": {}}})
     with pytest.raises(ValueError, match="holds no intact checkpoint"):
         train(ALONE, run.path, device="cpu", dataset=digits, model=other)
@@ -253,7 +265,7 @@ def test_tied_weights_are_saved(tmp_path: Path, digits: Dataset) -> None:
 
 
 def test_of_two_checkpoints_of_one_step_the_newer_counts(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, CONFIG)
+    run = Run(tmp_path).begin(CONFIG)
     for value in (1.0, 2.0):
         run.save({"counts": torch.tensor([10, 0]), "value": torch.tensor(value)})
     (state,) = run.checkpoints().values()

@@ -152,7 +152,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
 
 
 def test_a_checkpoint_may_be_replaced_while_it_is_read(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, CONFIG)
+    run = Run(tmp_path).begin(CONFIG)
     run.save({"counts": torch.tensor([7, 0])})
     file, away, done = tmp_path / CHECKPOINTS[0], tmp_path / "away", Event()
 
@@ -204,7 +204,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_readable(tmp_path: Path, whole: 
 
 
 def test_half_written_reports_are_passed_over(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, CONFIG)
+    run = Run(tmp_path).begin(CONFIG)
     run.append({"step": 10, "train_elbo": [1.0]})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 20, "train_')
@@ -253,7 +253,7 @@ def test_refusals(tmp_path: Path, whole: Run) -> None:
         ValueError, match=r"no run directory, or an unfinished one: it has no config\.json"
     ):
         Run(tmp_path).config()
-    Run.create(tmp_path / "new", CONFIG)
+    Run(tmp_path / "new").begin(CONFIG)
     with pytest.raises(ValueError, match="no intact checkpoint"):
         load_model(Run(tmp_path / "new"))
     (tmp_path / "new" / "config.json").write_text('{"steps": 5, "colour": "red"}')
@@ -306,7 +306,7 @@ def test_the_version_needs_no_installation() -> None:
 
 @pytest.mark.parametrize("note", ['{"wall_seconds": "long"}', '{"wall_seconds": null}', "[]", "{"])
 def test_a_damaged_provenance_does_not_end_a_training(note: str, tmp_path: Path) -> None:
-    run = Run.create(tmp_path, CONFIG)
+    run = Run(tmp_path).begin(CONFIG)
     (tmp_path / "provenance.json").write_text(note)
     run.write_provenance("cpu", 2.0)
     run.write_provenance("cpu", 1.0)
@@ -364,23 +364,23 @@ def test_a_field_that_is_added_renames_no_run() -> None:
 def test_a_configuration_may_lack_fields(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"schema": 4, "seed": 3}')
     assert Run(tmp_path).config() == TrainConfig(seed=3)
-    assert Run.create(tmp_path, TrainConfig(seed=3, report_every=20)).identity() == {
+    assert Run(tmp_path).begin(TrainConfig(seed=3, report_every=20)).identity() == {
         "schema": 4,
         "seed": 3,
     }
 
 
 def test_another_run_is_told_by_its_fields(tmp_path: Path) -> None:
-    Run.create(tmp_path, CONFIG)
+    Run(tmp_path).begin(CONFIG)
     message = r"holds another run \(latents is 20 there, 30 was asked for, seed is 0 there, 5 was asked for\)"
     with pytest.raises(ValueError, match=message):
-        Run.create(tmp_path, replace(CONFIG, seed=5, latents=30, report_every=20))
+        Run(tmp_path).begin(replace(CONFIG, seed=5, latents=30, report_every=20))
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"schema": 1}))
     with pytest.raises(
         ValueError, match=r"another version of this library \(schema 1, expected 4\)"
     ):
-        Run.create(tmp_path, CONFIG)
+        Run(tmp_path).begin(CONFIG)
 
 
 def test_a_run_on_the_bound_has_one_decoder_rule() -> None:
@@ -392,12 +392,12 @@ def test_a_papers_form_is_a_run_of_its_own(tmp_path: Path) -> None:
     folded = TrainConfig(estimator="disarm-ms", num_samples=8)
     unfolded = replace(folded, folded=False)
     assert replace(folded, estimator="disarm-ms-paper") == unfolded
-    run = Run.create(tmp_path, unfolded)
+    run = Run(tmp_path).begin(unfolded)
     assert run.config() == unfolded
     assert run.identity() == identity(folded) | {"folded": False}
     assert "disarm-ms-unfolded-" in run_name(unfolded)
     with pytest.raises(ValueError, match="folded is False there, True was asked for"):
-        Run.create(tmp_path, folded)
+        Run(tmp_path).begin(folded)
 
 
 @pytest.mark.parametrize("every", [5, 40])

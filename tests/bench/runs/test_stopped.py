@@ -216,7 +216,7 @@ def test_a_parameter_is_enough(
 def test_one_line_a_report_and_cause(tmp_path: Path) -> None:
     told: list[str] = []
     config = replace(CONFIG, replicas=5)
-    live = Member(Run.create(tmp_path, config), config, told.append)
+    live = Member(Run(tmp_path).begin(config), config, told.append)
     elbo = [math.nan, -1.0, math.inf, -1.0, -1.0]
     live.append({"step": 10, "train_elbo": elbo}, [True, True, False, True, False])
     assert told == [

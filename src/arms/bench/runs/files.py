@@ -44,7 +44,7 @@ def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterato
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it; it may be a link to a folder on another disk."""
+    """Make a folder; it may be a link to a folder on another disk."""
     check_path(path)
     path.mkdir(parents=True, exist_ok=True)
 
@@ -169,10 +169,8 @@ def check_local(path: Path) -> None:
     # A Path drops one of the two slashes.
     if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path)):
         typed = f"{address[1]}://{str(path)[address.end() :]}"
-        raise ValueError(
-            f"a path must be on this machine, got the address {typed!r}: copy the files with a "
-            "program such as rclone, and give the path of the copy"
-        )
+        remedy = "copy the files, with rclone say, and give the path of the copy"
+        raise ValueError(f"a path must be on this machine, got the address {typed!r}: {remedy}")
 
 
 def check_path(path: Path) -> None:
@@ -181,8 +179,7 @@ def check_path(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        got = "got other bytes in it: rename it"
-        raise ValueError(f"the path {shown(path)} must be UTF-8, {got}") from None
+        raise ValueError(f"the path {shown(path)} must be UTF-8: rename it") from None
 
 
 def shown(path: Path) -> str:
@@ -210,12 +207,9 @@ def check_json(content: object) -> None:
         raise ValueError("it holds NaN or an infinite number, which JSON does not have") from None
 
 
-def to_json(content: Mapping[str, object]) -> str:
-    return json.dumps(_strict(content), indent=1, allow_nan=False) + "\n"
-
-
-def to_line(record: Mapping[str, object]) -> str:
-    return json.dumps(_strict(record), allow_nan=False) + "\n"
+def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
+    """Return a line of JSON, or lines with an indent."""
+    return json.dumps(_strict(content), indent=indent, allow_nan=False) + "\n"
 
 
 def _strict(content: object) -> object:

@@ -130,10 +130,7 @@ class Member:
             self.run.write_provenance(device, perf_counter() - start, together)
 
     def append(self, record: Record, finite: Sequence[bool]) -> Record:
-        """Write a record and return it, None for every replica that has stopped.
-
-        `finite` says of every replica whether its parameters are.
-        """
+        """Write a record and return it, None for stopped replicas; `finite` is of parameters."""
         causes: dict[int, str] = {}
         for replica in self._running():
             keys = stopping_values(record)
@@ -148,14 +145,15 @@ class Member:
 
     def show(self, record: Record) -> None:
         """Hand a record to TensorBoard, the progress bar and the user's `on_record`."""
-        for name, values in record.items() if self.writer else ():
+        listeners: list[OnRecord | None] = [self._write_event, self.watcher, self.on_record]
+        for listener in filter(None, listeners):
+            listener(record)
+
+    def _write_event(self, record: Record) -> None:
+        for name, values in record.items():
             for replica, value in enumerate(values if name != "step" else ()):
                 if self.writer and value is not None:
                     self.writer.add_scalar(f"{name}/{replica}", value, record["step"])
-        if self.watcher:
-            self.watcher(record)
-        if self.on_record:
-            self.on_record(record)
 
     def finish(self, result: Record) -> None:
         """Write the final bounds, None for every replica that has stopped, if any survives."""
@@ -230,15 +228,15 @@ def _resumed(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> Trainer:
     """Return the trainer of runs, at the step that all of them can resume from."""
-    configs = [member.config for member in members]
+    configs, device = [member.config for member in members], options.device
     datasets = [data[config.dataset] for config in configs]
-    trainer = ensemble.ensemble_trainer(configs, datasets, options.device, options.model)
+    trainer = ensemble.ensemble_trainer(configs, datasets, device, options.model)
     ((step, _),) = ensemble.group_by_step([set(member.states) for member in members])
-    states = [member.states[step] for member in members]
+    if step:
+        states = [member.states[step] for member in members]
+        trainer.load_state(ensemble.joined_state(states, configs[0].seed, device))
     for member in members:
         member.states = {}
-    if step:
-        trainer.load_state(ensemble.joined_state(states, configs[0].seed, options.device))
     return trainer
 
 

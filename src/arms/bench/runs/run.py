@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Self
 
 from torch import Tensor
 
@@ -70,9 +71,8 @@ class Run:
         self._lines: list[str] | None = None
         self._checkpoint_steps: dict[str, int | None] = {}
 
-    @classmethod
-    def create(cls, path: Path | str, config: TrainConfig, data_path: str = "") -> "Run":
-        """Return the run of this configuration in that directory, new or to be resumed.
+    def begin(self, config: TrainConfig, data_path: str = "") -> Self:
+        """Make this the directory of a run, new or to be resumed, and return it.
 
         A run that was asked for fewer steps is given more; its bounds are replaced at the new end.
         How often one looks (`report_every`, `evaluate_every`, `evaluate_images`) is no part of a
@@ -80,16 +80,9 @@ class Run:
         A directory that holds anything else is an error.
 
         Args:
-            path: The directory; it is made where it does not exist.
             config: What the run is asked for.
             data_path: Where its data set was read from, if it is the user's own.
         """
-        run = cls(path)
-        run.begin(config, data_path)
-        return run
-
-    def begin(self, config: TrainConfig, data_path: str = "") -> None:
-        """Write config.json, unless it is there and says the same; see `create`."""
         self.check_same_run(config)
         for name in WRITTEN:  # before the first step, not at the first save
             files.check_replaceable(self.path / name)
@@ -103,6 +96,7 @@ class Run:
         elif is_longer(config, self.config()):
             self._write("config.json", {**self.read("config.json"), "steps": config.steps})
             self._config = None
+        return self
 
     def exists(self) -> bool:
         """Whether a run was begun here."""
@@ -212,7 +206,7 @@ class Run:
         return content
 
     def _write(self, name: str, content: Mapping[str, object]) -> None:
-        text = files.to_json(content)
+        text = files.to_json(content, indent=1)
         files.replace_file(self.path / name, text)
         self._contents[name] = json.loads(text)
 
@@ -226,7 +220,7 @@ class Run:
 
     def append(self, record: Mapping[str, object]) -> None:
         """Append a record: `step`, and each metric as a list with a number or None per replica."""
-        files.append_line(self.path / "metrics.jsonl", files.to_line(record))
+        files.append_line(self.path / "metrics.jsonl", files.to_json(record))
         self._lines, self.has_changed = None, True
 
     def finish(self, result: Mapping[str, object]) -> None:
@@ -286,7 +280,7 @@ class Run:
         A checkpoint that stayed would push the one in use out at the next save. Those that were
         not read are older than the one in use.
         """
-        kept = [files.to_line(record) for record in self._records() if record["step"] <= step]
+        kept = [files.to_json(record) for record in self._records() if record["step"] <= step]
         files.replace_file(self.path / "metrics.jsonl", "".join(kept))
         self._lines = kept
         for name, found in self._checkpoint_steps.items():

@@ -71,12 +71,11 @@ def train(
         directory: The run's directory, made unless it exists.
         device: `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU where there is one.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
-        dataset: Your own images in place of the data set that `config` names, see `as_dataset`;
-            the run then has your data set's name.
+        dataset: Your own images in place of those that `config` names, see `as_dataset`.
         model: Your own networks in place of those that `config` names, or a function that makes a
             model of one replica for a data set. The run then has your model's name, number of
             latents, and a fingerprint of its structure. A model comes back trained, also where the
-            run was finished before: from its checkpoint.
+            run was finished before.
         evaluate: How many images of each split the final bounds are over; all unless given.
         execution: How steps are executed, see `Engine`.
         checkpoint_seconds: Time between two checkpoints, written at records; 0 saves at each.
@@ -127,14 +126,12 @@ def train_together(
     process-wide.
 
     Args:
-        configs: What to train. Several estimators must share their objective, and have no
-            parameters or noise of their own to remember: `arms.bench.ensemble.group_for_ensembles`
-            sorts runs accordingly.
+        configs: What to train; `arms.bench.ensemble.group_for_ensembles` sorts runs into those
+            that can share an ensemble.
         directories: A directory for each run.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
-        datasets: A data set for each run, in place of those that the configurations name; all with
-            images of the same size and number of levels.
+        datasets: A data set for each run, in place of those named; all with images of one shape.
         evaluate: How many images of each split the final bounds are over; all unless given.
         execution: How steps are executed, see `Engine`.
         checkpoint_seconds: Time between two checkpoints, written at records; 0 saves at each.
@@ -150,7 +147,11 @@ def train_together(
     if isinstance(configs, TrainConfig) or not configs:
         got = "one" if configs else "none"
         raise ValueError(f"configs must be a list of at least one, got {got}: write [config]")
-    given = _one_dataset_each(configs, datasets)
+    _check_one_each("directories", directories, len(configs))
+    if datasets is not None:
+        _check_one_each("datasets", datasets, len(configs))
+    paths = [Path(directory) for directory in directories]
+    given: Sequence[Dataset | None] = datasets or [None] * len(configs)
     own = [own_data(config, one, data_dir) for config, one in zip(configs, given, strict=True)]
     wanted = [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)]
     if alone := [config.network for config in wanted if config.structure]:
@@ -158,7 +159,7 @@ def train_together(
         raise ValueError(f"a model of your own is trained alone, got {alone[0]!r}: {remedy}")
     if len(wanted) > 1:
         stack(wanted)  # raises if they cannot share an ensemble, before anything is written
-    paths = _one_directory_each(directories, len(wanted))
+    _check_different(paths, datasets or [])
     members = []
     for config, path, name in zip(wanted, paths, names_of(wanted), strict=True):
         listener = partial(on_record, config) if on_record else None
@@ -167,38 +168,25 @@ def train_together(
     return [member.run for member in members]
 
 
-def _one_directory_each(directories: Sequence[Path | str], runs: int) -> list[Path]:
-    if isinstance(directories, str | Path):
-        path = str(directories)
-        raise ValueError(f"directories must be a list, got {path!r}: write [{path!r}]")
-    if len(directories) != runs:
-        raise ValueError(f"each run needs a directory, got {len(directories)} for {runs} runs")
-    paths = [Path(directory) for directory in directories]
+def _check_one_each(what: str, given: object, runs: int) -> None:
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    got = len(given) if is_list else "one"  # type: ignore[arg-type]
+    if got != runs:
+        raise ValueError(f"{what} must be a list with one for each run, got {got} for {runs} runs")
+
+
+def _check_different(paths: Sequence[Path], datasets: Sequence[Dataset]) -> None:
+    """Raise if two runs have one directory, or two data sets one name."""
     try:
         different = {path.resolve() for path in paths}
     except (OSError, RuntimeError) as error:  # a loop of links
         raise ValueError(f"the directories cannot be used: {error}") from None
-    if len(different) < runs:
+    if len(different) < len(paths):
         got = ", ".join(map(str, paths))
         raise ValueError(f"directories must be different, one for each run, got {got}")
-    return paths
-
-
-def _one_dataset_each(
-    configs: Sequence[TrainConfig], datasets: Sequence[Dataset] | None
-) -> Sequence[Dataset | None]:
-    """Return a data set for every configuration, None for the one that it names."""
-    if datasets is None:
-        return [None] * len(configs)
-    is_one = isinstance(datasets, Dataset)
-    if is_one or len(datasets) != len(configs) or None in datasets:
-        got = "one" if is_one else sum(dataset is not None for dataset in datasets)
-        what = "datasets must be a list with one for each run"
-        raise ValueError(f"{what}, got {got} for {len(configs)} runs")
-    different = [dataset.name for dataset in dict.fromkeys(datasets)]
-    if len(set(different)) < len(different):
-        raise ValueError(f"different data sets need different names, got {', '.join(different)}")
-    return datasets
+    names = [dataset.name for dataset in dict.fromkeys(datasets)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"different data sets need different names, got {', '.join(names)}")
 
 
 def _on(dataset: Dataset | None, config: TrainConfig) -> TrainConfig:
