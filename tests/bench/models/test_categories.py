@@ -113,7 +113,9 @@ def test_every_verb(
     train = [
         "train",
         "--latents",
-        "3x4",
+        "3",
+        "--categories",
+        "4",
         "--steps",
         "40",
         "--report-every",
@@ -131,7 +133,7 @@ def test_every_verb(
     arms(monkeypatch, "sample", "runs/codes-arms", "-o", "samples.png")
     assert Path("samples.png").stat().st_size > 0
     arms(
-        monkeypatch, *train[:1], "--latents", "5", *train[3:7], "--evaluate", "50", "--name", "bits"
+        monkeypatch, *train[:1], "--latents", "5", *train[5:9], "--evaluate", "50", "--name", "bits"
     )
     arms(
         monkeypatch,
@@ -139,7 +141,7 @@ def test_every_verb(
         "--layers",
         "6",
         "5",
-        *train[3:7],
+        *train[5:9],
         "--evaluate",
         "50",
         "--name",

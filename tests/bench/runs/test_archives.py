@@ -250,10 +250,7 @@ def test_a_bad_file_is_one_line(
             ["archive", "run", "nowhere"],
             "there is no run in nowhere: give run directories, or folders of them",
         ),
-        (
-            ["archive"],
-            "give at least one run directory, or a folder of them: arms archive runs -o runs.json",
-        ),
+        (["archive"], "give at least one run directory, or a folder of them: arms archive runs"),
         (
             ["archive", "run", "broken"],
             "broken is no run directory, or an unfinished one: it has no config.json",

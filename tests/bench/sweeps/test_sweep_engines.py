@@ -536,7 +536,7 @@ def two_nodes(**of_the_second: Any) -> Iterator[tuple[Any, Any]]:
 
 def trained_by(folder: Path) -> dict[int, Path]:
     """The run that each process has locked and saved, and of which half of the steps or more are still to come."""
-    runs = {path.stat().st_ino: path for path in folder.iterdir()}
+    runs = {lock.stat().st_ino: lock.parent for lock in folder.glob("*/.lock")}
     found = {}
     for line in Path("/proc/locks").read_text().splitlines():
         _, kind, *_, process, file, _, _ = line.split()
