@@ -168,7 +168,8 @@ def test_a_configuration_is_its_five_groups() -> None:
 
 
 def test_a_field_that_is_gone_may_have_the_value_of_today(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", CONFIG)
+    run = Run(tmp_path / "run")
+    run.begin(CONFIG)
     file = run.path / "config.json"
     written = json.loads(file.read_text())
     file.write_text(json.dumps(written | {"layer_samples": "chains"}))
