@@ -1,6 +1,6 @@
 """Pairs of samples with antithetic bits, as in DisARM; bits along a tree lead to a category."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -11,6 +11,7 @@ from arms.designs.base import Design, Rows, product
 from arms.designs.couplings.base import BitCoupling, flip
 from arms.designs.samples import Coupled
 from arms.latents import Binary, Bits, Choices, Couplable, Latent
+from arms.lazy import lazy_property
 from arms.random import indicator, uniform
 
 Tree: TypeAlias = Literal["balanced", "stick"]
@@ -77,8 +78,6 @@ class Pairs(Design):
 
     correlation: float = -1.0
     tree: Tree = "balanced"
-    pair: CorrelatedPair = field(init=False, repr=False, compare=False)
-    """The coupling of the two bits of a pair."""
     requires: ClassVar[tuple[type, ...]] = (Couplable,)
     in_pairs: ClassVar[bool] = True
 
@@ -86,7 +85,12 @@ class Pairs(Design):
         super().__post_init__()
         if self.tree not in ("balanced", "stick"):
             raise ValueError(f"tree must be 'balanced' or 'stick', got {self.tree!r}")
-        object.__setattr__(self, "pair", CorrelatedPair(self.correlation))
+        CorrelatedPair(self.correlation)  # raises for a correlation out of range
+
+    @lazy_property
+    def pair(self) -> CorrelatedPair:
+        """The coupling of the two bits of a pair."""
+        return CorrelatedPair(self.correlation)
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         def bits_with(logits: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ BROKEN_CONFIGS = {
     "a huge number": (
         '"seed": 1',
         f'"seed": {HUGE}',
-        "seed must be an integer >= 0 and below 2**63",
+        r"seed must be an integer >= 0 and below 2\*\*63",
     ),
 }
 
