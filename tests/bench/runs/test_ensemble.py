@@ -375,12 +375,14 @@ def fatal_before(real, number):
         return real(*args)
     return operation
 
-def sitting(folder, rename=0, save=0):
-    # In a process of its own, which kills itself just before the renaming, or the checkpoint, of that number.
+def sitting(folder, rename=0, save=0, append=0):
+    # In a process of its own, which kills itself just before the renaming, the checkpoint, or the
+    # record of that number.
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     Path.replace = fatal_before(Path.replace, rename)
     runs.Run.save = fatal_before(runs.Run.save, save)
+    runs.Run.append = fatal_before(runs.Run.append, append)
     together(folder, checkpoint_seconds=0.0)
     os._exit(0)
 
@@ -396,12 +398,15 @@ def interrupted(folder):
         os._exit(130)
 
 assert interrupted(folder / "interrupted") == 130
-moment, codes = 0, [-signal.SIGKILL]
+moment, kills, codes = 0, 0, [-signal.SIGKILL]
 while codes[0] == -signal.SIGKILL:
     moment += 1
     own = folder / str(moment)
-    codes = [sitting(own, rename=moment), sitting(own, save=2), sitting(own)]
+    codes = [sitting(own, rename=moment), sitting(own, save=2), sitting(own, append=2)]
+    codes.append(sitting(own))
+    kills += codes.count(-signal.SIGKILL)
     assert codes[-1] == 0, codes
+(folder / "kills").write_text(str(kills))
 """
 
 
@@ -432,6 +437,7 @@ def test_killed_at_any_moment_it_ends_the_same(aftermath: Path, whole: list[Run]
     """SIGKILL before each single renaming of a file, then between the saves of two runs: every time the same end."""
     ends = [folder for folder in aftermath.iterdir() if folder.name.isdecimal()]
     assert len(ends) > 15, "there are more moments than that"
+    assert int((aftermath / "kills").read_text()) >= 40
     for folder in ends:
         for name, run in zip(NAMES, whole, strict=True):
             assert_same(Run(folder / name), run)
