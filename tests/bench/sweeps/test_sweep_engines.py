@@ -400,7 +400,7 @@ def test_a_data_set_in_memory_goes_to_workers(tmp_path: Path, digits: Dataset) -
 @pytest.mark.parametrize(
     ("model", "complaint"),
     [
-        (lambda dataset: torch.nn.Identity(), "must return a DiscreteVAE"),
+        (lambda dataset: torch.nn.Identity(), "must return an arms.bench.DiscreteVAE"),
         ("nets:missing", "cannot find 'nets:missing'"),
         (torch.nn.Identity(), "a function that makes a model for each run, got a model"),
     ],
@@ -676,18 +676,20 @@ def test_ensembles_share_a_gpu_of_the_cluster(tmp_path: Path) -> None:
 @needs_cluster
 def test_cancelled_work_is_saved_also_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
     (job,) = jobs_of([replace(LONG, steps=10**6)], tmp_path)
-    run = Run(job.tasks[0].path)
+    path = job.tasks[0].path
     settings = replace(SETTINGS, checkpoint_seconds=1e9)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a script
     try:
         with two_nodes() as (cluster, _):
             with RayCluster(gpus_per_job=0, address=cluster.address) as engine:
                 engine.start(job, settings)
-                wait_until(lambda: len(run.metrics()) > 2, 120)
-            wait_until(lambda: is_free(run.path), 60)
+                wait_until(lambda: len(Run(path).metrics()) > 2, 120)
+            wait_until(lambda: is_free(path), 60)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert run.step() > LONG.report_every, "later than the first record, which is always saved"
+    assert Run(path).step() > LONG.report_every, (
+        "later than the first record, which is always saved"
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
