@@ -23,35 +23,24 @@ def as_count(value: object, least: int, what: str, *, even: bool = False) -> int
         raise ValueError(f"{wanted}, got {value!r}") from None
     if not least <= count < 2**63:
         limit = " and below 2**63" if count > least else ""
-        raise ValueError(f"{wanted}{limit}, got {_shortened(count)}")
+        raise ValueError(f"{wanted}{limit}, got {count}")
     if even and count % 2:
         raise ValueError(f"{what} must be even, for pairs of samples, got {count}: try {count + 1}")
     return count
 
 
 def as_positive(value: object, what: str) -> float:
-    """Return `value` as a float that is positive and finite.
-
-    >>> as_positive(2, "temperature")
-    2.0
-    """
-    is_number = not isinstance(value, bool) and isinstance(value, Real)
-    if not is_number or not 0 < value <= sys.float_info.max:  # type: ignore[operator]
-        raise ValueError(f"{what} must be positive and finite, got {_shortened(value)}")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _shortened(value: object) -> str:
-    large = isinstance(value, int) and abs(value) > 10**100
-    return "a number of hundreds of digits" if large else repr(value)
+    """Return `value` as a float that is positive and finite."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    fits = is_number and 0 < value <= sys.float_info.max  # type: ignore[operator]
+    found = float(value) if fits else 0.0  # type: ignore[arg-type]
+    if not found:  # also a fraction below the smallest float
+        raise ValueError(f"{what} must be positive and finite, got {value!r}")
+    return found
 
 
 def described(error: BaseException) -> str:
-    """Return an exception on one line: its type, and its message if it has one.
-
-    >>> described(KeyError("a")), described(MemoryError())
-    ("KeyError: 'a'", 'MemoryError')
-    """
+    """Return an exception on one line: its type, and its message if it has one."""
     message = f"{type(error).__name__}: {error}".removesuffix(": ")
     return textwrap.shorten(message, 400, placeholder=" ...")
 
@@ -59,17 +48,13 @@ def described(error: BaseException) -> str:
 def unknown_name(
     kind: str, name: object, known: Collection[str], biased: Collection[str] = (), or_else: str = ""
 ) -> ValueError:
-    """Return the error about an unknown name, with similar names and all known ones.
-
-    >>> unknown_name("coupling", "gausian", ["gaussian", "pairs"])
-    ValueError("no coupling is called 'gausian': perhaps gaussian; choose one of gaussian, pairs")
-    """
+    """Return the error about an unknown name, with similar names and all known ones."""
     near = difflib.get_close_matches(str(name).lower(), [*known, *biased], n=2)
     perhaps = f"perhaps {' or '.join(near)}; " if near else ""
     others = f", or of the biased {', '.join(biased)}" if biased else ""
     others += f", or give {or_else}" if or_else else ""
-    every = ", ".join(known) + others
-    return ValueError(f"no {kind} is called {name!r}: {perhaps}choose one of {every}")
+    choice = f"{perhaps}choose one of {', '.join(known)}{others}"
+    return ValueError(f"no {kind} is called {name!r}: {choice}")
 
 
 def check_logits(logits: object, event_axes: str) -> Tensor:
@@ -81,11 +66,9 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
         raise ValueError(f"logits must be {wanted} distribution, got {got}")
     if logits.dtype not in FLOATS:
         raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float()")
-    if logits.is_nested or logits.layout != torch.strided:
-        kind = "a nested one: pad it" if logits.is_nested else f"one of layout {logits.layout}"
-        raise ValueError(f"logits must be an ordinary, dense tensor, got {kind}")
-    if logits.is_meta:
-        raise ValueError("logits must be on a device that holds numbers, got the meta device")
+    if logits.is_nested or logits.layout != torch.strided or logits.is_meta:
+        got = f"layout {logits.layout} on {logits.device}"
+        raise ValueError(f"logits must be a dense tensor on a device with numbers, got {got}")
     if logits.ndim < axes:
         got = f"shape {list(logits.shape)}" if logits.ndim else "a scalar: unsqueeze it"
         raise ValueError(f"logits must have shape [*batch, {event_axes}], got {got}")

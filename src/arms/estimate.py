@@ -14,7 +14,7 @@ from arms.attachment import attach_to_parameters
 from arms.designs import Draw
 from arms.estimators.base import Estimate, Estimator, Objective
 from arms.estimators.labels import label
-from arms.latents import Latent, describe
+from arms.latents import Latent
 from arms.objective import DEFAULT, Evaluation, Options, evaluate, is_learning, refuse_transforms
 from arms.random import warn_if_ranks_share_noise
 
@@ -77,7 +77,9 @@ def _check_fits(estimator: Estimator, latent: Latent) -> None:
             if not latent.has(capability):
                 lacking = next(one for one in latent.elements() if not one.has(capability))
                 part = kind if lacking is latent else f"the {type(lacking).__name__} in this {kind}"
-                needed = f"{label(estimator)} needs a latent with {describe(capability)}"
+                needed = (
+                    f"{label(estimator)} needs a latent with the capability {capability.__name__}"
+                )
                 raise ValueError(f"{needed}, which {part} does not have: {advice}")
         raise ValueError(f"{estimator.design} does not draw {kind} latents: {advice}")
     if estimator.design.needs.derivatives and not latent.differentiable:

@@ -31,11 +31,9 @@ class Target(ABC):
 
     @abstractmethod
     def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the target `[*batch]` as estimated from values `[n, *batch]` at the samples.
+        """Return the target `[*batch]` from values or log-weights `[n, *batch]` at the samples.
 
-        Args:
-            values: The objective's values, or log-weights.
-            weights: Of the samples, if they are not equal.
+        `weights` are those of the samples, if they are not equal.
         """
 
     @abstractmethod
@@ -100,11 +98,6 @@ class ImportanceBound(Target):
 
 
 def log_mean_exp(log_weights: Tensor) -> Tensor:
-    """Return log mean exp over the first axis.
-
-    >>> import torch
-    >>> log_mean_exp(torch.tensor([0.0, 10_000.0]))
-    tensor(9999.3066)
-    """
+    """Return log mean exp over the first axis."""
     total = at_least_float32(log_weights).logsumexp(0) - math.log(len(log_weights))
     return total.to(log_weights.dtype)

@@ -74,7 +74,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: call(torch.zeros(3, 2).to_sparse()),
-        r"an ordinary, dense tensor, got one of layout torch.sparse_coo",
+        r"a dense tensor on a device with numbers, got layout torch.sparse_coo on cpu",
     ),
     (
         lambda: call(torch.zeros(3, 2).to(torch.float8_e4m3fn)),

@@ -14,12 +14,12 @@ from arms.designs.pairs import CorrelatedPair, Pairs
 from arms.designs.relaxed import Perturbed, RelaxedPairs
 from arms.designs.samples import AllStates, AntitheticNoise, Coupled, Independent
 from arms.designs.without_replacement import WithoutReplacement
-from arms.designs.wrappers import AfterSamples, OneMore, SideBySide, WithMean
+from arms.designs.wrappers import AfterSamples, SideBySide, WithMean
 
 __all__ = ["Design", "Draw", "Needs", "Rows"]
 __all__ += ["AllStates", "AntitheticNoise", "Coupled", "Independent", "WithoutReplacement"]
 __all__ += ["Midpoints", "Pairs", "Perturbed", "RelaxedPairs", "SharedPairs"]
-__all__ += ["AfterSamples", "OneMore", "SideBySide", "WithMean"]
+__all__ += ["AfterSamples", "SideBySide", "WithMean"]
 __all__ += ["COUPLINGS", "BitCoupling", "CategoryCoupling", "Coupling", "as_coupling"]
 __all__ += ["CorrelatedPair", "Dirichlet", "Gaussian", "Stratified", "Systematic"]
 

@@ -1,7 +1,6 @@
 """The contract of a design: the points at which the objective is evaluated, and their distribution.
 
-A design draws points, says how many evaluations and derivatives they cost, and knows the joint
-distribution of its samples, from which tests compute the exact expectation of any estimator.
+Tests compute the exact expectation of any estimator from the joint distribution of the samples.
 """
 
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ class Draw:
     """`[m, *batch, *event]`: the samples first, then `extra` points that are not samples. Detached,
     unless parameters of the estimator decide where the extra points lie."""
     extra: int = 0
-    """Number of trailing points that are not samples."""
+    """Number of points that are not samples."""
     memory: Any = None
     """What `combine` needs beside the points, such as the noise behind them."""
     weights: Tensor | None = None
@@ -53,10 +52,8 @@ class Draw:
 class Rows(NamedTuple):
     """All outcomes of the random rows of a design, for a latent without batch axes."""
 
-    rows: Tensor
-    """`[rows, outcomes, *event]`."""
-    probabilities: Tensor
-    """`[outcomes]`."""
+    rows: Tensor  # [rows, outcomes, *event]
+    probabilities: Tensor  # [outcomes]
 
 
 @dataclass(frozen=True)
@@ -77,9 +74,7 @@ class Design:
     weighted: ClassVar[bool] = False
     """Whether samples have unequal weights, so that their plain mean is not the expectation."""
     least_samples: ClassVar[int] = 1
-    """The smallest number of samples."""
     in_pairs: ClassVar[bool] = False
-    """Whether the number of samples must be even."""
 
     def __post_init__(self) -> None:
         least = 2 if self.in_pairs else self.least_samples
@@ -112,15 +107,10 @@ class Design:
         return grad  # right for independent samples
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
-        """Return everything that can be drawn, and the probability of each outcome.
+        """Return all outcomes for a latent without batch axes, and their probabilities, if known.
 
-        Args:
-            latent: Without batch axes, and with few joint states.
-
-        Returns:
-            A draw whose batch runs over all outcomes, `[m, outcomes, 1, *event]`, and their
-            probabilities `[outcomes]`. Each outcome is the only row of its last batch axis,
-            because estimators may learn from other rows. None if the outcomes are unknown.
+        The batch of the draw runs over all outcomes, `[m, outcomes, 1, *event]`. Each one is the
+        only row of its last batch axis, because estimators may learn from other rows.
         """
         if (found := self.row_outcomes(latent)) is None:
             return None

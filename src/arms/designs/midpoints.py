@@ -16,7 +16,7 @@ from arms.arguments import as_count
 from arms.designs.base import Design, Draw, Needs, Rows, independent_rows
 from arms.designs.couplings.base import Coupling
 from arms.designs.samples import Coupled, Independent
-from arms.latents import ExchangeablePairs, Latent
+from arms.latents import Enumerable, ExchangeablePairs, Latent
 from arms.lazy import lazy_property
 
 
@@ -41,20 +41,18 @@ class Midpoints(Design):
     evaluate_midpoints: bool = True
 
     base: Independent | Coupled = field(init=False, repr=False, compare=False)
-    """The design of the 2m samples that make the midpoints."""
     requires: ClassVar[tuple[type, ...]] = (ExchangeablePairs,)
     in_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "pairs", as_count(self.pairs, 1, "pairs"))
-        count, coupling = 2 * self.midpoints, self.coupling
+        count, coupling = 2 * self.midpoints, self.coupling  # of the samples that make them
         base = Independent(count) if coupling is None else Coupled(count, coupling)
         object.__setattr__(self, "base", base)
 
     @lazy_property
     def midpoints(self) -> int:
-        """The number of different midpoints."""
         return max(1, self.num_samples // (2 * self.pairs))
 
     @lazy_property
@@ -92,14 +90,14 @@ class Midpoints(Design):
         return Draw(latent, torch.cat([rows, middle]), extra=self.midpoints)
 
     def variable_outcomes(self, variable: Latent) -> Rows | None:
-        assert isinstance(variable, ExchangeablePairs)
+        assert isinstance(variable, Enumerable)
         base, m = self.base.variable_outcomes(variable), self.midpoints
         if base is None:
             return None
         rows, probabilities = [], []
         for samples, chance in zip(base.rows.unbind(1), base.probabilities, strict=True):
             one, other = (repeat_per_pair(half, self.num_samples // 2) for half in samples.chunk(2))
-            options = [variable.exchanges(*pair) for pair in zip(one[m:], other[m:], strict=True)]
+            options = [_with_sum(total, variable.states()) for total in one[m:] + other[m:]]
             for chosen in itertools.product(*options):
                 first = torch.stack([*one[:m], *chosen])
                 rows.append(torch.cat([first, one + other - first]))
@@ -108,6 +106,12 @@ class Midpoints(Design):
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
         return self.base.correct(latent, grad)  # only these samples are coupled
+
+
+def _with_sum(total: Tensor, states: Tensor) -> list[Tensor]:
+    """Return the states to which another state adds up to `total`; they are equally likely."""
+    listed = states.tolist()
+    return [one for one in states if (total - one).tolist() in listed]
 
 
 def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
@@ -167,7 +171,6 @@ class SharedPairs(Design):
 
     @lazy_property
     def midpoints(self) -> int:
-        """The number of pairs, each with its midpoint."""
         return self.pairs or self.num_samples // 2
 
     @lazy_property

@@ -1,7 +1,7 @@
 """Designs made of others: with the mean, after independent samples, side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -68,19 +68,25 @@ class AfterSamples(Design):
     Args:
         first: The number of independent samples.
         inner: The design of the points after them.
+        drawn_last: Whether the independent samples are drawn after the points of the other design.
     """
 
     first: int
     inner: Design
+    drawn_last: bool = field(default=False, repr=False)
 
-    def __init__(self, first: int, inner: Design) -> None:
+    def __init__(self, first: int, inner: Design, *, drawn_last: bool = False) -> None:
         count, needs = first + inner.num_samples, _with_more(inner.needs, first)
-        _set_up(self, [inner], needs, num_samples=count, first=first, inner=inner)
+        fields = {"first": first, "inner": inner, "drawn_last": drawn_last}
+        _set_up(self, [inner], needs, num_samples=count, **fields)
 
     def takes(self, latent: Latent) -> bool:
         return self.inner.takes(latent)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
+        if self.drawn_last:
+            inner = self.inner.draw(latent, generator)
+            return self._prepend(latent.sample(self.first, generator), inner)
         own = latent.sample(self.first, generator)
         return self._prepend(own, self.inner.draw(latent, generator))
 
@@ -95,21 +101,6 @@ class AfterSamples(Design):
     def _prepend(self, samples: Tensor, inner: Draw) -> Draw:
         points = torch.cat([samples, inner.points])
         return Draw(inner.latent, points, inner.extra, memory=inner)
-
-
-class OneMore(AfterSamples):
-    """One independent sample, followed by the points of another design, which are drawn first.
-
-    Args:
-        inner: The other design.
-    """
-
-    def __init__(self, inner: Design) -> None:
-        super().__init__(1, inner)
-
-    def draw(self, latent: Latent, generator: Generator | None) -> Draw:
-        inner = self.inner.draw(latent, generator)
-        return self._prepend(latent.sample(1, generator), inner)
 
 
 @dataclass(frozen=True, init=False)

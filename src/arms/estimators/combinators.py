@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from arms.designs import Draw, OneMore, SideBySide
+from arms.designs import AfterSamples, Draw, SideBySide
 from arms.estimators.base import Estimator, Wrapper, set_design
 from arms.targets import Expectation
 
@@ -28,7 +28,8 @@ class ExtraSample(Wrapper):
     def __post_init__(self) -> None:
         if not self.inner.target.is_expectation:
             raise ValueError(f"ExtraSample needs an estimator of the expectation, got {self.inner}")
-        self.wrap(OneMore(self.inner.design), target=Expectation(samples=1))
+        design = AfterSamples(1, self.inner.design, drawn_last=True)
+        self.wrap(design, target=Expectation(samples=1))
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         return self.inner.combine(draw.memory, values[1:], derivatives)

@@ -9,7 +9,6 @@ from arms.latents.base import (
     HasMean,
     Latent,
     Relaxable,
-    describe,
 )
 from arms.latents.bits import Bits
 from arms.latents.categories import Indices, OneHot
@@ -19,4 +18,4 @@ from arms.latents.subset import Subset
 
 __all__ = ["Bits", "Indices", "Joint", "Latent", "Logits", "OneHot", "Subset", "as_latent"]
 __all__ += ["Binary", "Choices", "Couplable", "Enumerable", "ExchangeablePairs", "HasMean"]
-__all__ += ["Relaxable", "describe"]
+__all__ += ["Relaxable"]

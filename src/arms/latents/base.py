@@ -16,8 +16,7 @@ from torch import Generator, Tensor
 from arms.arguments import at_least_float32
 from arms.random import indicator, uniform
 
-MOST_STATES = 2**16
-"""Joint states that are listed at most."""
+MOST_STATES = 2**16  # that are listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,11 +166,7 @@ class Enumerable(Latent):
 
 
 class ExchangeablePairs(Latent):
-    """Capability: given the sum of two samples, other pairs with that sum are equally likely.
-
-    Control variates that depend on the sum alone are then uncorrelated with how each pair is
-    oriented. The midpoint estimator relies on this.
-    """
+    """Capability: given the sum of two samples, all pairs with that sum are equally likely."""
 
     def exchange(self, first: Tensor, second: Tensor, generator: Generator | None) -> Tensor:
         """Draw the firsts of pairs with the sums of the given ones, `[pairs, *batch, *event]`.
@@ -182,22 +177,13 @@ class ExchangeablePairs(Latent):
         swap = indicator(uniform(len(first), like, generator) - 0.5).to(first.dtype)
         return torch.lerp(first, second, swap)  # exact at 0 and 1, and fast
 
-    def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return all equally likely results of `exchange` for a variable, `[options, *event]`."""
-        return torch.stack([first, second])
-
     def step_product(self, step: Tensor, vector: Tensor) -> Tensor:
         """Return the inner product `[pairs, *batch]` of each difference s with a vector."""
         return self.sum_event(step * vector)
 
     @abstractmethod
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
-        """Return E[s s' | sum] times a vector, where s is the difference of a pair.
-
-        Args:
-            step: `[pairs, *batch, *event]`, the differences; only where they are nonzero matters.
-            vector: The same shape.
-        """
+        """Return E[s s' | sum] times a vector, for differences s = `step` of pairs up to sign."""
 
 
 class Couplable(Latent):
@@ -222,19 +208,3 @@ class Relaxable(Latent):
     @abstractmethod
     def harden(self, perturbed: Tensor) -> Tensor:
         """Return the samples that perturbed logits stand for, in the dtype of the logits."""
-
-
-_WORDS: dict[type, str] = {
-    HasMean: "a mean and a covariance",
-    Enumerable: "a list of its joint states",
-    ExchangeablePairs: "exchangeable pairs",
-    Couplable: "coupled samples",
-    Binary: "independent bits",
-    Choices: "one-hot choices",
-    Relaxable: "a continuous relaxation",
-}
-
-
-def describe(capability: type) -> str:
-    """Return what a latent with a capability offers, in words for error messages."""
-    return _WORDS.get(capability, capability.__name__)

@@ -12,8 +12,7 @@ from arms.arguments import at_least_float32
 from arms.latents.base import Binary, Enumerable, ExchangeablePairs, HasMean, Relaxable
 from arms.random import indicator, uniform
 
-LARGEST_PERTURBED = 1000.0
-"""Logits are clamped to this before noise is added. The largest noise in float64 is 708."""
+LARGEST_PERTURBED = 1000.0  # a clamp of logits before noise is added, at most 708 in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +43,7 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return (samples * of_one + (1 - samples) * of_zero).sum(-1)
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p. For b = 1 this is sigmoid(-logits), because 1 - p would round to 0.
-
-        >>> Bits(torch.tensor([20.0])).score(torch.tensor([[0.0], [1.0]])).flatten()
-        tensor([-1.0000e+00,  2.0612e-09])
-        """
+        """Return b - p. For b = 1 this is sigmoid(-logits), because 1 - p would round to 0."""
         logits = at_least_float32(self.logits)
         # lerp returns either end exactly, in one pass; torch.where takes twice as long.
         return torch.lerp(-torch.sigmoid(logits), torch.sigmoid(-logits), samples.to(logits.dtype))
@@ -57,11 +52,6 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return torch.sigmoid(at_least_float32(self.logits))
 
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        """Return p (1 - p) times the vector.
-
-        >>> Bits(torch.tensor([0.0, 40.0])).covariance_matvec(torch.ones(2))
-        tensor([2.5000e-01, 4.2484e-18])
-        """
         logits = at_least_float32(self.logits)
         return torch.sigmoid(logits) * torch.sigmoid(-logits) * vector
 

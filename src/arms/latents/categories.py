@@ -47,11 +47,7 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return (samples * of_chosen).sum((-1, -2))
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p. For the likeliest category, 1 - p is the sum of the others, for its digits.
-
-        >>> OneHot(torch.tensor([[20.0, 0.0]])).score(torch.tensor([[[1.0, 0.0]]])).flatten()
-        tensor([ 2.0612e-09, -2.0612e-09])
-        """
+        """Return b - p. For the likeliest category, 1 - p is the sum of the others: more digits."""
         samples, probs = self._as_one_hot(samples), self.mean()
         likeliest = probs.argmax(-1, keepdim=True)
         others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
@@ -61,11 +57,6 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return torch.softmax(at_least_float32(self.logits), -1)
 
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        """Return (diag p - p p') times the vector.
-
-        >>> OneHot(torch.zeros(1, 2)).covariance_matvec(torch.tensor([[1.0, -1.0]]))
-        tensor([[ 0.5000, -0.5000]])
-        """
         return softmax_derivative(self.mean(), vector)
 
     def undefined(self) -> Tensor:

@@ -63,13 +63,9 @@ def _has_probs(distribution: Bernoulli | Categorical) -> bool:
 
 def _exact_logit(probs: Tensor) -> Tensor:
     """Return log p/(1 - p), infinite at p = 0 and p = 1; Bernoulli.logits is finite there."""
-    if not true_or_unreadable(((probs >= 0) & (probs <= 1)).all()):
-        low, high = probs.aminmax()
-        raise ValueError(f"probabilities must lie in [0, 1], got {low.item():g} to {high.item():g}")
     inside = (probs > 0) & (probs < 1)
-    edge = torch.where(probs > 0.5, torch.inf, -torch.inf).to(probs)
     # The inner `where` makes the gradient at p = 0 and p = 1 zero instead of NaN.
-    return torch.where(inside, torch.logit(torch.where(inside, probs, 0.5)), edge)
+    return torch.where(inside, torch.where(inside, probs, 0.5).logit(), probs.detach().logit())
 
 
 def _exact_log(probs: Tensor) -> Tensor:

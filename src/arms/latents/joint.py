@@ -13,10 +13,7 @@ from arms.latents.convert import Logits, as_latent
 
 
 def _per_part(name: str) -> Callable[..., Tensor]:
-    """Return the method that joins the results of a method of every part.
-
-    Tensors among the arguments are split between the parts.
-    """
+    """Return the method that splits tensors between the parts and joins their results."""
 
     def method(self: "Joint", *given: Any, **options: Any) -> Tensor:
         count = len(self.parts)
@@ -34,9 +31,6 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Relaxable):
     The objective is called with one argument per latent, as in `f(mask=..., action=...)`, and
     gradients are returned as a dictionary with the same keys. All latents share one batch shape.
     A joint latent offers the capabilities that all of its parts offer.
-
-    Internally the events of all parts are flattened and joined: logits, samples and gradients are
-    single tensors `[..., D]`.
 
     Args:
         parts: Latents by name; logits and torch distributions are accepted too.
@@ -61,7 +55,13 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Relaxable):
 
     def __init__(self, /, **parts: Logits) -> None:
         latents = {name: as_latent(part) for name, part in parts.items()}
-        _check_parts(latents)
+        if not latents:
+            raise ValueError("Joint needs at least one part, as in Joint(mask=logits), got none")
+        kinds = {name: _kind(part) for name, part in latents.items()}
+        if len(set(kinds.values())) > 1:
+            wanted = "share one batch shape, dtype and device"
+            got = ", ".join(f"{name} with {kind}" for name, kind in kinds.items())
+            raise ValueError(f"the parts of a joint latent must {wanted}, got {got}")
         object.__setattr__(self, "parts", latents)
         object.__setattr__(self, "logits", self._join([one.logits for one in latents.values()]))
 
@@ -150,18 +150,5 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Relaxable):
         return torch.cat([own.flatten(own.ndim - part.event_dims) for part, own in parts], -1)
 
 
-def _check_parts(parts: Mapping[str, Latent]) -> None:
-    if not parts:
-        raise ValueError("Joint needs at least one part, as in Joint(mask=logits), got none")
-    shapes = {name: str(list(part.batch_shape)) for name, part in parts.items()}
-    _check_equal(shapes, "share one batch shape", ": expand the smaller one")
-    kinds = {name: f"{one.logits.dtype} on {one.logits.device}" for name, one in parts.items()}
-    _check_equal(kinds, "share dtype and device")
-
-
-def _check_equal(found: Mapping[str, str], wanted: str, advice: str = "") -> None:
-    (name, first), *others = found.items()
-    for other, value in others:
-        if value != first:
-            got = f"{first} for {name} and {value} for {other}"
-            raise ValueError(f"the parts of a joint latent must {wanted}, got {got}{advice}")
+def _kind(part: Latent) -> str:
+    return f"{list(part.batch_shape)} {part.logits.dtype} on {part.logits.device}"

@@ -96,10 +96,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return self._marginals[0].to(at_least_float32(self.logits).dtype)
 
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        """Return the covariance matrix times `[..., *batch, d]`.
-
-        Upwards, E[v . b in the node | its count]; downwards, the same for all outside the node.
-        """
+        # Upwards, E[v . b in the node | its count]; downwards, the same for all outside the node.
         v, (levels, shares) = vector.to(torch.float64), self._tree
         # Axes after the nodes, to broadcast.
         axes = (slice(None), *[None] * (v.ndim - levels[0].ndim + 1))
@@ -139,16 +136,8 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         half = differ.sum(-1, keepdim=True) // 2
         return torch.minimum(first, second) + (differ & (rank < half)).to(first.dtype)
 
-    def exchanges(self, first: Tensor, second: Tensor) -> Tensor:
-        differ = (first != second).nonzero().squeeze(-1)
-        halves = list(combinations(differ.tolist(), len(differ) // 2))
-        options = torch.minimum(first, second).repeat(len(halves), 1)
-        for option, half in zip(options, halves, strict=True):
-            option[list(half)] = 1
-        return options
-
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
-        """Return E[s s' | sum] v: differing items have covariance -1 / (their number - 1)."""
+        # Differing items have covariance -1 / (their number - 1).
         differ = (step != 0).to(vector.dtype)
         count = differ.sum(-1, keepdim=True)
         centered = vector - (vector * differ).sum(-1, keepdim=True) / count.clamp(min=1)

@@ -275,10 +275,7 @@ ABSURD = "4000000000000000000"
             ["train", *FLAGS, "--latents", "20", "--categories", ABSURD],
             "latents times categories must be an integer",
         ),
-        (
-            ["train", *FLAGS, "--seed", "1" * 400],
-            "seed must be .*, got a number of hundreds of digits",
-        ),
+        (["train", *FLAGS, "--seed", "1" * 400], "seed must be .*, got 1111"),
         (
             ["evaluate", "runs/run", "--samples", ABSURD],
             "does not fit into memory: ask for fewer samples",

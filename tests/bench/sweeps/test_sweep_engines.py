@@ -91,10 +91,7 @@ def test_lists_are_every_combination(tmp_path: Path) -> None:
         ("seed = []", "seed must be a value or a list of values"),
         ("runs = 3", "runs must be tables"),
         ('precision = ["high", "highest"]', "precision must be one value"),
-        (
-            f"learning_rate = {10**400}",
-            "learning_rate must be positive and finite, got a number of hundreds of digits",
-        ),
+        (f"learning_rate = {10**400}", "learning_rate must be positive and finite, got 1000"),
         (f"seed = {'[' * 3000}{']' * 3000}", "nested too deeply"),
     ],
 )

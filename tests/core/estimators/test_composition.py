@@ -67,7 +67,7 @@ def test_every_estimator_is_right_or_refuses(name: str, least: int, latent: Late
         return
     assert isinstance(latent, Enumerable)
     if name == "unordered-set" and latent.count_states() < least:
-        with pytest.raises(ValueError, match=r"at most the joint states, 3, got num_samples = 4"):
+        with pytest.raises(ValueError, match=r"at most the 3 joint states, got num_samples = 4"):
             estimator(smooth_objective(latent), latent)
         return
     found = bias(estimator, latent)

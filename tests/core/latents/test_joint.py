@@ -361,15 +361,15 @@ def test_variances_can_be_compared() -> None:
         (Joint, r"needs at least one part, as in Joint\(mask=logits\), got none"),
         (
             lambda: Joint(a=torch.zeros(5, 3), c=torch.zeros(4, 3)),
-            r"share one batch shape, got \[5\] for a and \[4\] for c: expand the smaller one",
+            r"share one batch shape.*, got a with \[5\] .* on cpu, c with \[4\] .* on cpu",
         ),
         (
             lambda: Joint(a=torch.zeros(5, 3), c=OneHot(torch.zeros(5, 3))),
-            r"share one batch shape, got \[5\] for a and \[\] for c",
+            r"share one batch shape.*, got a with \[5\] .* on cpu, c with \[\] .* on cpu",
         ),
         (
             lambda: Joint(a=torch.zeros(3), c=torch.zeros(3).double()),
-            "share dtype and device, got torch.float32 on cpu for a and torch.float64 on cpu for c",
+            r"dtype and device, got a with \[\] torch.float32 on cpu, c with \[\] torch.float64 on cpu",
         ),
         (lambda: Joint(a=torch.tensor([0.0, torch.nan])), "logits contain NaN"),
         (lambda: Joint(a=[0.0, 1.0]), "logits must be a tensor"),  # type: ignore[arg-type]
@@ -383,9 +383,9 @@ def test_bad_parts(make: Callable[[], Joint], words: str) -> None:
 @pytest.mark.parametrize(
     ("name", "joint", "words"),
     [
-        ("arms", WITH_ITEMS, "coupled samples, which the Subset in this Joint does not have"),
+        ("arms", WITH_ITEMS, "Couplable, which the Subset in this Joint does not have"),
         ("arms-gaussian", SMALL, "does not draw Joint latents"),
-        ("rebar", SMALL, "independent bits, which the OneHot in this Joint does not have: use"),
+        ("rebar", SMALL, "Binary, which the OneHot in this Joint does not have: use"),
         (
             "midpoint",
             Joint(a=torch.zeros(3), c=Indices(torch.zeros(1, 3))),
