@@ -19,10 +19,8 @@ from arms.arguments import as_count, at_least_float32
 class Target(ABC):
     """A function of values at independent samples, whose expectation is differentiated."""
 
-    is_expectation: ClassVar[bool] = False
-    """Whether this is E[f(b)]. Some wrappers refuse other targets."""
-    subtracts_log_q: ClassVar[bool] = False
-    """Whether the objective is log p(x, b), and the library subtracts log q(b)."""
+    is_expectation: ClassVar[bool] = False  # whether this is E[f(b)]; some wrappers need that
+    subtracts_log_q: ClassVar[bool] = False  # whether f is log p(x, b), and log q(b) is subtracted
 
     @property
     @abstractmethod

@@ -5,10 +5,8 @@ from collections.abc import Callable, Mapping
 from arms.arguments import unknown_name
 from arms.designs.base import Design, Draw, Needs, Rows
 from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
-from arms.designs.couplings.dirichlet import Dirichlet
-from arms.designs.couplings.gaussian import Gaussian
-from arms.designs.couplings.stratified import Stratified
-from arms.designs.couplings.systematic import Systematic
+from arms.designs.couplings.copulas import Dirichlet, Gaussian
+from arms.designs.couplings.systematic import Stratified, Systematic
 from arms.designs.midpoints import Midpoints, SharedPairs
 from arms.designs.pairs import CorrelatedPair, Pairs
 from arms.designs.relaxed import Perturbed, RelaxedPairs
@@ -29,7 +27,6 @@ COUPLINGS: Mapping[str, Callable[[], Coupling]] = {
     "systematic": Systematic,
     "stratified": Stratified,
 }
-"""Couplings by name."""
 
 
 def as_coupling(name: str | Coupling) -> Coupling:

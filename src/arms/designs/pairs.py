@@ -33,7 +33,6 @@ class CorrelatedPair(BitCoupling):
             raise ValueError(f"correlation must lie in [-1, 1), got {target!r}")
 
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
-        self._check(n)
         return self.sample_many(logits, 1, generator)[:, 0]
 
     def sample_many(self, logits: Tensor, count: int, generator: Generator | None = None) -> Tensor:
@@ -47,7 +46,8 @@ class CorrelatedPair(BitCoupling):
         return flip(torch.stack([indicator(smaller - noise), second]), logits)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
-        self._check(n)
+        if n != 2:
+            raise ValueError(f"a correlated pair has n = 2 samples, got {n}")
         phi = at_least_float32(logits.detach())
         return torch.sigmoid(phi.abs()).clamp(min=1 / (1 - self.target)).to(logits.dtype)
 
@@ -56,10 +56,6 @@ class CorrelatedPair(BitCoupling):
         one, zero = torch.sigmoid(phi), torch.sigmoid(-phi)
         differ = one * zero / self.debias(phi, n)
         return torch.stack([zero - differ, 2 * differ, one - differ])
-
-    def _check(self, n: int) -> None:
-        if n != 2:
-            raise ValueError(f"a correlated pair has n = 2 samples, got {n}")
 
 
 @dataclass(frozen=True)
@@ -131,17 +127,14 @@ class Pairs(Design):
 class TreeBits(NamedTuple):
     """The bits that lead to a category, one per node of a binary tree over the K categories."""
 
-    logits: Tensor
-    """`[*batch, d, K - 1]`: log P_right - log P_left of every node."""
+    logits: Tensor  # [*batch, d, K - 1]: log P_right - log P_left of every node
     log_left: Tensor
     log_right: Tensor
-    left: Tensor
-    """`[K, K - 1]`: 1 where a category lies on the left of a node."""
+    left: Tensor  # [K, K - 1]: 1 where a category lies on the left of a node
     right: Tensor
 
     @classmethod
     def of(cls, logits: Tensor, tree: Tree) -> "TreeBits":
-        """Return the bits of categories with these logits."""
         left, right = _sides(at_least_float32(logits), tree)
         log_probs = torch.log_softmax(at_least_float32(logits), -1).unsqueeze(-1)
         log_left, log_right = ((log_probs + side.log()).logsumexp(-2) for side in (left, right))
@@ -156,21 +149,17 @@ class TreeBits(NamedTuple):
 
 
 def _sides(logits: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
+    """Return, per category and node, 1 where the category lies on its left, and on its right."""
     count, device = logits.shape[-1], logits.device
-    start, middle, end = torch.tensor(_nodes(count, tree), device=device).view(-1, 3).unbind(-1)
+    nodes, open_nodes = [], [(0, count)]
+    while open_nodes:
+        first, last = open_nodes.pop()
+        if last - first > 1:
+            split = first + 1 if tree == "stick" else (first + last) // 2
+            nodes.append((first, split, last))
+            open_nodes += [(first, split), (split, last)]
+    start, middle, end = torch.tensor(nodes, device=device).view(-1, 3).unbind(-1)
     category = torch.arange(count, device=device).unsqueeze(-1)
     left = (category >= middle) & (category < end)
     right = (category >= start) & (category < middle)
     return left.to(logits.dtype), right.to(logits.dtype)
-
-
-def _nodes(count: int, tree: Tree) -> list[tuple[int, int, int]]:
-    """Return every node as (start, middle, end): start to middle lie on its right."""
-    nodes, open_nodes = [], [(0, count)]
-    while open_nodes:
-        start, end = open_nodes.pop()
-        if end - start > 1:
-            middle = start + 1 if tree == "stick" else (start + end) // 2
-            nodes.append((start, middle, end))
-            open_nodes += [(start, middle), (middle, end)]
-    return nodes

@@ -11,7 +11,6 @@ from arms.arguments import as_count, at_least_float32
 from arms.designs.base import Design, Draw, Needs, Rows, independent_rows, product
 from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
 from arms.latents import Binary, Couplable, Enumerable, Latent
-from arms.latents.base import MOST_STATES
 from arms.latents.categories import one_hot
 from arms.lazy import lazy_property
 from arms.random import indicator, uniform
@@ -115,11 +114,7 @@ class Coupled(Design):
 class AntitheticNoise(Design):
     """n/2 uniform numbers u per bit, and the bits 1[u < p] and 1[1 - u < p] of each.
 
-    The rows are the uniform numbers. Estimates are linear in u, so for exact tests each interval
-    on which both bits are constant is represented by its midpoint.
-
-    Args:
-        num_samples: n, even.
+    The rows are the uniform numbers.
     """
 
     requires: ClassVar[tuple[type, ...]] = (Binary,)
@@ -135,6 +130,7 @@ class AntitheticNoise(Design):
         return Draw(latent, torch.cat([first, second]).to(latent.logits.dtype), memory=rows)
 
     def variable_outcomes(self, variable: Latent) -> Rows:
+        # Estimates are linear in u: a midpoint stands for each interval with constant bits.
         p, not_p = (torch.sigmoid(logit).item() for logit in (variable.logits, -variable.logits))
         ends = torch.tensor(sorted({0.0, p, not_p, 1.0}), dtype=torch.float64)
         middle = (ends[1:] + ends[:-1]) / 2
@@ -159,12 +155,6 @@ class AllStates(Design):
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
         assert isinstance(latent, Enumerable)
-        shape, count = list(latent.logits.shape), latent.count_states()
-        if not latent.event_shape.numel():
-            raise ValueError(f"enumeration needs at least one latent, got logits {shape}")
-        if count > MOST_STATES:
-            got = f"{count} for logits {shape}"
-            raise ValueError(f"at most {MOST_STATES} states are enumerated, got {got}: use arms")
         return latent.states_per_row()
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:

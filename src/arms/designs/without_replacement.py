@@ -24,10 +24,8 @@ from arms.designs.base import Design, Draw, Rows
 from arms.latents import Enumerable, Latent
 from arms.random import uniform
 
-NODES = 240
-"""Nodes of the quadrature, for relative errors of 1e-13."""
-LEAST_LEFT = 1e-13
-"""The smallest remaining probability mass; below it, only rounding error would be seen."""
+NODES = 240  # of the quadrature, for relative errors of 1e-13
+LEAST_LEFT = 1e-13  # smallest remaining probability; below it, only rounding error would be seen
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,7 @@ def _with_more(needs: Needs, points: int) -> Needs:
 
 @dataclass(frozen=True, init=False)
 class WithMean(Design):
-    """The points of another design, then the mean of the latent, where f is differentiated.
-
-    The inner draw is kept in `memory`.
+    """The points of another design (its draw is in `memory`), then the mean, with derivative.
 
     Args:
         inner: A design that needs no derivatives.
@@ -61,9 +59,7 @@ class WithMean(Design):
 
 @dataclass(frozen=True, init=False)
 class AfterSamples(Design):
-    """Independent samples, followed by the points of another design.
-
-    The inner draw is kept in `memory`.
+    """Independent samples, then the points of another design, whose draw is kept in `memory`.
 
     Args:
         first: The number of independent samples.
@@ -105,9 +101,7 @@ class AfterSamples(Design):
 
 @dataclass(frozen=True, init=False)
 class SideBySide(Design):
-    """Several designs on the first batch axis, each for its own part of it.
-
-    The draws of all parts are kept in `memory`.
+    """Several designs, each for its own part of the first batch axis; `memory` has their draws.
 
     Args:
         inners: Designs with equal needs.

@@ -29,14 +29,10 @@ class Latent(ABC):
 
     logits: Tensor
 
-    event_dims: ClassVar[int] = 1
-    """Number of trailing axes of the logits that belong to one draw."""
-    event_axes: ClassVar[str] = "d"
-    """Names of these axes in error messages."""
-    differentiable: ClassVar[bool] = True
-    """Whether the objective can be differentiated with respect to what it receives."""
-    allowed: ClassVar[str] = "infinite logits are allowed"
-    """Which logits define a distribution, for error messages."""
+    event_dims: ClassVar[int] = 1  # the trailing axes of the logits that belong to one draw
+    event_axes: ClassVar[str] = "d"  # their names in error messages
+    differentiable: ClassVar[bool] = True  # whether df/db makes sense for what f receives
+    allowed: ClassVar[str] = "infinite logits are allowed"  # for error messages
 
     @abstractmethod
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
@@ -91,12 +87,10 @@ class Latent(ABC):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """The axes of the logits before the event axes."""
         return self.logits.shape[: self.logits.ndim - self.event_dims]
 
     @property
     def event_shape(self) -> torch.Size:
-        """The axes of the logits that belong to one draw."""
         return self.logits.shape[self.logits.ndim - self.event_dims :]
 
     def detach(self) -> Self:
@@ -145,17 +139,14 @@ class Enumerable(Latent):
 
     def states_per_row(self) -> Tensor:
         """Return every joint state for every row of the batch, `[states, *batch, *event]`."""
-        states = self.states().view(-1, *[1] * len(self.batch_shape), *self.event_shape)
+        if self.count_states() > MOST_STATES:
+            got = f"logits {list(self.logits.shape)} with more: use arms or loorf"
+            raise ValueError(f"at most {MOST_STATES} joint states are listed, got {got}")
+        states = self.states()[(slice(None), *[None] * len(self.batch_shape))]
         return states.expand(-1, *self.logits.shape)
 
     def variable_log_probs(self) -> list[Tensor]:
-        """Return the log-probabilities `[*batch, K]` of each variable's states, in float64.
-
-        Joint states of several variables can then be searched without listing them all.
-        """
-        if (count := self.count_states()) > MOST_STATES:
-            limit = f"at most {MOST_STATES} states, got {count}"
-            raise ValueError(f"a {type(self).__name__} latent must have {limit}: use loorf")
+        """Return the log-probabilities `[*batch, K]` of each variable's states, in float64."""
         wide = self.with_logits(self.logits.detach().double())
         return [wide.log_prob(self.states_per_row().double()).movedim(0, -1)]
 
@@ -169,10 +160,8 @@ class ExchangeablePairs(Latent):
     """Capability: given the sum of two samples, all pairs with that sum are equally likely."""
 
     def exchange(self, first: Tensor, second: Tensor, generator: Generator | None) -> Tensor:
-        """Draw the firsts of pairs with the sums of the given ones, `[pairs, *batch, *event]`.
-
-        By default, every entry, or one-hot choice, is swapped or not, independently of the others.
-        """
+        """Draw the firsts of pairs with the sums of the given ones, `[pairs, *batch, *event]`."""
+        # Every entry, or one-hot choice, is swapped or not, independently of the others.
         like = at_least_float32(first[0, ..., :1] if self.has(Choices) else first[0])
         swap = indicator(uniform(len(first), like, generator) - 0.5).to(first.dtype)
         return torch.lerp(first, second, swap)  # exact at 0 and 1, and fast

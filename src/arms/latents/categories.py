@@ -105,9 +105,6 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
 class Indices(OneHot):
     """The same choices for an objective that receives category indices `[n, *batch, d]`.
 
-    Args:
-        logits: `[*batch, d, K]`.
-
     >>> latent = Indices(torch.zeros(5, 3, 4))
     >>> latent.to_objective(latent.sample(2)).shape
     torch.Size([2, 5, 3])

@@ -112,7 +112,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
             left, right = (_of_the_rest(within[level][side::2], joint.shape[-2]) for side in (0, 1))
             for_left = (joint * (outside.unsqueeze(-1) + right)).sum(-2)
             for_right = (_by_right(joint) * (outside.unsqueeze(-1) + left)).sum(-2)
-            sums, children = _interleave(for_left, for_right), counts[level]
+            sums, children = torch.stack([for_left, for_right], 1).flatten(0, 1), counts[level]
             outside = torch.where(children > 0, sums / children.clamp(min=1e-300), 0.0)
         chosen = self._marginals[0]
         given = (v.movedim(-1, 0) + outside[: v.shape[-1], ..., 1]).movedim(0, -1)
@@ -147,10 +147,8 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
     def _tree(self) -> tuple[list[Tensor], list[Tensor]]:
         """Products of the factors 1 + exp(phi) z over a binary tree, from the items to the root.
 
-        Nodes lie on the first axis, so that both children of all nodes are slices. Returns, level
-        by level, log-coefficients `[nodes, *batch, width + 1]` up to degree k, and for all but the
-        items, the probability that j of a node's c items lie in its left half
-        `[nodes, *batch, c, j]`.
+        Per level: log-coefficients `[nodes, *batch, width + 1]` up to degree k, and for all but the
+        items, P(j of a node's c items lie in its left half) `[nodes, *batch, c, j]`.
         """
         phi = self.logits.detach().double()
         padding = (1 << (phi.shape[-1] - 1).bit_length()) - phi.shape[-1]
@@ -176,7 +174,8 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         found = [root]
         for share in reversed(shares):
             joint = found[-1].unsqueeze(-1) * share
-            found.append(_interleave(joint.sum(-2), _by_right(joint).sum(-2)))
+            halves = [joint.sum(-2), _by_right(joint).sum(-2)]
+            found.append(torch.stack(halves, 1).flatten(0, 1))
         return found[::-1]
 
     @lazy_property
@@ -202,8 +201,3 @@ def _rest(count: int, width: int, device: torch.device) -> Tensor:
     """Return the position of c - j in an array that is padded in front, 0 where there is none."""
     rest = torch.arange(count, device=device).unsqueeze(-1) - torch.arange(width, device=device)
     return torch.where((rest >= 0) & (rest < width), rest + 1, 0)
-
-
-def _interleave(left: Tensor, right: Tensor) -> Tensor:
-    """Return left and right children `[nodes, ...]` in the order of the level, `[2 nodes, ...]`."""
-    return torch.stack([left, right], 1).flatten(0, 1)
