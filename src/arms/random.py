@@ -61,10 +61,7 @@ def rank_generator(
 
 
 def warn_if_ranks_share_noise(device: torch.device) -> None:
-    """Warn, once per process, if another rank has its global generator in the same state.
-
-    No rank waits: the second one to reach the store of the process group sees the first's entry.
-    """
+    """Warn, once per process, if another rank has its global generator in the same state."""
     if dist.is_available() and dist.is_initialized() and not torch.compiler.is_compiling():
         _compare(device.type)
 
@@ -72,14 +69,13 @@ def warn_if_ranks_share_noise(device: torch.device) -> None:
 @cache
 def _compare(device: str) -> None:
     store_of = getattr(dist.distributed_c10d, "_get_default_store", None)
-    if store_of is None or dist.get_world_size() == 1:
-        return
-    if device == "cuda" and torch.cuda.is_current_stream_capturing():  # the state is unreadable
+    unreadable = device == "cuda" and torch.cuda.is_current_stream_capturing()
+    if store_of is None or dist.get_world_size() == 1 or unreadable:
         return
     source = torch if device == "cpu" else torch.get_device_module(device)
     state = source.get_rng_state()
     key = f"arms/noise/{device}/{sha256(state.numpy().tobytes()).hexdigest()}"
-    if store_of().add(key, 1) > 1:
+    if store_of().add(key, 1) > 1:  # no rank waits: the second one sees the first one's entry
         problem = f"rank {dist.get_rank()} draws the same random numbers as another rank"
         advice = "pass generator=arms.rank_generator(seed, device)"
         warnings.warn(f"{problem}: {advice}", stacklevel=6)  # the caller of arms.expectation

@@ -1,6 +1,7 @@
 """Bad input: one clear ValueError each, and nothing changed before it."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.distributions import Bernoulli, Normal
 from torch.distributions import Independent as IndependentDistribution
 
 import arms
+from arms.arguments import as_positive, described, unknown_name
 
 
 def total(b: Tensor) -> Tensor:
@@ -267,3 +269,22 @@ def test_one_name_needs_no_list() -> None:
     table = arms.variance(total, torch.zeros(3, 2), "loorf", 4, repeats=20)
     assert [row.estimator for row in table.rows] == ["loorf"]
     assert table._repr_html_().startswith("<table><thead><tr><th>estimator</th>")
+
+
+def test_exceptions_and_unknown_names_in_words() -> None:
+    assert described(KeyError("a")) == "KeyError: 'a'"
+    assert described(MemoryError()) == "MemoryError"
+    words = "no coupling is called 'gausian': perhaps gaussian; choose one of gaussian, pairs"
+    assert str(unknown_name("coupling", "gausian", ["gaussian", "pairs"])) == words
+
+
+@pytest.mark.parametrize("value", [0, -1.0, True, "1", None, torch.inf, torch.nan, 10**400])
+def test_numbers_that_are_not_positive(value: object) -> None:
+    assert as_positive(2, "temperature") == 2.0
+    with pytest.raises(ValueError, match="temperature must be positive and finite, got"):
+        as_positive(value, "temperature")
+
+
+def test_a_fraction_below_the_smallest_float_is_not_positive() -> None:
+    with pytest.raises(ValueError, match="must be positive and finite, got Fraction"):
+        as_positive(Fraction(1, 10**400), "temperature")

@@ -22,7 +22,7 @@ from arms.designs import (
     RelaxedPairs,
     WithMean,
 )
-from arms.designs.relaxed import latent_points
+from arms.designs.pairs import latent_points
 from arms.estimators import ALL_ESTIMATORS, ENTRIES
 from arms.latents import Enumerable
 

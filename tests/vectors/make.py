@@ -41,7 +41,7 @@ from torch import Tensor
 from arms import RELAX, RODEO, Bits, Estimator, Latent, OneHot, Relaxation, Subset, as_estimator
 from arms.checks import random_table, table_objective
 from arms.designs import COUPLINGS, BitCoupling, CorrelatedPair, Draw, as_coupling
-from arms.designs.relaxed import latent_points
+from arms.designs.pairs import latent_points
 from arms.estimate import draw_points, takes
 from arms.latents import Enumerable, HasMean
 from arms.objective import Options, evaluate

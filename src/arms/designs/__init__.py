@@ -8,9 +8,8 @@ from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
 from arms.designs.couplings.copulas import Dirichlet, Gaussian
 from arms.designs.couplings.systematic import Stratified, Systematic
 from arms.designs.midpoints import Midpoints, SharedPairs
-from arms.designs.pairs import CorrelatedPair, Pairs
-from arms.designs.relaxed import Perturbed, RelaxedPairs
-from arms.designs.samples import AllStates, AntitheticNoise, Coupled, Independent
+from arms.designs.pairs import CorrelatedPair, Pairs, RelaxedPairs
+from arms.designs.samples import AllStates, AntitheticNoise, Coupled, Independent, Perturbed
 from arms.designs.without_replacement import WithoutReplacement
 from arms.designs.wrappers import AfterSamples, SideBySide, WithMean
 

@@ -1,7 +1,4 @@
-"""The contract of a design: the points at which the objective is evaluated, and their distribution.
-
-Tests compute the exact expectation of any estimator from the joint distribution of the samples.
-"""
+"""The contract of a design: where the objective is evaluated, and how these points are drawn."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -33,15 +30,13 @@ class Draw:
     latent: Latent
     """What was drawn; its logits are constants."""
     points: Tensor
-    """`[m, *batch, *event]`: the samples first, then `extra` points that are not samples. Detached,
-    unless parameters of the estimator decide where the extra points lie."""
+    """`[m, *batch, *event]`: the samples, then `extra` points, which may depend on parameters."""
     extra: int = 0
     """Number of points that are not samples."""
     memory: Any = None
     """What `combine` needs beside the points, such as the noise behind them."""
     weights: Tensor | None = None
-    """`[n, *batch]`: weights with which the samples' values add up to their expectation; None for
-    the plain mean."""
+    """`[n, *batch]`: weights of the samples in the expectation; None for the plain mean."""
 
     @property
     def samples(self) -> Tensor:
@@ -52,17 +47,18 @@ class Draw:
 class Rows(NamedTuple):
     """All outcomes of the random rows of a design, for a latent without batch axes."""
 
-    rows: Tensor  # [rows, outcomes, *event]
-    probabilities: Tensor  # [outcomes]
+    rows: Tensor
+    """`[rows, outcomes, *event]`."""
+    probabilities: Tensor
+    """`[outcomes]`."""
 
 
 @dataclass(frozen=True)
 class Design:
     """Where the objective is evaluated.
 
-    The randomness of most designs is a number of rows `[rows, *batch, *event]`, mostly samples.
-    They define `draw_rows` and `variable_outcomes`, and their estimators are tested exactly. A
-    design with continuous noise defines `draw`; its estimators are tested statistically.
+    Most designs draw rows `[rows, *batch, *event]`, mostly samples, by `draw_rows` and list them by
+    `variable_outcomes`, for exact tests. A design with continuous noise defines `draw` alone.
 
     Args:
         num_samples: The number of samples, n.
@@ -109,8 +105,8 @@ class Design:
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
         """Return all outcomes for a latent without batch axes, and their probabilities, if known.
 
-        The batch of the draw runs over all outcomes, `[m, outcomes, 1, *event]`. Each one is the
-        only row of its last batch axis, because estimators may learn from other rows.
+        They are the batch of the draw, `[m, outcomes, 1, *event]`. Each is alone on the last batch
+        axis, because estimators may learn from other rows.
         """
         if (found := self.row_outcomes(latent)) is None:
             return None

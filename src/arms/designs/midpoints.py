@@ -1,8 +1,4 @@
-"""Pairs of samples and their midpoints.
-
-Given its midpoint, each orientation of a pair is equally likely. A control variate that depends on
-the midpoint alone is therefore uncorrelated with the orientation.
-"""
+"""Pairs of samples and their midpoints, which are uncorrelated with the orientation of a pair."""
 
 import itertools
 import math

@@ -1,16 +1,19 @@
-"""Pairs of samples with antithetic bits, as in DisARM; bits along a tree lead to a category."""
+"""Pairs of samples with antithetic bits, as in DisARM, and pairs of relaxed points given bits."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import softplus
 
 from arms.arguments import at_least_float32
-from arms.designs.base import Design, Rows, product
+from arms.designs.base import Design, Draw, Needs, Rows, product
 from arms.designs.couplings.base import BitCoupling, flip
 from arms.designs.samples import Coupled
 from arms.latents import Binary, Bits, Choices, Couplable, Latent
+from arms.latents.bits import LARGEST_PERTURBED
 from arms.lazy import lazy_property
 from arms.random import indicator, uniform
 
@@ -89,14 +92,11 @@ class Pairs(Design):
         return CorrelatedPair(self.correlation)
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
-        def bits_with(logits: Tensor) -> Tensor:
-            return self.pair.sample_many(logits, self.num_samples // 2, generator).flatten(0, 1)
-
         def of_part(part: Latent) -> Tensor:
-            if part.has(Binary):
-                return bits_with(part.logits)
-            bits_of = TreeBits.of(part.logits, self.tree)
-            return bits_of.to_categories(bits_with(bits_of.logits)).to(part.logits.dtype)
+            tree = None if part.has(Binary) else TreeBits.of(part.logits, self.tree)
+            logits = part.logits if tree is None else tree.logits
+            bits = self.pair.sample_many(logits, self.num_samples // 2, generator).flatten(0, 1)
+            return bits if tree is None else tree.to_categories(bits).to(part.logits.dtype)
 
         return latent.map_parts(of_part)
 
@@ -163,3 +163,46 @@ def _sides(logits: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
     left = (category >= middle) & (category < end)
     right = (category >= start) & (category < middle)
     return left.to(logits.dtype), right.to(logits.dtype)
+
+
+@dataclass(frozen=True)
+class RelaxedPairs(Design):
+    """m bits b, and for each of them two points z and z~ on the logistic scale, both given b.
+
+    With s = 2b - 1 and logistic noise l, z~ = s softplus(l + softplus(s phi)), which no logit
+    overflows. `memory` holds z and z~ `[2m, ...]`, and d z~/d phi `[m, ...]`.
+
+    Args:
+        num_samples: m, the number of samples of b.
+        relax: Maps z to the points between 0 and 1 at which the objective is evaluated and
+            differentiated; None if the objective is evaluated at the samples alone.
+    """
+
+    relax: Callable[[Tensor], Tensor] | None
+    requires: ClassVar[tuple[type, ...]] = (Binary,)
+
+    @lazy_property
+    def needs(self) -> Needs:
+        m = self.num_samples
+        return Needs(m) if self.relax is None else Needs(3 * m, 2 * m, second_order=True)
+
+    def draw(self, latent: Latent, generator: Generator | None) -> Draw:
+        samples = latent.sample(self.num_samples, generator)
+        noise = uniform(2, at_least_float32(samples), generator).logit()
+        z, path = latent_points(latent.logits, samples, noise)
+        if self.relax is None:
+            return Draw(latent, samples, memory=(z, path))
+        points = torch.cat([samples, self.relax(z).to(samples.dtype)])
+        return Draw(latent, points, extra=2 * self.num_samples, memory=(z, path))
+
+
+def latent_points(phi: Tensor, samples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z and z~ given the bits `[m, ...]`, stacked as `[2m, ...]`, and d z~/d phi.
+
+    `noise` `[2, m, ...]` is logistic; where it is -inf, z is 0.
+    """
+    phi = at_least_float32(phi).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)
+    sign = 2 * samples.to(phi.dtype) - 1
+    depth = noise + softplus(sign * phi)
+    z = sign * softplus(depth)
+    return z.flatten(0, 1), torch.sigmoid(depth[1]) * torch.sigmoid(sign * phi)

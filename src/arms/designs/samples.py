@@ -1,4 +1,4 @@
-"""Designs that draw samples and nothing else: independent, coupled, from noise, all states."""
+"""Designs that draw samples: independent, coupled, from continuous noise, all states."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from arms.arguments import as_count, at_least_float32
 from arms.designs.base import Design, Draw, Needs, Rows, independent_rows, product
 from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
-from arms.latents import Binary, Couplable, Enumerable, Latent
+from arms.latents import Binary, Couplable, Enumerable, HasMean, Latent, Relaxable
 from arms.latents.categories import one_hot
 from arms.lazy import lazy_property
 from arms.random import indicator, uniform
@@ -112,9 +112,10 @@ class Coupled(Design):
 
 @dataclass(frozen=True)
 class AntitheticNoise(Design):
-    """n/2 uniform numbers u per bit, and the bits 1[u < p] and 1[1 - u < p] of each.
+    """n/2 uniform numbers u per bit, the rows, and the bits 1[u < p] and 1[1 - u < p] of each.
 
-    The rows are the uniform numbers.
+    Args:
+        num_samples: n, even.
     """
 
     requires: ClassVar[tuple[type, ...]] = (Binary,)
@@ -164,3 +165,35 @@ class AllStates(Design):
 
     def row_outcomes(self, latent: Latent) -> Rows:
         return Rows(self.draw_rows(latent.expand(1), None), torch.ones(1, dtype=torch.float64))
+
+
+@dataclass(frozen=True)
+class Perturbed(Design):
+    """n samples, or relaxed points instead, from logits plus noise, which are kept in `memory`.
+
+    Args:
+        num_samples: n.
+        temperature: The perturbed logits are divided by it before the relaxation.
+        hard: Whether the points are samples; otherwise they are their relaxations.
+    """
+
+    temperature: float
+    hard: bool
+    requires: ClassVar[tuple[type, ...]] = (Relaxable, HasMean)
+
+    @lazy_property
+    def needs(self) -> Needs:
+        return Needs(self.num_samples, self.num_samples)
+
+    def draw(self, latent: Latent, generator: Generator | None) -> Draw:
+        assert isinstance(latent, Relaxable)
+        z = latent.perturb(self.num_samples, generator)
+        points = latent.harden(z) if self.hard else relaxed(latent, z, self.temperature).mean()
+        return Draw(latent, points.to(latent.logits.dtype), memory=z)
+
+
+def relaxed(latent: Latent, perturbed: Tensor, temperature: float) -> HasMean:
+    """Return the latent whose mean is the relaxation of perturbed logits."""
+    found = latent.with_logits(perturbed / temperature)
+    assert isinstance(found, HasMean)
+    return found

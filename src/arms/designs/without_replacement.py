@@ -1,9 +1,8 @@
 r"""Distinct joint states, drawn without replacement.
 
-p_s R_s is the probability that state s was drawn first, given the set S of states, with
-R_s = P^{-s}(S \\ s) / P(S). Here P(S) is the probability that the set S is drawn, and P^{-s} the
-same among all states but s. All these probabilities are integrals over the time of the n-th event
-when state s arrives at rate p_s:
+p_s R_s is the probability that state s was drawn first, given the set S, with R_s =
+P^{-s}(S \\ s) / P(S). P(S) is the probability that S is drawn, and P^{-s} the same among all states
+but s: integrals over the time of the n-th event when state s arrives at rate p_s:
 
 $$ P(S) = \int_0^\infty \prod_{s \in S} (1 - e^{-a_s x})\, e^{-x}\, dx, \qquad
    a_s = p_s / (1 - \textstyle\sum_S p), $$
@@ -56,7 +55,6 @@ class WithoutReplacement(Design):
         return Draw(latent, rows, memory=baseline_weights, weights=weights)
 
     def row_outcomes(self, latent: Latent) -> Rows:
-        """Return every set of n states with the probability that it is drawn, in any order."""
         states = self._checked(latent).states()
         probs = latent.log_prob(states).exp()
         sets = torch.tensor(list(itertools.combinations(range(len(states)), self.num_samples)))
@@ -103,12 +101,9 @@ def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def distinct_states(latent: Enumerable, n: int, generator: Generator | None) -> Tensor:
-    """Draw n different joint states, `[n, *batch, *event]`.
-
-    The n largest of log p plus Gumbel noise over all states are such a draw. They are found
-    variable by variable: the largest over all states with a common beginning is a Gumbel variable
-    too, and given it, so are the largest of each continuation.
-    """
+    """Draw n different joint states `[n, *batch, *event]`: the largest of log p + Gumbel noise."""
+    # They are found variable by variable: the largest over all states with a common beginning is a
+    # Gumbel variable too, and given it, so are the largest of each continuation.
     log_probs = latent.variable_log_probs()
     total, largest = (torch.zeros_like(log_probs[0][..., :1]) for _ in range(2))
     chosen: list[tuple[Tensor, Tensor]] = []

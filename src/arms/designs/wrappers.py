@@ -11,15 +11,20 @@ from arms.designs.base import Design, Draw, Needs, independent_rows, product
 from arms.latents import HasMean, Latent
 
 
-def _set_up(
-    design: Design, made_of: Sequence[Design], needs: Needs, *more: type, **fields: Any
-) -> None:
-    """Set the fields of a design, and what follows from the designs that it is made of."""
-    requires = [*(one for inner in made_of for one in inner.requires), *more]
-    fields |= {"needs": needs, "requires": tuple(dict.fromkeys(requires))}
-    fields["weighted"] = any(inner.weighted for inner in made_of)
-    for name, value in fields.items():
-        object.__setattr__(design, name, value)
+class Composite(Design):
+    """A design made of others."""
+
+    made_of: Sequence[Design]
+
+    def set_up(self, made_of: Sequence[Design], needs: Needs, *more: type, **fields: Any) -> None:
+        requires = [*(one for inner in made_of for one in inner.requires), *more]
+        fields |= {"needs": needs, "requires": tuple(dict.fromkeys(requires)), "made_of": made_of}
+        fields["weighted"] = any(inner.weighted for inner in made_of)
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def takes(self, latent: Latent) -> bool:
+        return super().takes(latent) and all(inner.takes(latent) for inner in self.made_of)
 
 
 def _with_more(needs: Needs, points: int) -> Needs:
@@ -28,7 +33,7 @@ def _with_more(needs: Needs, points: int) -> Needs:
 
 
 @dataclass(frozen=True, init=False)
-class WithMean(Design):
+class WithMean(Composite):
     """The points of another design (its draw is in `memory`), then the mean, with derivative.
 
     Args:
@@ -39,10 +44,7 @@ class WithMean(Design):
 
     def __init__(self, inner: Design) -> None:
         needs = replace(_with_more(inner.needs, 1), derivatives=1)
-        _set_up(self, [inner], needs, HasMean, num_samples=inner.num_samples, inner=inner)
-
-    def takes(self, latent: Latent) -> bool:
-        return latent.has(HasMean) and self.inner.takes(latent)
+        self.set_up([inner], needs, HasMean, num_samples=inner.num_samples, inner=inner)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         return self._append_mean(self.inner.draw(latent, generator))
@@ -58,7 +60,7 @@ class WithMean(Design):
 
 
 @dataclass(frozen=True, init=False)
-class AfterSamples(Design):
+class AfterSamples(Composite):
     """Independent samples, then the points of another design, whose draw is kept in `memory`.
 
     Args:
@@ -74,10 +76,7 @@ class AfterSamples(Design):
     def __init__(self, first: int, inner: Design, *, drawn_last: bool = False) -> None:
         count, needs = first + inner.num_samples, _with_more(inner.needs, first)
         fields = {"first": first, "inner": inner, "drawn_last": drawn_last}
-        _set_up(self, [inner], needs, num_samples=count, **fields)
-
-    def takes(self, latent: Latent) -> bool:
-        return self.inner.takes(latent)
+        self.set_up([inner], needs, num_samples=count, **fields)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         if self.drawn_last:
@@ -100,7 +99,7 @@ class AfterSamples(Design):
 
 
 @dataclass(frozen=True, init=False)
-class SideBySide(Design):
+class SideBySide(Composite):
     """Several designs, each for its own part of the first batch axis; `memory` has their draws.
 
     Args:
@@ -113,10 +112,7 @@ class SideBySide(Design):
 
     def __init__(self, inners: Sequence[Design], widths: Sequence[int]) -> None:
         inners, widths, count = tuple(inners), tuple(widths), inners[0].num_samples
-        _set_up(self, inners, inners[0].needs, num_samples=count, inners=inners, widths=widths)
-
-    def takes(self, latent: Latent) -> bool:
-        return all(inner.takes(latent) for inner in self.inners)
+        self.set_up(inners, inners[0].needs, num_samples=count, inners=inners, widths=widths)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         parts = zip(self.inners, latent.split_rows(self.widths), strict=True)
@@ -130,6 +126,5 @@ class SideBySide(Design):
 def _weights(draw: Draw) -> Tensor:
     if draw.weights is not None:
         return draw.weights
-    samples = draw.samples
-    shape = samples.shape[: samples.ndim - draw.latent.event_dims]
-    return torch.full(shape, 1 / len(samples), dtype=torch.float64, device=samples.device)
+    per_sample = draw.latent.sum_event(draw.samples.double())
+    return torch.full_like(per_sample, 1 / len(per_sample))

@@ -1,9 +1,4 @@
-"""The contract of a latent: what is random, and what an estimator may ask of it.
-
-Every latent can be sampled and knows its log-probability and its score. Everything else is a
-capability: a mixin that estimators name in `requires`, so that a new latent works with every
-estimator whose needs it meets.
-"""
+"""The contract of a latent, and its capabilities: mixins that estimators name in `requires`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -87,10 +82,12 @@ class Latent(ABC):
 
     @property
     def batch_shape(self) -> torch.Size:
+        """The axes of the logits before the event axes."""
         return self.logits.shape[: self.logits.ndim - self.event_dims]
 
     @property
     def event_shape(self) -> torch.Size:
+        """The axes of the logits that belong to one draw."""
         return self.logits.shape[self.logits.ndim - self.event_dims :]
 
     def detach(self) -> Self:

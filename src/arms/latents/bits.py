@@ -86,8 +86,7 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return [Bits(logit) for logit in self.logits.split(1)]
 
     def split_rows(self, widths: Sequence[int]) -> list[Self]:
-        parts = super().split_rows(widths)
         if self.context is None:
-            return parts
-        contexts = self.context.split(list(widths))
-        return [replace(part, context=own) for part, own in zip(parts, contexts, strict=True)]
+            return super().split_rows(widths)
+        parts = zip(*(one.split(list(widths)) for one in (self.logits, self.context)), strict=True)
+        return [replace(self, logits=logits, context=context) for logits, context in parts]

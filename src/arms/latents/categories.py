@@ -70,8 +70,7 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return torch.nn.functional.one_hot(digits, k).to(self.logits.dtype)
 
     def count_states(self) -> int:
-        d, k = self.logits.shape[-2:]
-        return int(k**d)
+        return int(self.logits.shape[-1] ** self.logits.shape[-2])
 
     def variable_log_probs(self) -> list[Tensor]:
         return list(torch.log_softmax(self.logits.detach().double(), -1).unbind(-2))
@@ -104,6 +103,9 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
 @dataclass(frozen=True, eq=False)
 class Indices(OneHot):
     """The same choices for an objective that receives category indices `[n, *batch, d]`.
+
+    Args:
+        logits: `[*batch, d, K]`.
 
     >>> latent = Indices(torch.zeros(5, 3, 4))
     >>> latent.to_objective(latent.sample(2)).shape

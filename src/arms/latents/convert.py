@@ -22,7 +22,6 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
         logits: Logits of independent bits, a torch distribution, or a latent.
         validate: Look for NaN, which on a GPU waits for the device.
 
-    >>> import torch
     >>> as_latent(torch.zeros(3))
     Bits(logits=tensor([0., 0., 0.]), context=None)
     """
@@ -56,7 +55,6 @@ def _of_distribution(distribution: Distribution) -> Latent:
 
 
 def _has_probs(distribution: Bernoulli | Categorical) -> bool:
-    """Whether a distribution was made from probabilities."""
     # Only the private `_param` tells: sampling leaves probabilities beside logits that were given.
     return distribution._param is distribution.__dict__.get("probs")
 

@@ -4,11 +4,10 @@ $$ p(b) = \frac{1}{Z} \exp\Big(\sum_i b_i \phi_i\Big), \qquad
    b \in \{0, 1\}^d, \quad \sum_i b_i = k $$
 
 This is the distribution of independent bits given that k of them are one (conditional Bernoulli).
-Its normalizer is a coefficient of a polynomial, the product over items of 1 + exp(phi_i) z. A
-binary tree over the items multiplies the factors. Going back down the tree, the k items are split
-between the two halves of each node: with their probabilities for the mean and the covariance, at
-random for a sample. All terms are positive, so no digits are lost, and the cost is O(d k) in
-log2(d) vectorized steps.
+Its normalizer is a coefficient of the product over items of 1 + exp(phi_i) z, multiplied along a
+binary tree. Back down the tree, the k items are split between the halves of each node: with their
+probabilities for the mean and the covariance, at random for a sample. All terms are positive, so no
+digits are lost, and the cost is O(d k) in log2(d) steps.
 
 Gumbel top-k samples from another distribution over subsets (Plackett-Luce).
 Reference: Chen, Dempster & Liu, "Weighted finite population sampling to maximize entropy",

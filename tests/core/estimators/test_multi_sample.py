@@ -357,3 +357,8 @@ def test_variances_are_compared_among_black_box_estimators_of_the_expectation() 
     }
     left_out = {*MULTI_SAMPLE, *SAME_FOR_BITS, "exact"}
     assert {row.estimator for row in table.rows} == black_box - left_out
+
+
+def test_log_mean_exp_of_large_weights() -> None:
+    found = log_mean_exp(torch.tensor([0.0, 10_000.0]))
+    torch.testing.assert_close(found, torch.tensor(9999.3066))

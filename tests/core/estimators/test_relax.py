@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import arms
 from arms.checks import exact_gradient, random_table, table_objective
-from arms.designs.relaxed import latent_points
+from arms.designs.pairs import latent_points
 from arms.estimators import (
     ALL_ESTIMATORS,
     REBAR,

@@ -152,3 +152,10 @@ def test_categories_are_taken_or_refused(name: str) -> None:
             ValueError, match=r"OneHot (does not have|latents): use an estimator that takes any"
         ):
             refused(lambda b: b.sum((-1, -2)), latent)
+
+
+def test_certain_bits_keep_their_digits() -> None:
+    found = Bits(torch.tensor([20.0])).score(torch.tensor([[0.0], [1.0]])).flatten()
+    torch.testing.assert_close(found, torch.tensor([-1.0, 2.0612e-09]), rtol=1e-4, atol=0)
+    covariance = Bits(torch.tensor([0.0, 40.0])).covariance_matvec(torch.ones(2))
+    torch.testing.assert_close(covariance, torch.tensor([0.25, 4.2484e-18]), rtol=1e-4, atol=0)

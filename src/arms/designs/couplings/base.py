@@ -14,8 +14,7 @@ F_a = E[f | z = a]. So
 
 $$ g = p \circ (I - T + 1 p')^{-1} (r / p), \quad T_{ab} = Q_{ab} / p_a, $$
 
-is unbiased if the pairs connect all categories; no Q_ab need be positive. Independent samples have
-Q = p p' and g = r. With two categories the matrix is one number, 1/(1 - rho).
+is unbiased if the pairs connect all categories. With two of them the matrix is 1/(1 - rho).
 """
 
 from abc import ABC, abstractmethod
@@ -29,13 +28,9 @@ from arms.random import indicator
 
 
 class Coupling:
-    """n dependent, exchangeable samples of every variable; variables stay independent.
+    """n exchangeable samples of every variable: a `BitCoupling`, a `CategoryCoupling`, or both."""
 
-    A coupling subclasses `BitCoupling`, `CategoryCoupling`, or both.
-    """
-
-    even_samples: ClassVar[bool] = False
-    """Whether the number of samples must be even."""
+    even_samples: ClassVar[bool] = False  # whether the number of samples must be even
 
 
 class BitCoupling(Coupling, ABC):
@@ -50,10 +45,7 @@ class BitCoupling(Coupling, ABC):
         raise NotImplementedError(f"{type(self).__name__} must define debias or undo_bits")
 
     def count_distribution(self, logits: Tensor, n: int) -> Tensor | None:
-        """Return P(b_1 + ... + b_n = s) as `[n + 1, *logits.shape]` in float64.
-
-        Exact tests and closed-form variances need it. None if no closed form is known.
-        """
+        """Return P(b_1 + ... + b_n = s) `[n + 1, *logits.shape]` in float64, None if unknown."""
         return None
 
     def correlation(self, logits: Tensor, n: int) -> Tensor:
@@ -83,10 +75,7 @@ class CategoryCoupling(Coupling, ABC):
         """Turn the leave-one-out estimate `[*batch, d, K]` into an unbiased gradient."""
 
     def category_probabilities(self, probs: list[float], n: int) -> list[float] | None:
-        """Return the probability of every n-tuple of categories, the last one changing fastest.
-
-        Exact tests need it. None if no simple form is known.
-        """
+        """Return P of every n-tuple of categories, the last changing fastest; None if unknown."""
         return None
 
 

@@ -1,10 +1,8 @@
 r"""The Dirichlet and the Gaussian copula of the ARMS paper.
 
 With u_i = (1 - d_i)^(n-1), d ~ Dir(1, ..., 1), two samples have the copula
-(x^(1/m) + y^(1/m) - 1)_+^m, m = n - 1. Categories are drawn by inverse distribution functions. In a
-fixed order of the categories, two small neighbors may never occur together. In K(K-1)/2 orders
-every pair of categories is first and last once, and does. The distribution of two samples is the
-mean over the orders of rectangles of the copula, K^4 of them.
+(x^(1/m) + y^(1/m) - 1)_+^m, m = n - 1. In a fixed order of the categories, two small neighbors may
+never occur together. In K(K-1)/2 orders every pair of categories is first and last once, and does.
 """
 
 import itertools
@@ -113,12 +111,11 @@ def _count_chances(q: float, n: int) -> list[float]:
         context.prec = 40 + n  # digits, because the sum alternates
         t = 1 - (Decimal(q) ** (Decimal(1) / (n - 1)) if q > 0 else Decimal(0))
         power = [max(Decimal(0), 1 - m * t) ** (n - 1) for m in range(n + 1)]
-
-        def exactly(k: int) -> float:
+        found = []
+        for k in range(n + 1):
             terms = (math.comb(n - k, j) * power[k + j] * (-1) ** j for j in range(n - k + 1))
-            return max(0.0, float(math.comb(n, k) * sum(terms)))
-
-        return [exactly(k) for k in range(n + 1)]
+            found.append(max(0.0, float(math.comb(n, k) * sum(terms))))
+        return found
 
 
 def _orders(count: int) -> list[list[int]]:
@@ -149,10 +146,9 @@ def order_pair_distribution(logits: Tensor, n: int) -> Tensor:
 def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
     """Return the copula's mass on the rectangles of all pairs of categories, `[..., K, K]`.
 
-    The mass is a difference of m-th powers at four corners. It equals the integral over the first
-    width of m ((x + b)^(m-1) - x^(m-1)), where x is the base of the power and b the second width.
-    All terms of that integral are positive, so small categories keep their digits. The integrand is
-    a polynomial of degree m - 1, for which Gauss-Legendre quadrature with m/2 nodes is exact.
+    The difference of m-th powers at four corners is the integral over the first width of
+    m ((x + b)^(m-1) - x^(m-1)), x the base of the power and b the second width. Its terms are
+    positive, so small categories keep their digits, and Gauss-Legendre with m/2 nodes is exact.
     """
     if m == 1:  # the antithetic pair, y = 1 - x: the length of an overlap
         end = start + size
@@ -178,8 +174,6 @@ def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
 class Gaussian(BitCoupling):
     r"""The antithetic Gaussian copula: b_i = 1 where x_i < h, x of correlation -1/(n-1).
 
-    Centering n independent normals and scaling by sqrt(n/(n-1)) gives exactly that correlation.
-
     $$ P_{10} = 2\,T(h, a), \qquad h = \Phi^{-1}(q), \quad a = \sqrt{n/(n-2)}, \quad
        T = \text{Owen's T} $$
 
@@ -195,7 +189,7 @@ class Gaussian(BitCoupling):
         n = as_count(n, 2, "n")
         phi = at_least_float32(logits.detach())
         threshold = torch.special.ndtri(torch.sigmoid(-phi.abs())) * math.sqrt((n - 1) / n)
-        x = normal(n, phi, generator)
+        x = normal(n, phi, generator)  # centered and scaled, they have exactly that correlation
         return flip(indicator(threshold + x.mean(0) - x), logits)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
@@ -219,14 +213,10 @@ class Gaussian(BitCoupling):
 def _owen_quadrature(n: int, dtype: torch.dtype) -> tuple[list[tuple[float, float]], float]:
     """Return Gauss-Legendre (x^2, weight / (1 + x^2)) on [0, a], and the largest |h|."""
     # Errors of 3e-14 and 1e-7, at every n and h.
-    reach, unit_nodes = (8.3, _NODES[20]) if dtype == torch.float64 else (5.6, _NODES[10])
-    a = math.sqrt(n / (n - 2))
-    return [((a * x) ** 2, a * weight / (1 + (a * x) ** 2)) for x, weight in unit_nodes], reach / a
+    reach, nodes = (8.3, _NODES[20]) if dtype == torch.float64 else (5.6, _NODES[10])
+    half = math.sqrt(n / (n - 2)) / 2
+    squares = [((half * (x + 1)) ** 2, weight) for x, weight in nodes]
+    return [(square, half * weight / (1 + square)) for square, weight in squares], reach / half / 2
 
 
-def _unit_nodes(count: int) -> list[tuple[float, float]]:
-    x, weight = np.polynomial.legendre.leggauss(count)
-    return list(zip(((x + 1) / 2).tolist(), (weight / 2).tolist(), strict=True))
-
-
-_NODES = {count: _unit_nodes(count) for count in (10, 20)}
+_NODES = {n: np.transpose(np.polynomial.legendre.leggauss(n)).tolist() for n in (10, 20)}

@@ -16,7 +16,6 @@ pass up the tree and one down solve this in O(K). Proofs: docs/math.
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,10 +74,8 @@ class Systematic(SystematicBits, CategoryCoupling):
     $$ P_{10} = \frac{E[S(n-S)]}{n(n-1)}, \qquad E[S] = nq $$
 
     No integer-valued sum of mean nq has a smaller variance, so no n exchangeable Bernoulli(q) have
-    a smaller correlation.
-
-    With K categories, each one has floor(n p_k) samples or one more, and so has every node of a
-    tree over them. Time and memory are linear in K.
+    a smaller correlation. Each of K categories has floor(n p_k) samples or one more, and so has
+    every node of a tree over them. Time and memory are linear in K.
     Reference: this project (docs/math/systematic.md).
 
     >>> Systematic().correlation(torch.zeros(1), n=4)  # two ones and two zeros, always
@@ -257,9 +254,8 @@ class Stratified(SystematicBits, CategoryCoupling):
     $$ g_k = r_k - n\,p_k \sum_s w_s(k)\,v_s, \qquad
        \big((n-1) I + n\,W \mathrm{diag}(p)\,W'\big)\,v = W r, $$
 
-    n equations for any number of categories. Noise that is uncorrelated between samples does not
-    grow. For bits it is the systematic coupling. With more than two categories the systematic
-    coupling is better in most cases.
+    n equations for any number of categories. For bits it is the systematic coupling, which is
+    better in most cases with more than two categories too.
     Reference: this project (docs/math/debias.md).
 
     >>> samples = Stratified().sample_categories(torch.zeros(1, 4), 8)
@@ -290,16 +286,15 @@ class Stratified(SystematicBits, CategoryCoupling):
 
     def category_probabilities(self, probs: list[float], n: int) -> list[float]:
         ends = [0.0, *itertools.accumulate(probs[:-1]), 1.0]
-        orders = list(itertools.permutations(range(n)))
 
         def in_stratum(s: int, k: int) -> float:
             return max(0.0, n * (min(ends[k + 1], (s + 1) / n) - max(ends[k], s / n)))
 
-        def chance(categories: Sequence[int]) -> float:
-            return sum(math.prod(map(in_stratum, order, categories)) for order in orders)
-
-        tuples = itertools.product(range(len(probs)), repeat=n)
-        return [chance(one) / len(orders) for one in tuples]
+        found, orders = [], list(itertools.permutations(range(n)))
+        for one in itertools.product(range(len(probs)), repeat=n):
+            chances = [math.prod(map(in_stratum, order, one)) for order in orders]
+            found.append(sum(chances) / len(orders))
+        return found
 
 
 def _ends(logits: Tensor) -> Tensor:

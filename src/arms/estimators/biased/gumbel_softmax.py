@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from arms.designs import Perturbed
-from arms.designs.relaxed import relaxed
+from arms.designs.samples import relaxed
 from arms.estimators.base import set_design
 from arms.estimators.biased.path import PathEstimator
 from arms.latents import Latent
