@@ -1,8 +1,8 @@
 """What users hand in, checked once, and what can be known of a tensor's values."""
 
 import difflib
+import math
 import operator
-import sys
 import textwrap
 from collections.abc import Collection
 from numbers import Real
@@ -32,9 +32,11 @@ def as_count(value: object, least: int, what: str, *, even: bool = False) -> int
 def as_positive(value: object, what: str) -> float:
     """Return `value` as a float that is positive and finite."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
-    fits = is_number and 0 < value <= sys.float_info.max  # type: ignore[operator]
-    found = float(value) if fits else 0.0  # type: ignore[arg-type]
-    if not found:  # also a fraction below the smallest float
+    try:
+        found = float(value) if is_number else 0.0  # type: ignore[arg-type]
+    except OverflowError:  # of a large integer
+        found = math.inf
+    if not 0 < found < math.inf:
         raise ValueError(f"{what} must be positive and finite, got {value!r}")
     return found
 

@@ -632,4 +632,4 @@ def test_help_says_what_holds(say: Say) -> None:
         "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms)"
         in said
     )
-    assert "--decoder-samples {all,extra} Where decoder and prior take" in said
+    assert "--decoder-samples {all,extra} What decoder and prior learn from" in said
