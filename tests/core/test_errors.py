@@ -209,7 +209,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: arms.variance(total, torch.zeros(2), "disarm", 3), r"must be even.*got 3: try 4"),
     (
         lambda: arms.variance(total, torch.zeros(2), None, 4, evaluations=6),
-        r"num_samples and evaluations exclude each other, got 4 and 6: pass",
+        r"pass num_samples=4 or evaluations=6, not both",
     ),
     (
         lambda: arms.variance(total, torch.zeros(2), evaluations=0),

@@ -524,5 +524,5 @@ def test_runs_lists_what_there_is(
         main()
     assert (
         capsys.readouterr().err
-        == "arms: there is no folder nowhere: train a run first, or give another folder\n"
+        == "arms: there is no folder nowhere: train a run, or give another folder\n"
     )
