@@ -173,7 +173,7 @@ def test_a_field_that_is_gone_may_have_the_value_of_today(tmp_path: Path) -> Non
     file = run.path / "config.json"
     written = json.loads(file.read_text())
     file.write_text(json.dumps(written | {"layer_samples": "chains"}))
-    assert run.config() == CONFIG
+    assert Run(run.path).config() == CONFIG
     file.write_text(json.dumps(written | {"layer_samples": "separate"}))
     with pytest.raises(ValueError, match="unknown fields layer_samples"):
-        run.config()
+        Run(run.path).config()

@@ -11,8 +11,7 @@ from ranks import Ranks
 from sabotage import BROKEN
 
 import arms
-from arms.checks import bias_finding, findings
-from arms.checks import estimator as whole_check
+from arms.checks import bias, bias_finding, findings
 from arms.checks.bias import BITS, Problem, problem_scores, special_problems
 from arms.checks.estimator import COUNTS
 from arms.checks.oracle import exact_target_gradient, smooth_objective
@@ -39,7 +38,7 @@ def test_broken_estimators_are_caught(name: str, monkeypatch: pytest.MonkeyPatch
     """At a number of samples that is tried by default; fewer of them save time."""
     assert AT.get(name, 2) in COUNTS
     if name not in SEEN_IN_SINGLE_ROWS:
-        monkeypatch.setattr(whole_check, "special_problems", problems_in_batches)
+        monkeypatch.setattr(bias, "special_problems", problems_in_batches)
     draws, counts = DRAWS.get(name, 10_000), [AT.get(name, 2)]
     report = findings(BROKEN[name], draws=draws, num_samples=counts)
     assert not report.passed, str(report)
