@@ -539,7 +539,10 @@ def _api_block(module: ModuleType, name: str) -> str:
     shown = f"{module.__name__}.{name}"
     thing = getattr(module, name)
     where = f"{thing.__module__}.{name}" if callable(thing) else shown
-    return f'::: {where}\n    options:\n      heading: "{shown}"\n      toc_label: "{name}"'
+    options = [f'heading: "{shown}"', f'toc_label: "{name}"']
+    if name == "TrainConfig":  # its fields are those of its groups
+        options.append("inherited_members: true")
+    return "\n      ".join([f"::: {where}\n    options:", *options])
 
 
 def changelog() -> str:

@@ -166,9 +166,10 @@ def parameters_with_docs(module: ModuleType, name: str) -> set[str]:
         source = griffe.visit(
             thing.__module__, Path(inspect.getfile(thing)), Path(inspect.getfile(thing)).read_text()
         )
-        found |= {
-            field for field, member in source[thing.__name__].members.items() if member.docstring
-        }
+        own = [kind for kind in thing.__mro__ if kind.__module__ == thing.__module__]
+        for kind in own:  # a page shows inherited fields too
+            members = source[kind.__name__].members.items()
+            found |= {field for field, member in members if member.docstring}
     return found
 
 

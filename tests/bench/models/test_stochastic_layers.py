@@ -293,7 +293,7 @@ def test_names_and_identities() -> None:
         ({"layers": (20, 10), "estimator": "relax"}, "relax has parameters and .*: try arms"),
         (
             {"layers": (20, 10), "estimator": "reinmax"},
-            "reinmax is biased, .* and does not train several layers",
+            "reinmax is biased .* and does not train several layers",
         ),
     ],
 )
