@@ -300,6 +300,8 @@ def test_paper_numbers_are_all_there(tmp_path: Path) -> None:
     assert (multi.table, multi.mean) == (2, -118.40)
     assert printed(group.setting, "arms", "train") is None
     assert printed(group.setting, "disarm-ms (unfolded)", "train") is not None
+    for other in ({"categories": 3}, {"likelihood": "gaussian"}):  # the paper has neither
+        assert printed(group.setting._replace(**other), "disarm-ms (unfolded)", "train") is None
     assert (
         printed(group.setting, "disarm-ms", "train") is None
     )  # the paper did not fold its direct term in

@@ -16,8 +16,8 @@ from arms.bench.report.groups import Group, Setting
 # Estimators for which the released code averages over n/2 samples by default.
 HALF_BUDGET = {"disarm", "relax", "rebar", "arm"}
 COMPARED_FIELDS = (
-    *("steps", "decoder_samples", "batch_size", "latents", "categories"),
-    *("likelihood", "learning_rate", "prior_learning_rate", "precision"),
+    *("steps", "decoder_samples", "batch_size", "latents"),
+    *("learning_rate", "prior_learning_rate", "precision"),
 )
 UNCERTAIN_K = (
     "The released code reports a K-sample bound, by default with K = n for ARMS, LOORF and all "
@@ -40,7 +40,8 @@ class Printed(NamedTuple):
 
 def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
     """Return the number that the paper prints for an estimator on a split, or None."""
-    if setting.layers:
+    # The paper has one layer of bits, and binary pixels.
+    if setting.layers or setting.categories > 2 or setting.likelihood != "bernoulli":
         return None
     key = (setting.dataset, setting.network, setting.num_samples, split, estimator)
     return all_printed().get(key)
