@@ -6,6 +6,8 @@ from pathlib import Path
 from arms.bench.config import TrainConfig
 from arms.bench.runs.run import Run
 
+SHORT_FLAGS = ["--steps", "20", "--report-every", "10", "--latents", "4", "--num-samples", "2"]
+"""A training that takes a moment, for tests of the command line."""
 Bounds = Mapping[str, Mapping[int, Sequence[float]]]
 
 

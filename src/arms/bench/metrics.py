@@ -26,7 +26,7 @@ class Metric:
 
     key: str  # in metrics.jsonl and in TensorBoard
     words: str  # in a sentence
-    title: str  # above a figure of its own
+    title: str  # above its figure
     short_title: str  # beside the axis label, where figures share a page
     quantity: str  # what is measured, beside the axis and in a progress bar
     brief: str = ""  # the quantity in a progress bar, where it is too long there

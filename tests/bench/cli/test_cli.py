@@ -13,6 +13,7 @@ import pytest
 from commands import Say
 from marks import signals
 from processes import ARMS, completed, started
+from run_directories import SHORT_FLAGS
 
 import arms
 from arms.bench.cli import main
@@ -327,19 +328,7 @@ def test_copies_are_no_longer_made(say: Say) -> None:
 
 
 def test_finished_before_is_said_of_what_stays_as_it_is(say: Say) -> None:
-    words = (
-        "train",
-        "--steps",
-        "20",
-        "--report-every",
-        "10",
-        "--latents",
-        "4",
-        "--num-samples",
-        "2",
-        "--name",
-        "one",
-    )
+    words = ("train", *SHORT_FLAGS, "--name", "one")
 
     def result_of(*more: str) -> tuple[bool, str]:
         code, said, error = say(*words, *more)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import Say
 from processes import ARMS, completed, started
-from run_directories import make_run
+from run_directories import SHORT_FLAGS, make_run
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
@@ -17,19 +17,7 @@ from arms.bench.runs.run import Run
 from arms.bench.runs.train import train
 
 CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2, replicas=2)
-TRAIN = [
-    "train",
-    "--steps",
-    "20",
-    "--report-every",
-    "10",
-    "--latents",
-    "4",
-    "--num-samples",
-    "2",
-    "--replicas",
-    "2",
-]
+TRAIN = ["train", *SHORT_FLAGS, "--replicas", "2"]
 TRAIN += ["--name", "run", "--evaluate", "20"]
 
 

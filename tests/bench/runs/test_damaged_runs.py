@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from commands import Say
-from run_directories import make_run
+from run_directories import SHORT_FLAGS, make_run
 
 import arms
 from arms.bench.config import TrainConfig
@@ -18,18 +18,7 @@ from arms.bench.runs.run import Run
 from arms.bench.sweeps.jobs import plan
 
 CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2, replicas=2)
-FLAGS = [
-    "--steps",
-    "20",
-    "--report-every",
-    "10",
-    "--latents",
-    "4",
-    "--num-samples",
-    "2",
-    "--replicas",
-    "2",
-]
+FLAGS = [*SHORT_FLAGS, "--replicas", "2"]
 HUGE = "1" + "0" * 400
 BROKEN_RESULTS = {
     "NaN": ("-98.3", "NaN", "it holds NaN or an infinite number"),

@@ -27,7 +27,7 @@ from arms.bench.runs.run import Run
 
 NAMED = {"schema", "dataset", "network", "structure", "estimator", "folded", "num_samples"}
 NAMED |= {"replicas", "steps", "seed"}
-"""Fields that a line about a run names in words of its own, or not at all."""
+"""Fields that the listing of a run shows elsewhere, or omits."""
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ _ENGINE = tyro.conf.arg(metavar=f"{{{','.join(ENGINES)}}}")
 
 @dataclass(frozen=True)
 class Options:
-    """What sweeps and experiments are asked alike."""
+    """Options that `arms sweep` and `arms experiments run` share."""
 
     # Of an experiment: seconds on 8x8 digits, 5,000 steps of one budget, or as printed.
     scale: Scale = "smoke"
     # Further folders, or files of `arms archive`, in which finished runs count.
     results: tuple[Path, ...] = ()
-    # Of what is still to be trained; finished runs of any precision count.
+    # Precision of the runs to train; finished runs count at any precision.
     precision: Precision | None = None
     # Print a line per job with its done, unfinished and missing runs; write nothing.
     dry_run: bool = False

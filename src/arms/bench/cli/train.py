@@ -47,7 +47,7 @@ def _flag(field: "Field[Any]") -> tuple[str, Any, None]:
 
 if TYPE_CHECKING:
     Flags = TrainConfig
-else:  # A configuration as it was typed. It is checked later, as a value of its own.
+else:  # The flags as typed. `TrainConfig` checks them later.
     unchecked = {"__post_init__": lambda self: None}
     flags = map(_flag, fields(TrainConfig))
     Flags = make_dataclass("Flags", flags, bases=(TrainConfig,), namespace=unchecked, frozen=True)

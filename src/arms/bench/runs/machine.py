@@ -130,10 +130,10 @@ def commit() -> str:
 def _git_commit(package: Path) -> str:
     git = ["git", "-C", str(package)]
     is_ours = [*git, "ls-files", "--error-unmatch", "__init__.py"]
-    describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    state = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         subprocess.check_output(is_ours, stderr=subprocess.DEVNULL, timeout=10)  # noqa: S603
-        said = subprocess.check_output(describe, stderr=subprocess.DEVNULL, timeout=10)  # noqa: S603
+        said = subprocess.check_output(state, stderr=subprocess.DEVNULL, timeout=10)  # noqa: S603
         return said.decode().strip()
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -63,9 +63,9 @@ def sweep(
         configs: The configurations. The data set of each may be a path of your own images.
         output: Folder of new runs. Finished runs in it count, unfinished ones are resumed.
         engine: `here` (this process), `processes`, `ray`, or an engine from
-            `arms.bench.sweeps.engines` with options of its own, such as `Here("cpu")`.
+            `arms.bench.sweeps.engines` that you configured, such as `Here("cpu")`.
         results: Further folders, or archives, in which finished runs count.
-        precision: Of what is still to be trained; that of the configurations unless given.
+        precision: Precision of the runs to train; by default, that of each configuration.
         dataset: Your own images in place of the data sets that the configurations name.
         model: Your own networks: a function that makes a model of one replica for a data set, or
             its name, `module:name`. Other processes import it.

@@ -11,7 +11,8 @@ from arms.layers import deeper_gradient, draw_deeper, first_gradient, returns_to
 from arms.objective import Options
 
 UNCHECKED = Options(checks="none", log_weights=True)
-"""Shapes are the model's, numbers that are not finite show in the parameters, and models compute log-weights."""
+"""No checks: the model fixes shapes, the parameters show non-finite numbers, and models return
+log-weights."""
 
 
 class LayeredEstimate(NamedTuple):
@@ -32,8 +33,8 @@ def estimate_chains(
 ) -> LayeredEstimate:
     """Return every layer's gradient from n chains; each layer learns from the terms from it on.
 
-    The estimator serves the first layer. Deeper layers have the other chains as their baseline; for users,
-    `arms.draw(..., given=)` does the same. Derivatives hold the deeper layers fixed.
+    The estimator serves the first layer. Deeper layers use the other chains as their baseline, like
+    `arms.draw(..., given=)`. Derivatives hold the deeper layers fixed.
     """
     logits = [model.encode(x)]
     first = draw_ahead(estimator, model.latent(logits[0].detach(), x), generator)

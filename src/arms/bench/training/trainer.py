@@ -175,7 +175,7 @@ class Trainer:
         return (values[1:] if isinstance(self.estimator, ExtraSample) else values).mean((0, 2))
 
     def _estimate_layers(self, x: Tensor) -> Estimated:
-        """Estimate every layer's gradient: the logits of each are where autograd starts, and the value."""
+        """Estimate every layer's gradient; autograd starts at all logits and at the value."""
         found = estimate_chains(self.model, self.estimator, x, self._noise)
         self._add_to_sums(found.logits[0].detach(), found.values.detach().mean((0, 2)))
         starts = [self._scale * grad for grad in found.grads]

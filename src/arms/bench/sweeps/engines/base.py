@@ -105,7 +105,7 @@ def run_job(job: Job, settings: Settings, device: str, progress: bool = False) -
 
 
 def run_in_worker(job: Job, settings: Settings, device: str, threads: int) -> Outcome:
-    """Train a job in a process of its own."""
+    """Train a job in a separate process."""
     keep_freed_memory()
     sys.argv = list(settings.command)
     if settings.folder not in sys.path:
