@@ -30,8 +30,7 @@ from training_ensembles import Results, Row, parser_of, rounded, train_ensemble
 from arms.bench.config import Schedule, TrainConfig
 from arms.bench.data import Dataset, load
 from arms.bench.evaluation import evaluate
-from arms.bench.training.state import model_of, of_run
-from arms.bench.training.trainer import Trainer
+from arms.bench.training.trainer import Trainer, model_of, of_run
 from arms.estimators import BIASED_ESTIMATORS
 
 BUDGETS = {

@@ -17,9 +17,15 @@ from arms.bench.data import Dataset
 from arms.bench.metrics import Record
 from arms.bench.models import DiscreteVAE, seeded_generator
 from arms.bench.training.optimizer import RATE_FIELDS, LearningRates
-from arms.bench.training.setup import prepared_estimator
-from arms.bench.training.state import State, joined, joined_models, model_of, of_run
-from arms.bench.training.trainer import Trainer
+from arms.bench.training.trainer import (
+    State,
+    Trainer,
+    joined,
+    joined_models,
+    model_of,
+    of_run,
+    prepared_estimator,
+)
 from arms.estimators import ESTIMATORS, Estimator, Stacked
 from arms.estimators.combinators import describe_signature, evaluation_signature
 

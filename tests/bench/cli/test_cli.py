@@ -24,7 +24,7 @@ from arms.bench.runs.archives import write_archive
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train
 from arms.bench.sweeps.jobs import plan
-from arms.bench.training.state import step_of
+from arms.bench.training.trainer import step_of
 from arms.designs import Independent
 
 OWN_MODULE = """

@@ -17,7 +17,7 @@ from arms.bench import Dataset, DiscreteVAE, Run, TrainConfig, Trainer, evaluate
 from arms.bench.cli import main
 from arms.bench.config import run_name
 from arms.bench.models import PlainNetwork, replicated, structure_of
-from arms.bench.models.pixels import CategoricalPixels, GaussianPixels
+from arms.bench.models.likelihood import CategoricalPixels, GaussianPixels
 from arms.bench.pictures import sample_grid, write_samples
 from arms.bench.report import build_report, collect
 from arms.bench.report.groups import group_runs

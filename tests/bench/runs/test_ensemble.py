@@ -23,8 +23,7 @@ from arms.bench.runs.machine import free_memory
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train, train_together
 from arms.bench.training.engine import Engine
-from arms.bench.training.state import of_run
-from arms.bench.training.trainer import Trainer
+from arms.bench.training.trainer import Trainer, of_run
 from arms.checks import score_limit
 from arms.designs import Draw
 

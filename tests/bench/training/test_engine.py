@@ -22,8 +22,7 @@ from arms.bench.config import Precision, TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.ensemble import ensemble_trainer
 from arms.bench.training.engine import Engine, compiled_update
-from arms.bench.training.state import MODEL, SUM
-from arms.bench.training.trainer import Trainer
+from arms.bench.training.trainer import MODEL, SUM, Trainer
 from arms.estimators import ALL_ESTIMATORS
 
 SMALL = TrainConfig(

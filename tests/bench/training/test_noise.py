@@ -11,8 +11,7 @@ from marks import needs_gpu
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
-from arms.bench.training.engine import Engine, Execution
-from arms.bench.training.setup import Noise
+from arms.bench.training.engine import Engine, Execution, Noise
 from arms.bench.training.trainer import Trainer
 
 SMALL = TrainConfig(

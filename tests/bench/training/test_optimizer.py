@@ -15,8 +15,8 @@ from arms.bench.training.optimizer import (
     Adam,
     Optimizer,
     descend,
+    foreach_adam_,
 )
-from arms.bench.training.torch_private import foreach_adam_
 from arms.bench.training.trainer import Trainer
 
 RATE, ONE = torch.tensor(0.01, dtype=torch.float64), torch.ones(())

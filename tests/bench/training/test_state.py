@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
 from arms.bench.models import DiscreteVAE
-from arms.bench.training.state import (
+from arms.bench.training.trainer import (
+    Trainer,
     check_fits,
     finite_replicas,
     has_replica_axis,
@@ -18,7 +19,6 @@ from arms.bench.training.state import (
     of_run,
     step_of,
 )
-from arms.bench.training.trainer import Trainer
 
 SMALL = TrainConfig(estimator="relax", num_samples=4, latents=10, batch_size=10, replicas=4)
 

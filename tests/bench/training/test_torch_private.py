@@ -9,9 +9,9 @@ from torch import Tensor
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import load
-from arms.bench.training import torch_private
+from arms.bench.training import optimizer, torch_private
 from arms.bench.training.engine import compiled_update
-from arms.bench.training.torch_private import Moments, foreach_adam_, fused_adam_, lerp_all_
+from arms.bench.training.optimizer import Moments, foreach_adam_, fused_adam_, lerp_all_
 from arms.bench.training.trainer import Trainer
 
 RATES = {
@@ -42,11 +42,11 @@ def assert_close(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
 def test_adam_without_private_kernels(rate: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = adam_steps(RATES[rate], fuses=rate == "common")
     assert_close(adam_steps(RATES[rate], fuses=False), expected)
-    monkeypatch.setattr(torch_private, "HAS_FUSED_ADAM", False)
+    monkeypatch.setattr(optimizer, "HAS_FUSED_ADAM", False)
     monkeypatch.delattr(torch, "_fused_adam_")
     assert_close(adam_steps(RATES[rate], fuses=True), expected)
-    monkeypatch.setattr(torch_private, "HAS_FOREACH", False)
-    for name in torch_private._FOREACH:
+    monkeypatch.setattr(optimizer, "HAS_FOREACH", False)
+    for name in optimizer._FOREACH:
         monkeypatch.delattr(torch, f"_foreach_{name}")
     assert_close(adam_steps(RATES[rate], fuses=True), expected)
 
@@ -54,7 +54,7 @@ def test_adam_without_private_kernels(rate: str, monkeypatch: pytest.MonkeyPatch
 def test_averages_without_private_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for has in (True, False):
-        monkeypatch.setattr(torch_private, "HAS_FOREACH", has)
+        monkeypatch.setattr(optimizer, "HAS_FOREACH", has)
         targets = [torch.ones(3), torch.zeros(2)]
         lerp_all_(targets, [torch.arange(3.0), torch.ones(2)], 0.25)
         found.append(targets)

@@ -1,21 +1,76 @@
 """The catalogue: every data set by name, and how it is found, downloaded, read and split.
 
-A new data set of 28x28 images is one entry in DATASETS.
+A new data set of 28x28 images is one entry in DATASETS. Downloads are checked against their md5.
 """
 
 import gzip
+import hashlib
+import os
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from arms.bench.data.dataset import Dataset, flat, shuffled
-from arms.bench.data.download import Array, Source, default_cache_dir, import_optional, read_arrays
+from arms.arguments import unknown_name
+from arms.bench.data.dataset import (
+    Array,
+    Dataset,
+    expand_home,
+    flat,
+    import_optional,
+    read_arrays,
+    shuffled,
+)
+from arms.bench.data.user_data import as_dataset
 
 SIDE = 28  # height and width of every image but the 8x8 digits
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, its checksum, and its addresses in the order in which they are tried."""
+
+    file: str
+    md5: str
+    urls: tuple[str, ...]
+
+    def intact(self, folder: Path) -> bool:
+        """Return whether the folder holds the file with this checksum."""
+        path = folder / self.file
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "md5").hexdigest() == self.md5
+
+    def obtain(self, folder: Path) -> Path:
+        """Return the path of the intact file; download it if need be, completely or not at all."""
+        path = folder / self.file
+        if self.intact(folder):
+            return path
+        retrieve = import_optional("pooch").retrieve
+        failures = []
+        for url in self.urls:
+            try:
+                retrieve(url, known_hash=f"md5:{self.md5}", fname=self.file, path=folder)
+                return path
+            except (OSError, ValueError) as error:
+                reason = textwrap.shorten(f"{type(error).__name__}: {error}", 100)
+                failures.append(f"{url} ({reason})")
+        state = "has another checksum" if path.exists() else "is missing"
+        raise ValueError(
+            f"{path} {state} and cannot be downloaded from {' or '.join(failures)}: "
+            f"download it elsewhere and put it into {folder} (md5 {self.md5})"
+        )
+
+
+def default_cache_dir() -> Path:
+    """Return the folder of downloads: ARMS_CACHE_DIR, or the platform's cache folder."""
+    named = os.environ.get("ARMS_CACHE_DIR")
+    return expand_home(named) if named else Path(import_optional("pooch").os_cache("arms-grad"))
 
 
 @dataclass(frozen=True)
@@ -211,3 +266,61 @@ _ENTRIES = (
     ),
 )
 DATASETS: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+
+
+class Status(NamedTuple):
+    """Whether a data set can be used without a network, and the place that holds it."""
+
+    name: str
+    description: str
+    available: bool
+    where: str
+
+
+def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
+    """Return a data set by name, downloaded if need be, or your own from a file or a folder.
+
+    Args:
+        name: One of `DATASETS` (see `arms data list`), or the path of an .npz or .npy file or of a
+            folder of images (see `as_dataset`).
+        data_dir: Folder that is searched before the download cache and the network;
+            ARMS_DATA_DIR unless given.
+
+    >>> load("digits").train.shape
+    torch.Size([1200, 64])
+    """
+    if isinstance(name, Path) or (isinstance(name, str) and _is_path(name)):
+        return as_dataset(name)
+    return _entry(name).load(_data_dir(data_dir))
+
+
+def fetch(name: str, data_dir: Path | str | None = None) -> tuple[Path, ...]:
+    """Return the files of a data set, checked, after a download of what is missing or damaged."""
+    return _entry(name).fetch(_data_dir(data_dir))
+
+
+def status(data_dir: Path | str | None = None) -> list[Status]:
+    """Return for every data set whether it is on this machine, and where."""
+    places = [(entry, entry.find(_data_dir(data_dir))) for entry in DATASETS.values()]
+    return [Status(entry.name, entry.description, bool(at), at) for entry, at in places]
+
+
+def _is_path(name: str) -> bool:
+    like_one = name.endswith((".npz", ".npy")) or "/" in name or "\\" in name
+    return name not in DATASETS and (like_one or Path(name).exists())
+
+
+def _entry(name: str) -> Entry:
+    if not isinstance(name, str) or name not in DATASETS:
+        or_else = "the path of an .npz or .npy file or a folder of images"
+        raise unknown_name("data set", name, DATASETS, or_else=or_else)
+    return DATASETS[name]
+
+
+def _data_dir(given: Path | str | None) -> Path | None:
+    named = given or os.environ.get("ARMS_DATA_DIR")
+    folder = expand_home(named) if named else None
+    if folder and not folder.is_dir():
+        what = "the data folder (data_dir or ARMS_DATA_DIR)"
+        raise ValueError(f"{what} must exist, got {folder}: create or unset it")
+    return folder

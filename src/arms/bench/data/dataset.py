@@ -1,18 +1,23 @@
 """A data set in memory, the training images of one or several, and the bits drawn from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import accumulate
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from arms.arguments import as_count
+from arms.arguments import as_count, described
 from arms.random import indicator
 
+Array: TypeAlias = NDArray[Any]
 SPLITS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "training"),
     "valid": ("valid", "validation", "val", "dev"),
@@ -54,12 +59,12 @@ def check_one_size(sizes: Mapping[str, Sequence[int]]) -> None:
             raise ValueError(f"all images must have one size, got {got}: resize them")
 
 
-def shuffled(images: NDArray[Any]) -> NDArray[Any]:
+def shuffled(images: Array) -> Array:
     """Return the images in a random order that is the same every time."""
     return images[np.random.default_rng(0).permutation(len(images))]
 
 
-def flat(images: NDArray[Any]) -> Tensor:
+def flat(images: Array) -> Tensor:
     """Return images `[count, height, width]` as a tensor `[count, pixels]`."""
     return torch.from_numpy(np.ascontiguousarray(images).reshape(len(images), -1))
 
@@ -186,3 +191,34 @@ def observe(
         return images / levels
     noise = torch.rand(images.shape, generator=generator, device=images.device)
     return indicator(images / levels - noise)
+
+
+def expand_home(path: Path | str) -> Path:
+    """Return a path with the home folder in place of ~ or ~user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        expected, remedy = "the home folder of a path must be known", "write the whole path"
+        raise ValueError(f"{expected}, got {str(path)!r}: {remedy}") from None
+
+
+def import_optional(module: str) -> ModuleType:
+    """Return a module, or raise a `ValueError` that says how to install it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        remedy = "pip install 'arms-grad[data]'"
+        raise ValueError(f"this data set needs {module} ({error}): {remedy}") from None
+
+
+def read_arrays(path: Path, names: Collection[str] = ()) -> dict[str, Array]:
+    """Read the arrays of an .npz file, all or those named, or the one array of an .npy file."""
+    try:
+        with path.open("rb") as file:
+            if path.suffix == ".npy":
+                return {"images": np.lib.format.read_array(file, allow_pickle=False)}
+            with NpzFile(file, allow_pickle=False) as archive:
+                # A member that is no array comes as bytes.
+                return {name: np.asarray(archive[name]) for name in names or archive.files}
+    except Exception as error:  # numpy raises a dozen kinds of errors on damaged files
+        raise ValueError(f"{path} cannot be read: {described(error)}") from None

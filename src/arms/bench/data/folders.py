@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from arms.arguments import described
-from arms.bench.data.dataset import by_split, check_one_size, split_of
-from arms.bench.data.download import Array, import_optional
+from arms.bench.data.dataset import Array, by_split, check_one_size, import_optional, split_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
 COLOUR_NOTE = "colour images turned grey"

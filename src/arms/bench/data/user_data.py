@@ -15,8 +15,17 @@ import numpy as np
 import torch
 
 from arms.arguments import as_count, described
-from arms.bench.data.dataset import SPLITS, Dataset, by_split, check_one_size, flat, shuffled
-from arms.bench.data.download import Array, expand_home, read_arrays
+from arms.bench.data.dataset import (
+    SPLITS,
+    Array,
+    Dataset,
+    by_split,
+    check_one_size,
+    expand_home,
+    flat,
+    read_arrays,
+    shuffled,
+)
 from arms.bench.data.folders import read_folder
 
 HELD_OUT = 0.1  # share of the images for a validation set if there is none; also for a test set

@@ -1,8 +1,7 @@
 """The discrete VAE and its parts: layers with a replica axis, networks, likelihoods of pixels."""
 
-from arms.bench.models.layers import ReplicaLinear
-from arms.bench.models.networks import NETWORKS, build_vae, perceptron, seeded_generator
-from arms.bench.models.pixels import LIKELIHOODS
+from arms.bench.models.likelihood import LIKELIHOODS
+from arms.bench.models.networks import NETWORKS, ReplicaLinear, perceptron, seeded_generator
 from arms.bench.models.user_models import (
     PlainNetwork,
     check_finite,
@@ -13,7 +12,7 @@ from arms.bench.models.user_models import (
     replicated,
     structure_of,
 )
-from arms.bench.models.vae import DiscreteVAE
+from arms.bench.models.vae import DiscreteVAE, build_vae
 
 __all__ = [
     "LIKELIHOODS",

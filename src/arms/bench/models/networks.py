@@ -1,21 +1,80 @@
-"""The built-in VAEs by name, and the generators that their weights are drawn from."""
+"""Networks with a leading replica axis by name, and the generators of their weights."""
 
+import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from arms.arguments import as_count, unknown_name
-from arms.bench.models.layers import ReplicaLinear
-from arms.bench.models.pixels import PixelLikelihood
-from arms.bench.models.vae import BERNOULLI, DiscreteVAE, layer_of
+from arms.arguments import as_count
 
+HAS_TRITON = find_spec("triton") is not None
 Builder: TypeAlias = Callable[[int, int, int], nn.Module]
 """Makes a network with all weights zero, given the numbers of replicas, inputs and outputs."""
+
+
+class ReplicaLinear(nn.Module):
+    """R affine maps at once: `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`."""
+
+    bfloat16_backward = False
+    """Whether its gradient may use bfloat16 products on a GPU; it can then be taken only once."""
+
+    def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to the rows of each replica, over all leading axes, its own matrix."""
+        first = x.movedim(-3, 0)  # [R, *lead, B, inputs]: one matrix product per replica
+        rows = first.flatten(1, -2)
+        # A product that starts from a bias costs a GPU one more pass; an addition is fused.
+        on_gpu, bias = x.is_cuda, self.bias
+        out = self._product(rows) + bias if on_gpu else torch.baddbmm(bias, rows, self.weight)
+        return out.reshape(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
+
+    def _product(self, rows: Tensor) -> Tensor:
+        if not (self.bfloat16_backward and HAS_TRITON):
+            return torch.bmm(rows, self.weight)
+        from arms.bench.models import kernels
+
+        product: Tensor = kernels.rough_product(rows, self.weight)
+        return product
+
+    def initialise(self, generators: Sequence[Generator]) -> None:
+        """Draw Glorot-uniform weights of replica r from generator r, and set biases to zero."""
+        _, inputs, outputs = self.weight.shape
+        limit = math.sqrt(6 / (inputs + outputs))
+        with torch.no_grad():
+            for weight, generator in zip(self.weight, generators, strict=True):
+                weight.copy_(limit * (2 * torch.rand(weight.shape, generator=generator) - 1))
+            self.bias.zero_()
+
+
+def tensor_places(module: nn.Module, kind: str) -> dict[str, Tensor]:
+    """Return the tensor in every place of a module that holds one, by the name of the place.
+
+    A layer that is used twice has one place, and a parameter that two layers share has two. The
+    kind is "_parameters" or "_buffers".
+    """
+    return {
+        f"{path}.{name}" if path else name: tensor
+        for path, owner in module.named_modules()
+        for name, tensor in getattr(owner, kind).items()
+        if tensor is not None
+    }
+
+
+def call_with(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    """Call a module with other tensors in its places.
+
+    PyTorch's own search for ties would leave them in a layer that is used twice, after the call.
+    """
+    return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
 
 
 def perceptron(*hidden: int) -> Builder:
@@ -32,59 +91,6 @@ def perceptron(*hidden: int) -> Builder:
 
 NETWORKS: dict[str, Builder] = {"linear": perceptron(), "nonlinear": perceptron(200, 200)}
 """Networks by name. Each serves as the encoder and the decoder of every layer."""
-
-
-def build_vae(
-    network: str,
-    latents: int | Sequence[int],
-    pixel_mean: Tensor,
-    replicas: int = 1,
-    seed: int | None = 0,
-    device: str = "cpu",
-    categories: int = 2,
-    likelihood: PixelLikelihood = BERNOULLI,
-) -> DiscreteVAE:
-    """Return a built-in VAE with its initial weights.
-
-    The weights of replica r depend on the seed and r alone, not on the number of replicas. The
-    decoder starts at the mean of each pixel.
-
-    Args:
-        network: "linear" or "nonlinear".
-        latents: How many latent variables; a list for several layers, nearest the image first.
-        pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
-        replicas: How many independent models, side by side on the leading axis of every parameter.
-        seed: Seed of the weights; None leaves them zero, to be loaded from a checkpoint.
-        device: Where the model is put; the weights are the same everywhere.
-        categories: How many each latent variable chooses among; 2 makes them bits.
-        likelihood: What the decoder's outputs mean; the logits of bits by default.
-    """
-    if network not in NETWORKS:
-        raise unknown_name("network", network, NETWORKS)
-    as_count(replicas, 1, "replicas")
-    build, pixels = NETWORKS[network], pixel_mean.shape[-1]
-    widths = latents if isinstance(latents, Sequence) else [latents]
-    sizes = [layer_of(width, categories).event_shape.numel() for width in widths]
-    encoders = [build(replicas, below, above) for below, above in pairwise([pixels, *sizes])]
-    outputs = [likelihood.outputs(pixels), *sizes]
-    decoders = [build(replicas, above, below) for below, above in pairwise(outputs)]
-    make = partial(DiscreteVAE, likelihood=likelihood, categories=categories)
-    vae = make(encoders, decoders, widths, pixel_mean, replicas)
-    if seed is not None:
-        _initialise(vae, [seeded_generator(seed, "init", replica) for replica in range(replicas)])
-    return vae.to(device)
-
-
-def _initialise(vae: DiscreteVAE, generators: Sequence[Generator]) -> None:
-    """Draw the weights, and let the decoder start at the training mean of each pixel."""
-    for layer in vae.modules():
-        if isinstance(layer, ReplicaLinear):
-            layer.initialise(generators)
-    last = vae.decoder[-1] if isinstance(vae.decoder, nn.Sequential) else vae.decoder
-    if not isinstance(last, ReplicaLinear):
-        raise ValueError(f"a built-in decoder must end in a ReplicaLinear, got {last}")
-    with torch.no_grad():
-        last.bias.copy_(vae.likelihood.initial_outputs(vae.pixel_mean[0, 0]))
 
 
 def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:

@@ -14,8 +14,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from arms.arguments import described
-from arms.bench.models.layers import call_with, tensor_places
-from arms.bench.models.networks import seeded_generator
+from arms.bench.models.networks import call_with, seeded_generator, tensor_places
 from arms.bench.models.vae import DiscreteVAE
 
 Places: TypeAlias = tuple[str, ...]

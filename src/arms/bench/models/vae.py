@@ -8,16 +8,27 @@ the event is `[latents]` or `[latents, K]`. R replicas cost little more than one
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import pad, softplus
 
-from arms.arguments import as_count
-from arms.bench.models.layers import ReplicaLinear, call_with, tensor_places
-from arms.bench.models.likelihood import affine_log_prob, smooth_log_prob
-from arms.bench.models.pixels import BernoulliPixels, PixelLikelihood
+from arms.arguments import as_count, unknown_name
+from arms.bench.models.likelihood import (
+    BernoulliPixels,
+    PixelLikelihood,
+    affine_log_prob,
+    smooth_log_prob,
+)
+from arms.bench.models.networks import (
+    NETWORKS,
+    ReplicaLinear,
+    call_with,
+    seeded_generator,
+    tensor_places,
+)
 from arms.latents import Bits, Latent, OneHot
 
 Network: TypeAlias = Callable[[Tensor], Tensor]
@@ -314,3 +325,56 @@ def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     places = tensor_places(function, "_parameters")
     constants = {place: weight.detach() for place, weight in places.items()}
     return lambda *args, **kwargs: call_with(function, constants, *args, **kwargs)
+
+
+def build_vae(
+    network: str,
+    latents: int | Sequence[int],
+    pixel_mean: Tensor,
+    replicas: int = 1,
+    seed: int | None = 0,
+    device: str = "cpu",
+    categories: int = 2,
+    likelihood: PixelLikelihood = BERNOULLI,
+) -> DiscreteVAE:
+    """Return a built-in VAE with its initial weights.
+
+    The weights of replica r depend on the seed and r alone, not on the number of replicas. The
+    decoder starts at the mean of each pixel.
+
+    Args:
+        network: "linear" or "nonlinear".
+        latents: How many latent variables; a list for several layers, nearest the image first.
+        pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
+        replicas: How many independent models, side by side on the leading axis of every parameter.
+        seed: Seed of the weights; None leaves them zero, to be loaded from a checkpoint.
+        device: Where the model is put; the weights are the same everywhere.
+        categories: How many each latent variable chooses among; 2 makes them bits.
+        likelihood: What the decoder's outputs mean; the logits of bits by default.
+    """
+    if network not in NETWORKS:
+        raise unknown_name("network", network, NETWORKS)
+    as_count(replicas, 1, "replicas")
+    build, pixels = NETWORKS[network], pixel_mean.shape[-1]
+    widths = latents if isinstance(latents, Sequence) else [latents]
+    sizes = [layer_of(width, categories).event_shape.numel() for width in widths]
+    encoders = [build(replicas, below, above) for below, above in pairwise([pixels, *sizes])]
+    outputs = [likelihood.outputs(pixels), *sizes]
+    decoders = [build(replicas, above, below) for below, above in pairwise(outputs)]
+    parts = (encoders, decoders, widths, pixel_mean, replicas)
+    vae = DiscreteVAE(*parts, likelihood=likelihood, categories=categories)
+    if seed is not None:
+        _initialise(vae, [seeded_generator(seed, "init", replica) for replica in range(replicas)])
+    return vae.to(device)
+
+
+def _initialise(vae: DiscreteVAE, generators: Sequence[Generator]) -> None:
+    """Draw the weights, and let the decoder start at the training mean of each pixel."""
+    for layer in vae.modules():
+        if isinstance(layer, ReplicaLinear):
+            layer.initialise(generators)
+    last = vae.decoder[-1] if isinstance(vae.decoder, nn.Sequential) else vae.decoder
+    if not isinstance(last, ReplicaLinear):
+        raise ValueError(f"a built-in decoder must end in a ReplicaLinear, got {last}")
+    with torch.no_grad():
+        last.bias.copy_(vae.likelihood.initial_outputs(vae.pixel_mean[0, 0]))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from arms.bench.runs.files import check_regular, check_replaceable, written_through
-from arms.bench.training.state import COUNTS, step_of
+from arms.bench.training.trainer import COUNTS, step_of
 
 CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
 """The newest, and the one before."""

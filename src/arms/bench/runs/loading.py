@@ -16,8 +16,7 @@ from arms.bench.evaluation import evaluating
 from arms.bench.models import NETWORKS, DiscreteVAE, name_of, structure_of
 from arms.bench.runs.machine import choose_device
 from arms.bench.runs.run import Run
-from arms.bench.training.setup import check_replicas
-from arms.bench.training.state import finite_replicas
+from arms.bench.training.trainer import check_replicas, finite_replicas
 
 MakeModel: TypeAlias = Callable[[Dataset], DiscreteVAE]
 """A function that makes a model of one replica for a data set; it is called for each replica."""

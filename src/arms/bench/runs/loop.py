@@ -27,8 +27,7 @@ from arms.bench.progress import Watcher
 from arms.bench.runs.checkpoint import CHECKPOINTS
 from arms.bench.runs.run import Run
 from arms.bench.training.engine import Execution, advance_to
-from arms.bench.training.state import finite_replicas, of_run, step_of
-from arms.bench.training.trainer import Trainer
+from arms.bench.training.trainer import Trainer, finite_replicas, of_run, step_of
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter

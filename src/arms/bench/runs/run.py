@@ -34,7 +34,7 @@ from arms.bench.metrics import Record, is_values, stopped_replicas
 from arms.bench.runs import files
 from arms.bench.runs.checkpoint import CHECKPOINTS, read_checkpoint, step_in, write_checkpoint
 from arms.bench.runs.machine import provenance_of
-from arms.bench.training.state import COUNTS, model_of, step_of
+from arms.bench.training.trainer import COUNTS, model_of, step_of
 
 FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
 WRITTEN = ("config.json", "provenance.json", *FILES_OF_A_RUN)

@@ -15,7 +15,7 @@ from torch import nn
 
 from arms.bench.config import Precision, TrainConfig
 from arms.bench.data import Dataset
-from arms.bench.data.download import expand_home
+from arms.bench.data.dataset import expand_home
 from arms.bench.experiments import Scale, draw
 from arms.bench.experiments import configs as configs_of
 from arms.bench.imports import find_model

@@ -1,6 +1,21 @@
-"""One training step and its state: on the device, without waiting for a value."""
+"""One training step, on the device without waiting for a value, and the state of a run.
 
-from collections.abc import Callable, Sequence
+A checkpoint holds these tensors:
+
+| name | what | replica axis |
+|---|---|---|
+| `model.*` | the model's own names | yes |
+| `estimator.<i>` | the estimator's parameters | yes |
+| `optimizer.<part>.<kind>.<i>` | what the optimiser of a part remembers | yes |
+| `mean_grad.<i>` | moving average of the encoder's gradient | yes |
+| `sum.<metric>` | of a metric since the last record | yes |
+| `generator` | state of the noise, as bytes | no |
+| `counts` | steps done, and those in the sums | no |
+
+A user's own model of one replica need not have the axis: a run alone is never cut.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -10,19 +25,26 @@ from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import GRADIENT_VARIANCE, METRICS, TRAIN_ELBO, Record
-from arms.bench.models import DiscreteVAE, ReplicaLinear
-from arms.bench.training import state as schema
-from arms.bench.training.engine import advance_to
+from arms.bench.models import DiscreteVAE, ReplicaLinear, seeded_generator
+from arms.bench.training.engine import Noise, advance_to
 from arms.bench.training.layers import UNCHECKED, estimate_chains
-from arms.bench.training.optimizer import SECOND_DECAY, LearningRates, build_optimizer, descend
-from arms.bench.training.setup import Noise, check_kind, check_replicas, prepared_estimator
-from arms.bench.training.torch_private import lerp_all_
+from arms.bench.training.optimizer import (
+    SECOND_DECAY,
+    LearningRates,
+    build_optimizer,
+    descend,
+    lerp_all_,
+)
 from arms.estimate import estimate
-from arms.estimators import Estimate, Estimator, ExtraSample, variance_loss
+from arms.estimators import Estimate, Estimator, ExtraSample, Learnable, variance_loss
 
 Estimated: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """What autograd starts from, and the gradients to start with: of logits, of the value, and of the
 loss of the estimator's own parameters where it has any."""
+State: TypeAlias = Mapping[str, Tensor]
+
+MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "optimizer.", "mean_grad."
+SUM, GENERATOR, COUNTS = "sum.", "generator", "counts"
 
 
 class Trainer:
@@ -249,32 +271,32 @@ class Trainer:
 
     def state(self) -> dict[str, Tensor]:
         """Return all that the future of the run depends on: its own tensors, not copies."""
-        tensors = {f"{schema.MODEL}{name}": one for name, one in self.model.state_dict().items()}
-        lists: dict[str, Sequence[Tensor]] = {schema.ESTIMATOR: self.estimator_parameters}
+        tensors = {f"{MODEL}{name}": one for name, one in self.model.state_dict().items()}
+        lists: dict[str, Sequence[Tensor]] = {ESTIMATOR: self.estimator_parameters}
         optimizers = {"encoder": self.encoder_optimizer, "others": self.other_optimizer}
         for part, optimizer in optimizers.items():
             for kind, kept in optimizer.state().items():
-                lists[f"{schema.OPTIMIZER}{part}.{kind}."] = kept
-        lists[schema.MEAN_GRADIENT] = self.mean_grads
+                lists[f"{OPTIMIZER}{part}.{kind}."] = kept
+        lists[MEAN_GRADIENT] = self.mean_grads
         for name, own in lists.items():
             tensors |= {f"{name}{index}": tensor for index, tensor in enumerate(own)}
-        tensors[schema.GENERATOR] = self.noise.get_state()
-        tensors |= {f"{schema.SUM}{key}": total for key, total in self.sums.items()}
-        tensors[schema.COUNTS] = torch.tensor([self.steps_done, self.summed_steps])
+        tensors[GENERATOR] = self.noise.get_state()
+        tensors |= {f"{SUM}{key}": total for key, total in self.sums.items()}
+        tensors[COUNTS] = torch.tensor([self.steps_done, self.summed_steps])
         return tensors
 
-    def load_state(self, tensors: schema.State) -> None:
+    def load_state(self, tensors: State) -> None:
         """Go back to a state that `state()` returned."""
         own = self.state()
-        schema.check_fits(tensors, own, self.device)
+        check_fits(tensors, own, self.device)
         with torch.no_grad():  # in place: a CUDA graph knows these tensors by their address
-            for name in own.keys() - {schema.GENERATOR, schema.COUNTS}:
+            for name in own.keys() - {GENERATOR, COUNTS}:
                 if name in tensors:
                     own[name].copy_(tensors[name])
                 else:  # the sum of a metric that is newer than the checkpoint
                     own[name].zero_()
-        self.noise.set_state(tensors[schema.GENERATOR])
-        self.steps_done, self.summed_steps = (int(count) for count in tensors[schema.COUNTS])
+        self.noise.set_state(tensors[GENERATOR])
+        self.steps_done, self.summed_steps = (int(count) for count in tensors[COUNTS])
         self.step_count.fill_(self.steps_done)
 
     def _batch(self) -> Tensor:
@@ -295,3 +317,139 @@ def _gradients(
         values, parameters, grads, allow_unused=True, materialize_grads=True
     )
     return found
+
+
+def prepared_estimator(
+    config: TrainConfig,
+    event: torch.Size,
+    pixels: int,
+    device: str,
+    estimator: Estimator | None = None,
+) -> Estimator:
+    """Return the estimator of a run, by default its configuration's, with fresh parameters."""
+    generator = seeded_generator(config.seed, "estimator", device=device)
+    batch = (config.replicas, config.batch_size)
+    prepared = chosen = estimator or config.make_estimator()
+    if isinstance(chosen, Learnable):
+        shapes = torch.Size([*batch, *event]), torch.Size([*batch, pixels])
+        prepared = chosen.prepare(*shapes, generator)
+    for parameter in prepared.parameters():
+        if parameter.ndim == 0 or len(parameter) != config.replicas:
+            got = f"shape {list(parameter.shape)} from {type(chosen).__name__}"
+            raise ValueError(
+                f"every parameter of an estimator must have a leading axis of {config.replicas}, "
+                f"one per replica, got {got}: make them in its method prepare"
+            )
+    # The bound always trains its decoder on its own samples.
+    extra = config.decoder_samples == "extra" and not prepared.target.subtracts_log_q
+    return ExtraSample(prepared) if extra else prepared
+
+
+def check_replicas(model: DiscreteVAE, replicas: int) -> None:
+    """Raise if a model does not have that many replicas."""
+    if model.replicas != replicas:
+        got = f"got {model.replicas}"
+        raise ValueError(f"the model must have {replicas} replicas, as the configuration, {got}")
+    if replicas == 1:
+        return
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 0 or len(parameter) != replicas:
+            raise ValueError(
+                f"with {replicas} replicas every parameter must have a leading axis of {replicas}, "
+                f"got {name} of shape {list(parameter.shape)}: give a function that makes a model "
+                "of one replica, as model=, or layers such as arms.bench.models.ReplicaLinear"
+            )
+
+
+def check_kind(model: DiscreteVAE, config: TrainConfig) -> None:
+    """Raise if a model that was given is not what the configuration says of it."""
+    if config.categories not in (2, model.categories):
+        raise ValueError(
+            f"the configuration says {config.categories} categories, and the model has "
+            f"{model.categories}: give one of them only"
+        )
+    if len(model.layers) > 1 and not config.layers:
+        raise ValueError("a model of several layers needs TrainConfig(layers=...), got no layers")
+
+
+def step_of(state: State) -> int:
+    """Return the step at which a checkpoint was made."""
+    return int(state[COUNTS][0])
+
+
+def model_of(state: State) -> dict[str, Tensor]:
+    """Return the model's tensors, as its `state_dict` names them."""
+    own = {name: tensor for name, tensor in state.items() if name.startswith(MODEL)}
+    return {name.removeprefix(MODEL): tensor for name, tensor in own.items()}
+
+
+def has_replica_axis(name: str) -> bool:
+    """Whether the first axis of the tensor of that name is that of replicas; unknown ones raise."""
+    if name in (GENERATOR, COUNTS):
+        return False
+    if name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT, SUM)):
+        return True
+    raise ValueError(f"a checkpoint has nothing called {name!r}: another version wrote it")
+
+
+def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
+    """Return the state of one of several runs of an ensemble, which could be resumed alone."""
+    if runs == 1:  # its tensors may have no replica axis
+        return dict(state)
+    return {
+        name: tensor.chunk(runs)[index] if has_replica_axis(name) else tensor
+        for name, tensor in state.items()
+    }
+
+
+def joined(states: Sequence[State], fresh_noise: Callable[[int], Tensor]) -> dict[str, Tensor]:
+    """Return the states of several runs, all at one step, as one.
+
+    Runs that were not trained together so far have used different noise. They continue on noise
+    that none has seen, `fresh_noise` of their step.
+    """
+    if len(states) == 1:
+        return dict(states[0])
+    noises = [state[GENERATOR] for state in states]
+    if len({len(noise) for noise in noises}) > 1:
+        what = "these runs were begun on different kinds of devices"
+        raise ValueError(f"{what}: resume each where it was begun")
+    # What has no replica axis is the same in all of them, except the noise.
+    whole = {
+        name: torch.cat([state[name] for state in states]) if has_replica_axis(name) else tensor
+        for name, tensor in states[0].items()
+    }
+    if not all(torch.equal(noise, noises[0]) for noise in noises):
+        whole[GENERATOR] = fresh_noise(step_of(whole))
+    return whole
+
+
+def joined_models(weights: Sequence[State]) -> dict[str, Tensor]:
+    """Return the tensors of several built-in models as those of one wider model."""
+    return {name: torch.cat([own[name] for own in weights]) for name in weights[0]}
+
+
+def finite_replicas(weights: State, replicas: int) -> list[bool]:
+    """Return of every replica whether all its numbers among a model's tensors are finite."""
+    finite = [tensor.reshape(replicas, -1).isfinite().all(1) for tensor in weights.values()]
+    found: list[bool] = torch.stack(finite).all(0).tolist()
+    return found
+
+
+def check_fits(state: State, own: State, device: torch.device) -> None:
+    """Raise unless a state has all tensors of a trainer's state; sums of newer metrics may lack."""
+    if lacking := {name for name in own.keys() - state.keys() if not name.startswith(SUM)}:
+        names = ", ".join(sorted(lacking)[:3])
+        what = "it is of another configuration or version; train again from the start"
+        raise ValueError(f"the checkpoint lacks {names}: {what}")
+    # Generators of a CPU and a GPU have states of different lengths, which say different things.
+    if state[GENERATOR].shape != own[GENERATOR].shape:
+        what = f"the checkpoint was made on another kind of device than {device}"
+        raise ValueError(f"{what}: resume it there")
+    for name, tensor in own.items():
+        expected, got = list(tensor.shape), list(state.get(name, tensor).shape)
+        if expected != got:
+            raise ValueError(
+                f"the checkpoint's {name} must be {expected}, as the model's, got {got}: it is of "
+                "another model; train again from the start, or give that one"
+            )
