@@ -457,12 +457,12 @@ def coupling_index() -> str:
 
 API = {
     "functions": ("Functions", "The functions that most programs call.", (
-        "expectation", "importance_bound", "draw", "attach", "Handle", "variance",
+        "expectation", "importance_bound", "weights", "draw", "attach", "Handle", "variance",
         "variance_loss", "as_estimator", "as_latent", "relax_control", "rank_generator",
     )),
     "latents": ("Latents and targets", "What is random, and what is differentiated.", (
         "Latent", "Bits", "OneHot", "Indices", "Subset", "Joint", "Target", "Expectation",
-        "ImportanceBound",
+        "BestOf", "ImportanceBound",
     )),
     "estimators": (
         "Estimators",

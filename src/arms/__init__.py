@@ -7,6 +7,7 @@ from arms.checks import variance
 from arms.estimators.registry import *
 from arms.latents import Bits, Indices, Joint, Latent, OneHot, Subset, as_latent
 from arms.random import rank_generator
+from arms.rewards import BestOf, weights
 from arms.targets import Expectation, ImportanceBound, Target
 
 __version__ = "0.2.0.dev0"
@@ -14,6 +15,7 @@ __version__ = "0.2.0.dev0"
 __all__ = ["Handle", "attach", "checks", "designs", "draw", "expectation", "importance_bound"]
 __all__ += ["Bits", "Indices", "Joint", "Latent", "OneHot", "Subset", "as_latent"]
 __all__ += ["Expectation", "ImportanceBound", "Target", "rank_generator", "variance"]
+__all__ += ["BestOf", "weights"]
 __all__ += ["BIASED_ESTIMATORS", "ESTIMATORS", "Estimate", "Estimator", "as_estimator"]
 __all__ += ["ARM", "ARMS", "LOORF", "DisARM", "Exact", "LeaveOneOut", "Reinforce", "UnorderedSet"]
 __all__ += ["REBAR", "RELAX", "RODEO", "DoubleCV", "Midpoint", "Relaxation", "SteinControl"]

@@ -68,31 +68,34 @@ class ImportanceBound(Target):
     """E[log(1/K sum_k w(b_k))], made of the first K = `samples` log-weights.
 
     Args:
-        samples: K.
+        samples: K; all samples by default, which only `arms.weights` accepts.
 
     >>> import torch
     >>> ImportanceBound(2).value(torch.tensor([[0.0], [0.0], [9.0]]))
     tensor([0.])
     """
 
-    samples: int
+    samples: int | None = None
     subtracts_log_q: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "samples", as_count(self.samples, 1, "samples of a bound"))
+        if self.samples is not None:
+            object.__setattr__(self, "samples", as_count(self.samples, 1, "samples of a bound"))
 
     @property
     def size(self) -> int:
+        if self.samples is None:
+            raise ValueError("the bound needs its number of samples K, got None: pass samples=K")
         return self.samples
 
     def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
         return log_mean_exp(values[: self.samples])
 
     def num_attached(self, n: int) -> int:
-        return self.samples
+        return self.size
 
     def __str__(self) -> str:
-        return f"{self.samples}-sample bound"
+        return "bound" if self.samples is None else f"{self.samples}-sample bound"
 
 
 def log_mean_exp(log_weights: Tensor) -> Tensor:

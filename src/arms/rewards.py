@@ -1,0 +1,203 @@
+r"""Weights for the log-probabilities of samples that were drawn and scored elsewhere.
+
+For n independent samples b_1, ..., b_n of a policy with rewards r_i, the weights w_i make
+
+$$ \sum_i w_i \, \nabla \log \pi(b_i) $$
+
+an unbiased estimate of the target's gradient: for the mean reward by leave-one-out REINFORCE,
+
+$$ w_i = \frac1n \Big(r_i - \frac{1}{n-1} \sum_{j \ne i} r_j\Big), $$
+
+and for the best of k samples by an average over all subsets S of size k that contain i,
+
+$$ w_i = \frac{1}{\binom{n}{k}} \sum_{S \ni i} \big(\max S - \max (S \setminus i)\big). $$
+
+Both are unbiased because the subtracted baseline is a function of the other samples only. With
+rewards sorted in ascending order, $r_{(0)} \le \dots \le r_{(n-1)}$, the second sum telescopes:
+
+$$ \binom{n}{k} w_{(j)} = \sum_{m<j} \binom{m}{k-2} \big(r_{(j)} - r_{(m)}\big)
+   = \sum_{t=1}^{j} \binom{t}{k-1} \big(r_{(t)} - r_{(t-1)}\big), $$
+
+a sum of terms that are not negative, so that no digits are lost.
+
+References: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019;
+Mnih & Rezende, "Variational inference for Monte Carlo objectives", ICML 2016.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arms.arguments import as_count, at_least_float32, is_readable
+from arms.targets import Expectation, ImportanceBound
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """The expected maximum of k rewards: max@k, and pass@k if rewards are 0 or 1.
+
+    Args:
+        k: The number of samples that the maximum is taken over.
+
+    >>> weights(torch.tensor([3.0, 1.0, 2.0]), BestOf(3))  # the best improves on the second best
+    tensor([1., 0., 0.])
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", as_count(self.k, 1, "k of BestOf"))
+
+    def __str__(self) -> str:
+        return f"best of {self.k}"
+
+
+def weights(
+    rewards: Tensor,
+    target: Expectation | BestOf | ImportanceBound | None = None,
+    *,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Return weights `[n, *groups]` whose weighted log-probabilities have an unbiased gradient.
+
+    Maximize `(weights * log_probs).sum(0)`: its gradient is an unbiased ascent direction for the
+    target in each group. The factor 1/n is included, and the weights carry no gradient.
+
+    Args:
+        rewards: `[n, *groups]`: the rewards of n independent samples per group. For a bound, their
+            log-weights.
+        target: `Expectation()` for the mean reward (the default), `BestOf(k)` for the best of k
+            samples, or `ImportanceBound()` for the score part of the bound with K = n.
+        mask: Boolean, with the shape of the rewards. Samples where it is False do not exist: their
+            weight is 0, and their rewards are ignored. A group may be empty.
+
+    >>> weights(torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    tensor([ 0.2500, -0.0833, -0.0833, -0.0833])
+    >>> weights(torch.tensor([1.0, 0.0, 0.0, 0.0]), BestOf(2))
+    tensor([0.5000, 0.0000, 0.0000, 0.0000])
+    """
+    target = Expectation() if target is None else target
+    rule, least = _rule_for(target, rewards)
+    _check(rewards, mask, target, least)
+    if not rewards.dtype.is_floating_point:
+        rewards = rewards.to(torch.get_default_dtype())
+    values = at_least_float32(rewards.detach())
+    if mask is None:
+        return rule(values, None).to(rewards.dtype)
+    found = rule(torch.where(mask, values, 0.0), mask)
+    return torch.where(mask, found, 0.0).to(rewards.dtype)
+
+
+Rule = Callable[[Tensor, Tensor | None], Tensor]
+
+
+def _rule_for(target: object, rewards: object) -> tuple[Rule, int]:
+    """Return the formula of a target, and the least number of samples per group that it needs."""
+    if isinstance(target, Expectation) and target.samples is None:
+        return _leave_one_out, 2
+    if isinstance(target, BestOf):
+        if target.k == 1:
+            return _leave_one_out, 2
+        return lambda values, mask: _best_of(values, mask, target.k), target.k
+    if isinstance(target, ImportanceBound):
+        n = len(rewards) if isinstance(rewards, Tensor) and rewards.ndim else None
+        if target.samples not in (None, n):
+            raise ValueError(
+                f"the bound's samples must be the {n} samples per group, got {target.samples}: "
+                "use ImportanceBound()"
+            )
+        return _bound, 1
+    wanted = "Expectation(), BestOf(k) or ImportanceBound()"
+    raise ValueError(f"target must be {wanted}, got {target!r}")
+
+
+def _check(rewards: object, mask: object, target: object, least: int) -> None:
+    """Raise if the weights would not be defined."""
+    if not isinstance(rewards, Tensor):
+        got = f"{type(rewards).__name__}: use torch.as_tensor"
+        raise ValueError(f"rewards must be a tensor, got {got}")
+    if rewards.ndim == 0 or rewards.is_complex():
+        got = f"shape {list(rewards.shape)} and {rewards.dtype}"
+        raise ValueError(f"rewards must be real numbers of shape [n, *groups], got {got}")
+    wanted = f"a boolean tensor of the rewards' shape {list(rewards.shape)}"
+    if mask is not None and not isinstance(mask, Tensor):
+        raise ValueError(f"mask must be {wanted}, got {type(mask).__name__}")
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != rewards.shape):
+        raise ValueError(f"mask must be {wanted}, got {mask.dtype} {list(mask.shape)}")
+    if not is_readable(rewards):
+        return
+    looked_at = rewards if mask is None else rewards[mask]
+    # A finite sum rules out NaN and infinity in one pass. Only another sum needs a second look.
+    if (
+        not math.isfinite(looked_at.detach().sum(dtype=torch.float64))
+        and not looked_at.isfinite().all()
+    ):
+        bad = looked_at[~looked_at.isfinite()][0].item()
+        remedy = "fix the scorer, or exclude such samples by mask="
+        raise ValueError(f"rewards must be finite, got {bad}: {remedy}")
+    fewest = len(rewards)
+    if mask is not None:
+        sizes = mask.sum(0)
+        sizes = sizes[sizes > 0]  # empty groups have no weights
+        fewest = int(sizes.min()) if sizes.numel() else least
+    if fewest < least:
+        remedy = "draw more samples" + ("" if mask is None else ", or mask the whole group")
+        raise ValueError(
+            f"the {target} needs at least {least} samples per group, got {fewest}: {remedy}"
+        )
+
+
+def _leave_one_out(rewards: Tensor, mask: Tensor | None) -> Tensor:
+    # Relative to one of them, so that a common offset costs no digits of the mean.
+    if mask is None:
+        rewards, count = rewards - rewards[0], len(rewards)
+        return (rewards - rewards.mean(0)) / (count - 1)
+    rewards = rewards - rewards.gather(0, mask.int().argmax(0, keepdim=True))
+    mean = torch.where(mask, rewards, 0.0).sum(0) / mask.sum(0).clamp(min=1)
+    return (rewards - mean) / (mask.sum(0) - 1).clamp(min=1)
+
+
+def _best_of(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
+    n = len(rewards)
+    # Rows are sorted along the last axis, which is several times faster than along the first.
+    rows = rewards.movedim(0, -1)
+    if mask is not None:
+        rows = torch.where(mask.movedim(0, -1), rows, torch.inf)
+    ordered, ranks = rows.sort(-1)
+    gaps = ordered.diff(dim=-1)
+    if mask is None:
+        share = rewards.new_tensor(_shares(n, n, k))
+    else:
+        gaps = torch.where(ordered[..., 1:].isfinite(), gaps, 0.0)
+        sizes, which = mask.sum(0).unique(return_inverse=True)
+        share = rewards.new_tensor([_shares(n, size, k) for size in sizes.tolist()])[which]
+    found = torch.zeros_like(ordered)
+    found[..., 1:] = (gaps * share).cumsum(-1)
+    return torch.empty_like(found).scatter_(-1, ranks, found).movedim(-1, 0)
+
+
+def _shares(n: int, size: int, k: int) -> list[float]:
+    """Return C(t, k - 1) / C(size, k) for t = 1 ... n - 1, as correctly rounded quotients."""
+    total = max(math.comb(size, k), 1)  # an empty group has no weights
+    return [math.comb(t, k - 1) / total if t < size else 0.0 for t in range(1, n)]
+
+
+def _bound(log_weights: Tensor, mask: Tensor | None) -> Tensor:
+    """Return VIMCO's signals: the bound minus the bound with one log-weight guessed by others."""
+    n = len(log_weights)
+    present = torch.ones_like(log_weights, dtype=torch.bool) if mask is None else mask
+    counts = present.sum(0)
+    hidden = log_weights.masked_fill(~present, -torch.inf)
+    # Relative to the largest one, so that a common offset costs no digits.
+    top = torch.where(counts > 0, hidden.amax(0), 0.0)
+    values, hidden = torch.where(present, log_weights - top, 0.0), hidden - top
+    own = torch.eye(n, dtype=torch.bool, device=log_weights.device)
+    own = own.reshape(n, n, *[1] * (log_weights.ndim - 1))
+    guess = torch.where(own, 0.0, values).sum(1) / (counts - 1).clamp(min=1)
+    without = torch.where(own, guess.unsqueeze(1), hidden).logsumexp(1)
+    signal = hidden.logsumexp(0) - without
+    # One sample leaves nothing to guess from: REINFORCE without a baseline.
+    return torch.where(counts == 1, log_weights, signal)

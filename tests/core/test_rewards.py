@@ -1,0 +1,162 @@
+"""Weights for rewards: exact unbiasedness by enumeration, masks, and bad input."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+import arms
+
+LOGITS = torch.tensor([0.3, -0.8, 1.1], dtype=torch.float64)
+REWARDS = torch.tensor([0.2, 1.7, -0.6], dtype=torch.float64)
+TARGETS = [
+    *((n, arms.Expectation()) for n in range(2, 6)),
+    *((n, arms.BestOf(k)) for n in range(2, 6) for k in range(1, n + 1)),
+    *((n, arms.ImportanceBound()) for n in range(1, 6)),
+]
+
+
+def value_of(target: object, rewards: Tensor) -> Tensor:
+    """Return the target at samples `[m, n]`, written independently of the weights."""
+    if isinstance(target, arms.BestOf):
+        return rewards[:, : target.k].amax(1)
+    if isinstance(target, arms.ImportanceBound):
+        return rewards.exp().mean(1).log()
+    return rewards.mean(1)
+
+
+def enumerate_gradients(
+    n: int, target: object, weigh: object = arms.weights
+) -> tuple[Tensor, Tensor]:
+    """Return the exact gradient, and the expectation of the weighted scores."""
+    outcomes = torch.tensor(list(product(range(3), repeat=n)))
+    logits = LOGITS.clone().requires_grad_()
+    log_probs = logits.log_softmax(0)[outcomes]
+    probability = log_probs.sum(1).exp()
+    exact = torch.autograd.grad(
+        (probability * value_of(target, REWARDS[outcomes])).sum(), logits, retain_graph=True
+    )[0]
+    weights = weigh(REWARDS[outcomes].T, target).T  # type: ignore[operator]
+    weighted = (probability.detach() * (weights * log_probs).sum(1)).sum()
+    return exact, torch.autograd.grad(weighted, logits)[0]
+
+
+@pytest.mark.parametrize(("n", "target"), TARGETS, ids=str)
+def test_weights_are_unbiased(n: int, target: object) -> None:
+    exact, found = enumerate_gradients(n, target)
+    assert exact.abs().max() > 1e-3
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
+
+
+def divided_by_deviation(rewards: Tensor, _: object) -> Tensor:
+    return (rewards - rewards.mean(0)) / (rewards.std(0) + 1e-4) / len(rewards)
+
+
+def with_own_maximum_in_the_baseline(rewards: Tensor, target: object) -> Tensor:
+    found = arms.weights(rewards, target)  # type: ignore[arg-type]
+    return found - found.mean(0)
+
+
+@pytest.mark.parametrize(
+    ("weigh", "target"),
+    [
+        (divided_by_deviation, arms.Expectation()),
+        (with_own_maximum_in_the_baseline, arms.BestOf(2)),
+        (lambda rewards, _: arms.weights(rewards, arms.BestOf(3)), arms.BestOf(2)),
+        (
+            lambda rewards, _: rewards.logsumexp(0) * torch.ones_like(rewards) - rewards,
+            arms.ImportanceBound(),
+        ),
+    ],
+)
+def test_the_enumeration_catches_wrong_weights(weigh: object, target: object) -> None:
+    exact, found = enumerate_gradients(4, target, weigh)
+    assert (found - exact).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("n", "target"), TARGETS, ids=str)
+def test_masked_samples_do_not_exist(n: int, target: object) -> None:
+    """Ragged groups get the weights of the same groups alone, wherever the gaps are."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(n + 2, 3, generator=generator, dtype=torch.float64)
+    mask = torch.zeros(n + 2, 3, dtype=torch.bool)
+    for group, chosen in enumerate([list(range(n)), list(range(2, n + 2)), []]):
+        mask[chosen, group] = True
+    filled = torch.where(mask, rows, torch.nan)
+    found = arms.weights(filled, target, mask=mask)  # type: ignore[arg-type]
+    for group in range(3):
+        present = mask[:, group]
+        assert (found[~present, group] == 0).all()
+        if present.any():
+            alone = arms.weights(rows[present, group], target)  # type: ignore[arg-type]
+            torch.testing.assert_close(found[present, group], alone, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("target", [arms.Expectation(), arms.BestOf(3), arms.ImportanceBound()])
+def test_a_common_offset_costs_no_digits(target: object) -> None:
+    rewards = torch.tensor([0.0, 3.0, 1.0, 7.0, 2.0])
+    plain = arms.weights(rewards, target)  # type: ignore[arg-type]
+    shifted = arms.weights(rewards + 2**20, target)  # type: ignore[arg-type]
+    torch.testing.assert_close(shifted, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_ties_share_nothing() -> None:
+    assert arms.weights(torch.ones(6, 2), arms.BestOf(3)).eq(0).all()
+    assert arms.weights(torch.ones(6, 2)).eq(0).all()
+
+
+def test_many_samples_do_not_overflow() -> None:
+    found = arms.weights(torch.arange(2000.0), arms.BestOf(1000))
+    assert found.isfinite().all()
+    assert found.sum() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float16, torch.bfloat16])
+def test_rewards_of_any_type(dtype: torch.dtype) -> None:
+    rewards = torch.tensor([1, 0, 0, 1]).to(dtype)
+    found = arms.weights(rewards, arms.BestOf(2))
+    assert found.dtype == (dtype if dtype.is_floating_point else torch.float32)
+    torch.testing.assert_close(found.float(), torch.tensor([1 / 3, 0, 0, 1 / 3]), atol=2e-3, rtol=0)
+
+
+def test_weights_carry_no_gradient_and_leave_the_rewards_alone() -> None:
+    rewards = torch.randn(4, 3, requires_grad=True)
+    before = rewards.detach().clone()
+    assert not arms.weights(rewards, arms.BestOf(2)).requires_grad
+    assert rewards.equal(before)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "options", "message"),
+    [
+        ([1.0, 2.0], {}, "rewards must be a tensor, got list"),
+        (torch.tensor(1.0), {}, r"of shape \[n, \*groups\]"),
+        (torch.ones(3, dtype=torch.complex64), {}, "must be real numbers"),
+        (torch.tensor([1.0, torch.nan]), {}, "rewards must be finite, got nan"),
+        (torch.tensor([1.0, torch.inf]), {}, "rewards must be finite, got inf"),
+        (torch.tensor([1.0, -torch.inf]), {}, "rewards must be finite, got -inf"),
+        (torch.ones(1, 5), {}, "at least 2 samples per group, got 1: draw more samples"),
+        (torch.ones(0, 5), {}, "at least 2 samples per group, got 0"),
+        (torch.ones(3), {"target": arms.BestOf(4)}, "needs at least 4 samples per group, got 3"),
+        (torch.ones(3), {"target": arms.Expectation(2)}, r"target must be Expectation\(\)"),
+        (torch.ones(3), {"target": "best"}, r"target must be Expectation\(\), BestOf"),
+        (torch.ones(3), {"target": arms.ImportanceBound(2)}, r"use ImportanceBound\(\)"),
+        (torch.ones(3), {"mask": torch.ones(3)}, "mask must be a boolean tensor"),
+        (torch.ones(3), {"mask": torch.ones(2, dtype=torch.bool)}, r"shape \[3\], got torch.bool"),
+        (torch.ones(3), {"mask": torch.tensor([True, False, False])}, "or mask the whole group"),
+    ],
+)
+def test_bad_input_is_refused(rewards: Tensor, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        arms.weights(rewards, **options)  # type: ignore[arg-type]
+
+
+def test_k_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="k of BestOf must be an integer >= 1, got 0"):
+        arms.BestOf(0)
+
+
+def test_a_bound_without_its_size_is_only_for_weights() -> None:
+    with pytest.raises(ValueError, match="the bound needs its number of samples K"):
+        arms.ImportanceBound().num_attached(3)
