@@ -216,7 +216,7 @@ def test_compiled_steps_move_along_the_schedule(
         graphs.append(graph)
         return graph
 
-    apply = torch.compile(compiled.apply, fullgraph=True, backend=counting)
+    apply = torch.compile(compiled.apply, fullgraph=True, dynamic=False, backend=counting)
     for _ in range(10):
         plain.update()
         compiled.update(apply=apply)
