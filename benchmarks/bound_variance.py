@@ -35,7 +35,7 @@ from trained_models import (
 import arms
 from arms.bench.config import run_name
 from arms.bench.models.networks import NETWORKS
-from arms.bench.runs.machine import keep_freed_memory
+from arms.bench.training.engine import keep_freed_memory
 from arms.estimate import draw_points, gradient
 from arms.estimators.bound.slots import direct_term
 from arms.objective import Options, evaluate

@@ -13,8 +13,7 @@ from gpu_step import build, measure
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
-from arms.bench.runs.machine import free_memory
-from arms.bench.training.engine import Engine
+from arms.bench.training.engine import Engine, free_memory
 
 STEPS = 20
 SHOWN = 40

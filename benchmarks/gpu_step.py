@@ -20,9 +20,8 @@ import torch
 from train_step import grey_images
 
 from arms.bench.config import TrainConfig
-from arms.bench.ensemble import ensemble_trainer
-from arms.bench.runs.machine import free_memory
-from arms.bench.training.engine import BLOCK, Engine
+from arms.bench.runs.ensemble import ensemble_trainer
+from arms.bench.training.engine import BLOCK, Engine, free_memory
 
 WIDTHS = {"linear": (784, 200), "nonlinear": (784, 200, 200, 200)}
 BATCH = 50

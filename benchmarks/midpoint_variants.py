@@ -37,7 +37,7 @@ from vae_variance import GROUPS, Problem, shown
 import arms
 from arms.bench.config import run_name
 from arms.bench.models.networks import NETWORKS
-from arms.bench.runs.machine import keep_freed_memory
+from arms.bench.training.engine import keep_freed_memory
 from arms.designs import BitCoupling, Coupling, Midpoints, Systematic
 from arms.designs.midpoints import mean_of_siblings, mean_per_midpoint, repeat_per_pair
 from arms.estimators.base import Objective

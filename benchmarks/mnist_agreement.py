@@ -15,7 +15,7 @@ from handwritten import Handwritten
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
-from arms.bench.runs.machine import keep_freed_memory
+from arms.bench.training.engine import keep_freed_memory
 from arms.bench.training.trainer import Trainer
 
 WINDOW = 1000

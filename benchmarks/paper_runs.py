@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 
 from arms.bench import TrainConfig, sweep
-from arms.bench.ensemble import group_for_ensembles
 from arms.bench.experiments import EXPERIMENTS, SCALES, configs
 from arms.bench.runs.archives import find_runs, write_archive
+from arms.bench.runs.ensemble import group_for_ensembles
 from arms.bench.sweeps.engines import Here
 
 

@@ -29,9 +29,9 @@ from training_ensembles import Results, Row, parser_of, rounded, train_ensemble
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load, observe
-from arms.bench.ensemble import share_of_model
 from arms.bench.evaluation import evaluate
 from arms.bench.models import DiscreteVAE, seeded_generator
+from arms.bench.runs.ensemble import share_of_model
 from arms.bench.training.layers import estimate_chains
 from arms.bench.training.trainer import Trainer
 from arms.estimators import as_estimator

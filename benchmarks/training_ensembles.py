@@ -19,9 +19,8 @@ from torch import Tensor
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
-from arms.bench.ensemble import ensemble_trainer, group_for_ensembles
-from arms.bench.runs.machine import free_memory
-from arms.bench.training.engine import advance_to
+from arms.bench.runs.ensemble import ensemble_trainer, group_for_ensembles
+from arms.bench.training.engine import advance_to, free_memory
 from arms.bench.training.trainer import Trainer
 
 Row: TypeAlias = dict[str, Any]

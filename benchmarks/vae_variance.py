@@ -37,7 +37,7 @@ from trained_models import (
 import arms
 from arms.bench.config import run_name
 from arms.bench.models.networks import NETWORKS
-from arms.bench.runs.machine import keep_freed_memory
+from arms.bench.training.engine import keep_freed_memory
 from arms.estimators import num_samples_of
 
 UNBIASED = [

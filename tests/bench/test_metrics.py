@@ -12,7 +12,7 @@ from arms.bench.progress import figures
 from arms.bench.report import build_report, collect
 from arms.bench.report.curves import training_panels
 from arms.bench.report.groups import group_runs
-from arms.bench.runs.loop import Member
+from arms.bench.runs.ensemble import Member
 from arms.bench.runs.run import Run
 
 ENTROPY = Metric(

@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # the list of exports, for type checkers and for `_MODULES`
     from arms.bench.models import DiscreteVAE as DiscreteVAE
     from arms.bench.models import PlainNetwork as PlainNetwork
     from arms.bench.models import build_vae as build_vae
-    from arms.bench.models.likelihood import CategoricalPixels as CategoricalPixels
-    from arms.bench.models.likelihood import GaussianPixels as GaussianPixels
-    from arms.bench.models.likelihood import PixelLikelihood as PixelLikelihood
+    from arms.bench.models.networks import CategoricalPixels as CategoricalPixels
+    from arms.bench.models.networks import GaussianPixels as GaussianPixels
+    from arms.bench.models.networks import PixelLikelihood as PixelLikelihood
     from arms.bench.report import build_report as build_report
     from arms.bench.runs.loading import load_model as load_model
     from arms.bench.runs.run import Run as Run

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
-from arms.bench.runs import checkpoint as checkpoints
+from arms.bench.runs import files as checkpoints
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train
 

@@ -66,10 +66,10 @@ def say(say: Say, all_digits: Dataset) -> Callable[..., str]:
 
 KILLED = """
 import os, signal
-import arms.bench.runs.loop as loop
+import arms.bench.runs.ensemble as ensemble
 from arms.bench.cli import main
 
-save, saved = loop._save, []
+save, saved = ensemble._save, []
 
 def save_and_die(*args):
     save(*args)
@@ -77,7 +77,7 @@ def save_and_die(*args):
     if len(saved) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-loop._save = save_and_die
+ensemble._save = save_and_die
 main()
 """
 

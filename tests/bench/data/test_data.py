@@ -25,8 +25,7 @@ from sklearn.datasets import load_digits
 from torch import Generator, Tensor
 
 from arms.bench import data
-from arms.bench.data.catalogue import ImageFiles, Source, read_published
-from arms.bench.data.dataset import Array, read_arrays
+from arms.bench.data.datasets import Array, ImageFiles, Source, read_arrays, read_published
 from arms.checks.verdicts import FAILURE_RATE
 
 Save: TypeAlias = Callable[..., None]

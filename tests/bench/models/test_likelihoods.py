@@ -32,9 +32,9 @@ from arms.bench.config import (
     OptimizerConfig,
     identity,
 )
-from arms.bench.ensemble import ensemble_trainer, share_of_model
 from arms.bench.models import replicated, structure_of
 from arms.bench.report.groups import setting_of
+from arms.bench.runs.ensemble import ensemble_trainer, share_of_model
 
 CONFIG = TrainConfig(
     latents=10, replicas=2, steps=20, report_every=10, learning_rate=1e-2, batch_size=20

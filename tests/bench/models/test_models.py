@@ -7,7 +7,7 @@ from torch.distributions import Bernoulli
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from arms.bench.models import DiscreteVAE, ReplicaLinear, build_vae, seeded_generator
-from arms.bench.models.likelihood import affine_log_prob, bernoulli_log_prob
+from arms.bench.models.networks import affine_log_prob, bernoulli_log_prob
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:

@@ -17,11 +17,11 @@ from arms.bench import Dataset, DiscreteVAE, Run, TrainConfig, Trainer, evaluate
 from arms.bench.cli import main
 from arms.bench.config import run_name
 from arms.bench.models import PlainNetwork, replicated, structure_of
-from arms.bench.models.likelihood import CategoricalPixels, GaussianPixels
+from arms.bench.models.networks import CategoricalPixels, GaussianPixels
 from arms.bench.pictures import sample_grid, write_samples
 from arms.bench.report import build_report, collect
 from arms.bench.report.groups import group_runs
-from arms.bench.runs.loop import TerminatedError
+from arms.bench.runs.ensemble import TerminatedError
 from arms.bench.training.engine import Engine
 
 CONFIG = TrainConfig(steps=20, report_every=10, learning_rate=1e-3, num_samples=4)

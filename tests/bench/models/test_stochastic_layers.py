@@ -14,12 +14,12 @@ from torch import Tensor
 import arms
 from arms.bench.config import TrainConfig, identity, run_name
 from arms.bench.data import Dataset
-from arms.bench.ensemble import ensemble_trainer, group_for_ensembles
 from arms.bench.evaluation import bounds, evaluate, gradient_variances
 from arms.bench.models import DiscreteVAE, build_vae
 from arms.bench.pictures import sample_grid
 from arms.bench.report import groups
 from arms.bench.report.paper import printed
+from arms.bench.runs.ensemble import ensemble_trainer, group_for_ensembles
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.train import train, train_together
 from arms.bench.training.layers import estimate_chains

@@ -14,15 +14,14 @@ from processes import completed
 import arms
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
-from arms.bench.ensemble import ensemble_trainer, joined_state, share_of_model, stack
 from arms.bench.evaluation import evaluate
 from arms.bench.metrics import Record
 from arms.bench.models import build_vae
-from arms.bench.runs.checkpoint import CHECKPOINTS
-from arms.bench.runs.machine import free_memory
+from arms.bench.runs.ensemble import ensemble_trainer, joined_state, share_of_model, stack
+from arms.bench.runs.files import CHECKPOINTS
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train, train_together
-from arms.bench.training.engine import Engine
+from arms.bench.training.engine import Engine, free_memory
 from arms.bench.training.trainer import Trainer, of_run
 from arms.checks import score_limit
 from arms.designs import Draw
@@ -346,7 +345,7 @@ import torch
 torch.set_num_threads(1)
 sys.modules["torch.utils.tensorboard.writer"] = None
 import torch._dynamo, safetensors.torch  # what training imports on its way: once, not in each process
-from arms.bench.runs import run as runs, machine as provenance
+from arms.bench.runs import run as runs
 from arms.bench.data import Dataset, load
 from arms.bench.runs.train import train, train_together
 from arms.bench.config import TrainConfig
@@ -362,7 +361,7 @@ def together(folder, config=config, **options):
 """
 
 KILLED = """
-provenance.commit = lambda: ""
+runs.commit = lambda: ""
 os.fsync = lambda descriptor: None  # the processes are killed, not the machine
 
 def fatal_before(real, number):

@@ -20,14 +20,13 @@ from processes import completed, started
 
 import arms
 from arms.bench.config import TrainConfig, identity, run_name
-from arms.bench.runs import machine as provenance
+from arms.bench.runs import run as provenance
 from arms.bench.runs.archives import find_runs
-from arms.bench.runs.checkpoint import CHECKPOINTS
+from arms.bench.runs.files import CHECKPOINTS
 from arms.bench.runs.loading import load_model
-from arms.bench.runs.machine import choose_device
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train
-from arms.bench.training.engine import block_of
+from arms.bench.training.engine import block_of, choose_device
 
 ROOT = Path(__file__).parents[3]
 

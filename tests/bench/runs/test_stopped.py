@@ -20,8 +20,8 @@ from arms.bench.report import build_report, collect, summary
 from arms.bench.report.curves import training_panels
 from arms.bench.report.groups import group_runs
 from arms.bench.report.tables import comparison
+from arms.bench.runs.ensemble import DivergedError, Member
 from arms.bench.runs.loading import load_model
-from arms.bench.runs.loop import DivergedError, Member
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train, train_together
 from arms.bench.sweeps.engines import Here

@@ -19,14 +19,13 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, TrainingImages
 from arms.bench.metrics import Record
 from arms.bench.models import DiscreteVAE
+from arms.bench.runs.ensemble import _interruptible
 from arms.bench.runs.files import locked
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.loading import own_model as adopted
-from arms.bench.runs.loop import _interruptible
-from arms.bench.runs.machine import choose_device, free_memory, is_out_of_memory
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train, train_together
-from arms.bench.training.engine import Engine
+from arms.bench.training.engine import Engine, choose_device, free_memory, is_out_of_memory
 from arms.bench.training.trainer import Trainer
 
 CONFIG = TrainConfig(
@@ -369,7 +368,7 @@ def test_checkpoints_never_take_most_of_the_time(
         saved.append(trainer.steps_done)
         sleep(0.05)
 
-    monkeypatch.setattr("arms.bench.runs.loop._save", slowly)
+    monkeypatch.setattr("arms.bench.runs.ensemble._save", slowly)
     config = replace(CONFIG, report_every=1, steps=10)
     for seconds, steps in ((1e-9, [1, 10]), (0, list(range(1, 11)))):
         train(
@@ -521,7 +520,7 @@ def test_only_the_command_changes_the_allocator(
 ) -> None:
     calls: list[str] = []
     monkeypatch.setattr(
-        "arms.bench.runs.machine.keep_freed_memory", lambda: calls.append("mallopt")
+        "arms.bench.training.engine.keep_freed_memory", lambda: calls.append("mallopt")
     )
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     handler = signal.getsignal(signal.SIGINT)

@@ -14,9 +14,9 @@ from commands import Say
 
 from arms.bench.cli import main
 from arms.bench.config import Precision, TrainConfig, identity, run_name
-from arms.bench.ensemble import check_same_config, group_for_ensembles
 from arms.bench.experiments import configs
 from arms.bench.runs.archives import find_runs
+from arms.bench.runs.ensemble import check_same_config, group_for_ensembles
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train
 from arms.bench.sweeps.engines import Here
@@ -188,7 +188,7 @@ def test_smoke_runs_end_to_end_and_not_twice(
     def fail(*args: object, **options: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("arms.bench.runs.loop.Trainer", fail)
+    monkeypatch.setattr("arms.bench.runs.ensemble.Trainer", fail)
     assert run_experiment("figure3", "smoke", output, engine=engine) == [page]
     # Elsewhere, under other names: the page is made of them all the same.
     for index, config in enumerate(wanted):

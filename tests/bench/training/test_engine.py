@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 from arms.bench import models
 from arms.bench.config import Precision, TrainConfig
 from arms.bench.data import Dataset
-from arms.bench.ensemble import ensemble_trainer
+from arms.bench.runs.ensemble import ensemble_trainer
 from arms.bench.training.engine import Engine, compiled_update
 from arms.bench.training.trainer import MODEL, SUM, Trainer
 from arms.estimators import ALL_ESTIMATORS

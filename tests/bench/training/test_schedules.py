@@ -12,8 +12,8 @@ from torch import Tensor
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
-from arms.bench.ensemble import ensemble_trainer, names_of
 from arms.bench.metrics import Record
+from arms.bench.runs.ensemble import ensemble_trainer, names_of
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train_together
 from arms.bench.training.engine import Engine, Execution

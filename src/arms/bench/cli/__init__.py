@@ -46,8 +46,8 @@ def main() -> None:
 def _run() -> None:
     try:
         from arms.bench.cli.parsing import parse
-        from arms.bench.runs.machine import is_out_of_memory, keep_freed_memory
         from arms.bench.terminal import get_console
+        from arms.bench.training.engine import is_out_of_memory, keep_freed_memory
 
         known = verbs()
     except ModuleNotFoundError as error:

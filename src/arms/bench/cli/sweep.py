@@ -16,7 +16,7 @@ from arms.bench.cli.console import (
 from arms.bench.cli.parsing import ModelName, Output
 from arms.bench.config import Precision
 from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs, find_configs
-from arms.bench.runs.loop import CHECKPOINT_SECONDS
+from arms.bench.runs.ensemble import CHECKPOINT_SECONDS
 from arms.bench.sweeps import sweep as sweeps
 from arms.bench.sweeps.engines import ENGINES, Here, make_engine
 

@@ -21,9 +21,8 @@ from arms.bench.models import NETWORKS, seeded_generator
 from arms.bench.pictures import write_samples
 from arms.bench.progress import Bars
 from arms.bench.runs import train as pipeline
-from arms.bench.runs.loading import load_model
-from arms.bench.runs.loop import CHECKPOINT_SECONDS
-from arms.bench.runs.places import choose_directory, load_once, name_inputs
+from arms.bench.runs.ensemble import CHECKPOINT_SECONDS
+from arms.bench.runs.loading import choose_directory, load_model, load_once, name_inputs
 from arms.bench.runs.run import Run
 from arms.bench.sweeps.engines import Here
 from arms.bench.sweeps.sweep import sweep

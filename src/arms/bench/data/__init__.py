@@ -1,7 +1,16 @@
 """Data sets by name, from a data folder, the download cache or the network; and your own."""
 
-from arms.bench.data.catalogue import DATASETS, Status, fetch, load, status
-from arms.bench.data.dataset import Dataset, TrainingImages, check_same_shape_and_levels, observe
+from arms.bench.data.datasets import (
+    DATASETS,
+    Dataset,
+    Status,
+    TrainingImages,
+    check_same_shape_and_levels,
+    fetch,
+    load,
+    observe,
+    status,
+)
 from arms.bench.data.user_data import as_dataset
 
 __all__ = [

@@ -6,13 +6,14 @@ which of its values is white.
 """
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from arms.arguments import described
-from arms.bench.data.dataset import Array, by_split, check_one_size, import_optional, split_of
+from arms.bench.data.datasets import SPLITS, Array, import_optional
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
 COLOUR_NOTE = "colour images turned grey"
@@ -159,3 +160,36 @@ def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
         f"{path} must have pixels of 1, 8 or 16 bits, got {image.format} pixels of mode "
         f"{image.mode}, for which the file does not say what is white: save it with 8 bits"
     )
+
+
+def split_of(name: str) -> str | None:
+    """Return the split that a name stands for, None if it stands for none.
+
+    >>> split_of("Val"), split_of("x_train"), split_of("test_images"), split_of("car")
+    ('valid', 'train', 'test', None)
+    """
+    own = name.lower()
+    forms = {own, own.removeprefix("x_"), own.removesuffix("_images")}
+    return next((split for split, names in SPLITS.items() if forms & set(names)), None)
+
+
+def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
+    """Return the parts of a mapping under our names of the splits; other entries are ignored."""
+    found: dict[str, Any] = {}
+    for key, part in source.items():
+        split = split_of(str(key))
+        if split in found:
+            keys = " and ".join(str(other) for other in source if split_of(str(other)) == split)
+            raise ValueError(f"{what} must have one {split} split, got {keys}: rename one")
+        if split:
+            found[split] = part
+    return found
+
+
+def check_one_size(sizes: Mapping[str, Sequence[int]]) -> None:
+    """Raise unless all sizes are the same; the keys say what has them."""
+    (first, size), *others = sizes.items()
+    for name, other in others:
+        if other != size:
+            got = " and ".join(f"{h}x{w} in {at}" for at, (h, w) in ((first, size), (name, other)))
+            raise ValueError(f"all images must have one size, got {got}: resize them")

@@ -15,18 +15,16 @@ import numpy as np
 import torch
 
 from arms.arguments import as_count, described
-from arms.bench.data.dataset import (
+from arms.bench.data.datasets import (
     SPLITS,
     Array,
     Dataset,
-    by_split,
-    check_one_size,
     expand_home,
     flat,
     read_arrays,
     shuffled,
 )
-from arms.bench.data.folders import read_folder
+from arms.bench.data.folders import by_split, check_one_size, read_folder
 
 HELD_OUT = 0.1  # share of the images for a validation set if there is none; also for a test set
 TO_GREY = "turn colours into grey values, image.convert('L')"

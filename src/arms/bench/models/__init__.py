@@ -1,7 +1,12 @@
 """The discrete VAE and its parts: layers with a replica axis, networks, likelihoods of pixels."""
 
-from arms.bench.models.likelihood import LIKELIHOODS
-from arms.bench.models.networks import NETWORKS, ReplicaLinear, perceptron, seeded_generator
+from arms.bench.models.networks import (
+    LIKELIHOODS,
+    NETWORKS,
+    ReplicaLinear,
+    perceptron,
+    seeded_generator,
+)
 from arms.bench.models.user_models import (
     PlainNetwork,
     check_finite,

@@ -1,16 +1,22 @@
-"""Networks with a leading replica axis by name, and the generators of their weights."""
+"""What a VAE is built of: networks with a leading replica axis, and the likelihoods of pixels.
+
+The logits of the pixels are the largest tensor of a training step, and few passes are made over it.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn.functional import pad
 
-from arms.arguments import as_count
+from arms.arguments import as_count, as_positive
 
 HAS_TRITON = find_spec("triton") is not None
 Builder: TypeAlias = Callable[[int, int, int], nn.Module]
@@ -103,3 +109,295 @@ def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu"
     entropy = [as_count(seed, 0, "seed"), index, *stream.encode()]
     words = np.random.SeedSequence(entropy).generate_state(2)
     return torch.Generator(device).manual_seed(int(words[0]) << 31 ^ int(words[1]))
+
+
+class PixelLikelihood(ABC):
+    """p(x|b) for `DiscreteVAE(..., likelihood=...)`, where x are grey values from 0 to 1."""
+
+    binarizes_input: ClassVar[bool] = False
+    """Whether x are bits drawn from the grey values, instead of the grey values themselves."""
+
+    @abstractmethod
+    def outputs(self, pixels: int) -> int:
+        """Return how many numbers the decoder must return for an image of that many pixels."""
+
+    @abstractmethod
+    def log_prob(self, outputs: Tensor, x: Tensor) -> Tensor:
+        """Return log p(x|b), the sum over pixels, `[*lead, R, B]`.
+
+        Args:
+            outputs: What the decoder returned, `[*lead, R, B, outputs]`.
+            x: Pixels from 0 to 1, `[R, B, pixels]`.
+        """
+
+    @abstractmethod
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Return the mean of every pixel, `[*lead, R, B, pixels]`, for pictures."""
+
+    def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
+        """Return the outputs that a built-in decoder starts from, given the mean of each pixel."""
+        return pixel_mean.new_zeros(self.outputs(len(pixel_mean)))
+
+    def check_levels(self, levels: int) -> None:  # noqa: B027 (most take any)
+        """Raise if this likelihood is for images with another number of levels."""
+
+
+@dataclass(frozen=True)
+class BernoulliPixels(PixelLikelihood):
+    """Bits, drawn anew from the grey values in every batch; the decoder returns their logits."""
+
+    binarizes_input = True
+
+    def outputs(self, pixels: int) -> int:
+        return pixels
+
+    def log_prob(self, outputs: Tensor, x: Tensor) -> Tensor:
+        return bernoulli_log_prob(outputs, x)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return torch.sigmoid(outputs)
+
+    def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
+        return torch.logit(pixel_mean.clamp(0.001, 0.999))
+
+
+@dataclass(frozen=True)
+class GaussianPixels(PixelLikelihood):
+    """Grey values with normal noise. This is a density, so bounds may be positive.
+
+    Args:
+        std: Standard deviation of the noise, where black is 0 and white is 1. Unless given, the
+            decoder returns two numbers per pixel: all means, then all log-variances.
+
+    >>> GaussianPixels(std=0.1).outputs(64), GaussianPixels().outputs(64)
+    (64, 128)
+    """
+
+    std: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.std is not None:
+            object.__setattr__(self, "std", as_positive(self.std, "std"))
+
+    def outputs(self, pixels: int) -> int:
+        return pixels if self.std is not None else 2 * pixels
+
+    def log_prob(self, outputs: Tensor, x: Tensor) -> Tensor:
+        mean, log_variance = self._split(outputs)
+        squares = (x - mean).square() * torch.exp(-log_variance)
+        return -0.5 * (squares + log_variance + math.log(2 * math.pi)).sum(-1)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return self._split(outputs)[0].clamp(0, 1)
+
+    def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
+        pixels = len(pixel_mean)
+        return pad(pixel_mean, (0, self.outputs(pixels) - pixels))  # log-variances are zero
+
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and log-variances."""
+        if self.std is None:
+            mean, log_variance = outputs.chunk(2, -1)
+            return mean, log_variance
+        return outputs, torch.full_like(outputs[..., :1], 2 * math.log(self.std))
+
+
+@dataclass(frozen=True)
+class CategoricalPixels(PixelLikelihood):
+    """Every pixel is one of levels + 1 grey values, each with its own probability.
+
+    The decoder returns levels + 1 logits per pixel, those of one pixel side by side.
+
+    Args:
+        levels: The largest pixel value of the data set.
+
+    >>> CategoricalPixels(levels=3).outputs(64)
+    256
+    """
+
+    levels: int = 255
+
+    def __post_init__(self) -> None:
+        as_count(self.levels, 1, "levels")
+
+    def outputs(self, pixels: int) -> int:
+        return pixels * (self.levels + 1)
+
+    def log_prob(self, outputs: Tensor, x: Tensor) -> Tensor:
+        log_probs = torch.log_softmax(outputs.unflatten(-1, (-1, self.levels + 1)), -1)
+        values = (x * self.levels).round().long().expand(log_probs.shape[:-1])
+        return log_probs.gather(-1, values.unsqueeze(-1)).squeeze(-1).sum(-1)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        probs = torch.softmax(outputs.unflatten(-1, (-1, self.levels + 1)), -1)
+        return probs @ self._grey_values(outputs)
+
+    def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
+        # Dark pixels prefer dark values. With one level these are the logits of bits.
+        logits = torch.logit(pixel_mean.clamp(0.001, 0.999))
+        return torch.outer(logits, self._grey_values(logits)).flatten()
+
+    def check_levels(self, levels: int) -> None:
+        if levels != self.levels:
+            both = f"pixels have levels 0 to {self.levels}, the data set 0 to {levels}"
+            raise ValueError(f"the model's {both}: use CategoricalPixels({levels})")
+
+    def _grey_values(self, like: Tensor) -> Tensor:
+        return torch.linspace(0, 1, self.levels + 1, dtype=like.dtype, device=like.device)
+
+
+LIKELIHOODS: Mapping[str, Callable[[int], PixelLikelihood]] = {
+    "bernoulli": lambda levels: BernoulliPixels(),
+    "gaussian": lambda levels: GaussianPixels(std=0.1),
+    "categorical": CategoricalPixels,
+}
+"""Likelihoods of the built-in networks, made from the levels of the data set."""
+
+
+def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
+    """Return the sum of log Bernoulli(x; sigmoid(logits)) over the last axis, for x of 0 and 1.
+
+    >>> bernoulli_log_prob(torch.zeros(2), torch.tensor([0.0, 1.0]))  # 2 log 1/2
+    tensor(-1.3863)
+    """
+    value: Tensor = _LogProb.apply(logits, x)  # type: ignore[no-untyped-call]
+    return value
+
+
+def smooth_log_prob(logits: Tensor, x: Tensor) -> Tensor:
+    """Return the same, linear for x between 0 and 1, differentiable in both and more than once."""
+    return (x * logits - torch.nn.functional.softplus(logits)).sum(-1)
+
+
+def affine_log_prob(
+    h: Tensor,
+    layer: ReplicaLinear,
+    x: Tensor,
+    attached: int | None = None,
+    all_inward: bool = False,
+) -> Tensor:
+    """Return `bernoulli_log_prob(layer(h), x)`, h `[n, R, B, inputs]`, in half the passes.
+
+    The logits are made, used and overwritten in place. Gradients flow through the first `attached`
+    samples only, by default all; with `all_inward`, those towards h through all in any case.
+    """
+    attached = len(h) if attached is None else attached
+    inward = len(h) if all_inward else attached
+    weight, bias, roughly = layer.weight, layer.bias, layer.bfloat16_backward
+    if h.is_cuda and h.dtype == torch.float32 and HAS_TRITON:
+        from arms.bench.models import kernels
+
+        return kernels.affine_log_prob(h, weight, bias, x, attached, roughly, inward)
+    # Two nodes in the graph, towards h and towards the weights: asking for one costs one.
+    inputs = h, weight.detach(), bias.detach(), x, inward
+    value: Tensor
+    value, rows, residual = _AffineLogProb.apply(*inputs)  # type: ignore[no-untyped-call]
+    if not (torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad)):
+        return value
+    kept = attached * h.shape[2]
+    learnt = rows[:, :kept], residual[:, :kept], value.shape
+    zero: Tensor = _OfWeights.apply(weight, bias, *learnt)  # type: ignore[no-untyped-call]
+    return value + zero
+
+
+class _LogProb(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        logits, x = inputs
+        sign = 1 - 2 * x
+        value, residual = _log_prob_and_residual(logits * sign, sign)
+        ctx.save_for_backward(residual)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        _check_first_derivative()
+        (residual,) = ctx.saved_tensors
+        return residual * grads[0].unsqueeze(-1), None
+
+
+class _AffineLogProb(torch.autograd.Function):
+    """The value, differentiable in h, and the rows and residuals of the attached samples."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        h, weight, bias, x, attached = inputs
+        rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs]: one matrix product per replica
+        sign = (1 - 2 * x).unsqueeze(1)
+        z = torch.bmm(rows, weight).unflatten(1, h.shape[::2])  # [R, n, B, pixels]
+        torch.addcmul(bias.unsqueeze(1) * sign, z, sign, out=z)
+        value, residual = _log_prob_and_residual(z, sign)
+        # Rows are ordered by sample, then image: the attached samples are the first rows.
+        kept = attached * h.shape[2]
+        rows, residual = rows[:, :kept], residual.flatten(1, 2)[:, :kept]
+        ctx.mark_non_differentiable(rows, residual)
+        ctx.set_materialize_grads(False)  # of these, zeros would be made for each backward
+        ctx.save_for_backward(weight, residual)
+        return value.movedim(1, 0), rows, residual
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        _check_first_derivative()
+        weight, residual = ctx.saved_tensors
+        samples, _, batch = grads[0].shape
+        kept = residual.shape[1] // batch
+        inward = torch.bmm(residual, weight.mT) * _per_row(grads[0], kept)
+        inward = inward.unflatten(1, (kept, batch)).movedim(1, 0)
+        if kept < samples:  # autograd wants a gradient of the shape of h
+            inward = torch.cat([inward, inward.new_zeros(samples - kept, *inward.shape[1:])])
+        return inward, None, None, None, None
+
+
+class _OfWeights(torch.autograd.Function):
+    """Zero, with the gradient of the value above with respect to the layer's weights."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        weight, _, rows, residual, shape = inputs
+        ctx.save_for_backward(rows, residual)
+        zero: Tensor = weight.new_zeros(())
+        return zero.expand(shape)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        _check_first_derivative()
+        rows, residual = ctx.saved_tensors
+        scale = _per_row(grads[0], rows.shape[1] // grads[0].shape[2])
+        of_weight, of_bias = torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual)
+        return of_weight, of_bias, None, None, None
+
+
+def _per_row(grad: Tensor, kept: int) -> Tensor:
+    """Return the gradients `[n, R, B]` of the first samples as `[R, rows, 1]`."""
+    return grad[:kept].movedim(0, 1).flatten(1, 2).unsqueeze(-1)
+
+
+def _check_first_derivative() -> None:
+    if torch.is_grad_enabled():  # create_graph=True, where the residual would count as a constant
+        raise RuntimeError(
+            "this log-probability is differentiable once: ask for it with twice=True"
+        )
+
+
+def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
+    """From z = logits (1 - 2x), which is overwritten, return log p(x) and x - sigmoid(logits).
+
+    log p(x) is -softplus(z). softplus(z) = relu(z) - log sigmoid(|z|), and sigmoid(|z|) lies in
+    [1/2, 1]: dozens can be multiplied before one logarithm is taken. One sigmoid per pixel serves
+    both results, in two buffers.
+    """
+    scratch = z.clamp(min=0)
+    missed = scratch.sum(-1)
+    wrong = z.sigmoid_()
+    likely = torch.sub(wrong, 0.5, out=scratch).abs_().add_(0.5)
+    return _sum_log(likely) - missed, wrong.mul_(-sign)
+
+
+def _sum_log(y: Tensor) -> Tensor:
+    """Sum log y over the last axis, y in [1/2, 1], with up to 64 factors per logarithm."""
+    for _ in range(6):
+        if y.shape[-1] % 2:
+            break
+        first, second = y.chunk(2, -1)
+        y = first * second
+    return y.log().sum(-1)

@@ -16,17 +16,15 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import pad, softplus
 
 from arms.arguments import as_count, unknown_name
-from arms.bench.models.likelihood import (
-    BernoulliPixels,
-    PixelLikelihood,
-    affine_log_prob,
-    smooth_log_prob,
-)
 from arms.bench.models.networks import (
     NETWORKS,
+    BernoulliPixels,
+    PixelLikelihood,
     ReplicaLinear,
+    affine_log_prob,
     call_with,
     seeded_generator,
+    smooth_log_prob,
     tensor_places,
 )
 from arms.latents import Bits, Latent, OneHot

@@ -12,15 +12,24 @@ events.*         the metrics again, for TensorBoard, where it is installed
 .lock            locked while a process trains the run
 """
 
+import hashlib
 import json
+import math
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
+from functools import cache
 from pathlib import Path
 from typing import Self
 
+import torch
 from torch import Tensor
 
+import arms
 from arms.bench.config import (
     RETIRED_FIELDS,
     SCHEMA,
@@ -32,10 +41,10 @@ from arms.bench.config import (
 )
 from arms.bench.metrics import Record, is_values, stopped_replicas
 from arms.bench.runs import files
-from arms.bench.runs.checkpoint import CHECKPOINTS, read_checkpoint, step_in, write_checkpoint
-from arms.bench.runs.machine import provenance_of
+from arms.bench.runs.files import CHECKPOINTS, read_checkpoint, step_in, write_checkpoint
 from arms.bench.training.trainer import COUNTS, model_of, step_of
 
+PACKAGE = Path(arms.__file__).parent
 FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
 WRITTEN = ("config.json", "provenance.json", *FILES_OF_A_RUN)
 """Everything that a training writes, except TensorBoard's events and the lock."""
@@ -371,3 +380,57 @@ def _why_no_result(result: Record, replicas: int) -> str:
         if name in result and not _is_count(result[name]):
             return f"a whole number of at least 1 in {name!r}, got {repr(result[name])[:60]}"
     return ""
+
+
+def provenance_of(
+    device: str, seconds: float, together: Sequence[str], earlier: Mapping[str, object]
+) -> Record:
+    """Return the provenance of a run after a session, given the one before it."""
+    on_gpu = device.startswith("cuda")
+    before = earlier.get("wall_seconds")
+    if not isinstance(before, int | float) or not math.isfinite(before):
+        before = 0.0  # a damaged note must not end a training
+    record: Record = {
+        "version": arms.__version__,
+        "commit": commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "command": " ".join(sys.argv),
+        "wall_seconds": round(before + seconds, 3),
+    }
+    if shared := list(together) if len(together) > 1 else earlier.get("together"):
+        record["together"] = shared
+    return record
+
+
+def commit() -> str:
+    """Return the commit of the package, not that of a project it is merely installed in.
+
+    ARMS_COMMIT comes first: a copy of a checkout may have a git that knows it only as dirty.
+    Without either it is a digest of the package's source, equal for equal code.
+    """
+    said = os.environ.get("ARMS_COMMIT", "").strip()
+    return said or _git_commit(PACKAGE) or f"source-{_source_digest()}"
+
+
+@cache  # it is asked of every run, and a process has the code that it was started with
+def _git_commit(package: Path) -> str:
+    git = ["git", "-C", str(package)]
+    is_ours = [*git, "ls-files", "--error-unmatch", "__init__.py"]
+    state = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        subprocess.check_output(is_ours, stderr=subprocess.DEVNULL, timeout=10)  # noqa: S603
+        said = subprocess.check_output(state, stderr=subprocess.DEVNULL, timeout=10)  # noqa: S603
+        return said.decode().strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix().encode()
+        digest.update(name + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

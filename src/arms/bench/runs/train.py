@@ -15,24 +15,31 @@ import torch
 
 from arms.bench.config import TrainConfig, is_longer, latents_in_words
 from arms.bench.data import Dataset, check_same_shape_and_levels, load
-from arms.bench.ensemble import group_by_step, names_of, stack
 from arms.bench.metrics import Record
 from arms.bench.models import DiscreteVAE
 from arms.bench.progress import Bars
-from arms.bench.runs.files import locked, make_folder
-from arms.bench.runs.loading import MakeModel, check_start, own_data, own_model
-from arms.bench.runs.loop import (
+from arms.bench.runs.ensemble import (
     CHECKPOINT_SECONDS,
     DivergedError,
     Member,
     Notify,
     OnRecord,
     TrainOptions,
+    group_by_step,
+    names_of,
+    stack,
     train_ensemble,
 )
-from arms.bench.runs.machine import choose_device, free_memory, is_out_of_memory
+from arms.bench.runs.files import locked, make_folder
+from arms.bench.runs.loading import MakeModel, check_start, own_data, own_model
 from arms.bench.runs.run import Run
-from arms.bench.training.engine import Execution, check_execution
+from arms.bench.training.engine import (
+    Execution,
+    check_execution,
+    choose_device,
+    free_memory,
+    is_out_of_memory,
+)
 
 OnRunRecord: TypeAlias = Callable[[TrainConfig, Record], None]
 """Called with every record of every run: its configuration, and what an `OnRecord` is given."""
@@ -126,7 +133,7 @@ def train_together(
     process-wide.
 
     Args:
-        configs: What to train; `arms.bench.ensemble.group_for_ensembles` sorts runs into those
+        configs: What to train; `arms.bench.runs.ensemble.group_for_ensembles` sorts runs into those
             that can share an ensemble.
         directories: A directory for each run.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from arms.bench.config import TrainConfig, digest_of, identity, run_name
-from arms.bench.ensemble import group_for_ensembles
 from arms.bench.runs.archives import find_runs
+from arms.bench.runs.ensemble import group_for_ensembles
 from arms.bench.runs.files import check_local
 from arms.bench.runs.run import Run
 

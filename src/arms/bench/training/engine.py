@@ -4,7 +4,11 @@ All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a
 it in another order.
 """
 
+import ctypes
+import gc
 import math
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +32,14 @@ BLOCK = 10
 ONE_THREAD_BELOW = 20_000_000
 """Multiplications in a step for which a second thread is not worth waiting for: on a busy machine
 it may be long."""
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+OUT_OF_MEMORY = re.compile(
+    "allocate memory|out of memory|cublas_status_alloc_failed|bad_alloc"
+    # About sizes that no memory has.
+    "|storage size calculation overflowed|integer multiplication overflow",
+    re.IGNORECASE,
+)
 
 
 def advance_to(
@@ -252,3 +264,68 @@ def check_execution(execution: Execution, device: str) -> None:
         raise ValueError(
             f"execution {execution!r} needs a GPU, and the run is on {device}: try eager"
         )
+
+
+def choose_device(device: str | torch.device) -> str:
+    """Return the device's name, which must be here; `auto` is the GPU where there is one."""
+    name = planned_device(device)
+    if name != "cpu" and (why := _why_not(name)):
+        raise ValueError(f"no device {name!r} here, {why}: try auto or cpu")
+    return name
+
+
+def planned_device(device: str | torch.device) -> str:
+    """Return the device's name, also of one that is not here."""
+    name = str(device)
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"no device {name!r} here: choose auto, cpu, cuda or cuda:N")
+    return name
+
+
+def _why_not(name: str) -> str:
+    """Return why there is no such GPU, nothing if there is."""
+    if not torch.backends.cuda.is_built():
+        return "this PyTorch is built without CUDA"
+    if not torch.cuda.is_available():
+        return "PyTorch sees no GPU"
+    count, index = torch.cuda.device_count(), int(name.partition(":")[2] or 0)
+    return "" if index < count else f"the GPUs are cuda:0 to cuda:{count - 1}"
+
+
+def keep_freed_memory() -> bool:
+    """Let the C library's allocator keep freed memory, for the whole process: for commands only.
+
+    A training step frees and allocates the same megabytes a hundred times a second, and pages
+    handed back to the system must be zeroed again: worth a seventh of a step on a CPU. This is
+    for glibc. Elsewhere nothing happens, and False is returned.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    wanted = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 512 << 20, M_TOP_PAD: 64 << 20}
+    return all(mallopt(option, size) == 1 for option, size in wanted.items())
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or its cause, is about memory: it also breaks the capture of a graph."""
+    if error is None:
+        return False
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(str(error)):
+        return True
+    return is_out_of_memory(error.__cause__ or error.__context__)
+
+
+def free_memory() -> None:
+    """Give back what the last ensemble took.
+
+    Its compiled step goes with the objects it belonged to (`_with_own_code`), so
+    `torch.compiler.reset` is not needed: that would drop the user's own compiled functions too.
+    """
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

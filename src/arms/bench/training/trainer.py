@@ -73,7 +73,7 @@ class Trainer:
         replicas, batch = config.replicas, config.batch_size
         if model is None and len(datasets) > 1:
             what = f"{len(datasets)} data sets need a model that knows them"
-            raise ValueError(f"{what}: see arms.bench.ensemble")
+            raise ValueError(f"{what}: see arms.bench.runs.ensemble")
         self.config = config
         self.data = TrainingImages.of(datasets, replicas, device)
         self.device = self.data.images.device

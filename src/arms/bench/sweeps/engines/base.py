@@ -11,13 +11,12 @@ import torch
 from arms.arguments import as_count
 from arms.bench.data import Dataset
 from arms.bench.imports import find_model
+from arms.bench.runs.ensemble import CHECKPOINT_SECONDS, DivergedError, TerminatedError
 from arms.bench.runs.files import BusyError
-from arms.bench.runs.loading import MakeModel
-from arms.bench.runs.loop import CHECKPOINT_SECONDS, DivergedError, TerminatedError
-from arms.bench.runs.machine import keep_freed_memory
-from arms.bench.runs.places import load_once
+from arms.bench.runs.loading import MakeModel, load_once
 from arms.bench.runs.train import train, train_together
 from arms.bench.sweeps.jobs import Job
+from arms.bench.training.engine import keep_freed_memory
 
 Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost"]
 """`busy`: another process trains the run. `lost`: the worker is gone; the job can be resumed."""

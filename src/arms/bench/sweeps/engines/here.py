@@ -2,9 +2,9 @@
 
 from typing import Self
 
-from arms.bench.runs.machine import choose_device, planned_device
 from arms.bench.sweeps.engines.base import Outcome, Settings, SweepEngine, run_job
 from arms.bench.sweeps.jobs import Job
+from arms.bench.training.engine import choose_device, planned_device
 
 
 class Here(SweepEngine):
