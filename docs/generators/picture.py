@@ -35,7 +35,7 @@ STEPS = (
     ),
     Step(("Is f a black box?", "(no df/db)"), "arms", "expectation", ("any number of latents",)),
     Step(
-        ("Does f mean nothing", "between 0 and 1?"),
+        ("Is f meaningless", "between 0 and 1?"),
         "cross-paired",
         "expectation",
         ("derivatives at 0 and 1",),
