@@ -1,8 +1,8 @@
-"""The page «the paper, reproduced»: every number of the paper that a committed full run has one for, beside ours.
+"""Make the page "The paper, reproduced": every number of the paper that a committed full run covers, beside ours.
 
     python benchmarks/reproduced.py > docs/reproduced.md
 
-Reads the archives in results/ and the printed numbers that `arms report` knows; trains nothing.
+Reads the archives in results/ and the printed numbers in `arms report`. Trains nothing.
 """
 
 import math
@@ -32,40 +32,40 @@ RUNS_OF_THE_PAPER = 5
 FAR = 3.0
 """Standard errors beyond which a difference is in bold."""
 BOUND_TABLES = (2, 4)
-"""Of runs that were trained on the multi-sample bound."""
+"""Tables of runs that were trained on the importance-weighted bound."""
 CHANCE = 0.03
-"""How many of five seeds' differences are beyond them by chance, about: Student's t has 0.017 to 0.040 there."""
+"""Expected fraction beyond FAR by chance with five seeds: Student's t gives 0.017 to 0.040."""
 
 INTRODUCTION = f"""\
 # The paper, reproduced in part
 
-Every number that the paper prints and that one of our full runs can stand beside: a million steps, five seeds, the
-paper's protocol ([where it departs](paper.md)). Made by `python benchmarks/reproduced.py > docs/reproduced.md` from the
-archives in [results](../results); curves and further bounds: `arms report results -o report.html`. Bounds in nats,
-higher is better.
+The numbers of the paper that our full runs cover: a million steps, five seeds, the paper's protocol
+([departures](paper.md#departures)). Bounds are in nats; higher is better. Made from the archives in
+[results](../results) by `python benchmarks/reproduced.py > docs/reproduced.md`. For curves and more bounds use
+`arms report results -o report.html`.
 
 {UNCERTAIN_K}
-So each number stands beside two of ours: at *its K*, the released default, and at *K = n*, where all estimators can be
-compared.
+So each number is compared with two of ours: at *its K*, the released default, and at *K = n*, where all estimators can
+be compared.
 
-± is the standard deviation over five seeds. The paper does not say what its ± is; it is read as the same. A difference
-is ours minus the paper's, and in brackets the same in standard errors, sqrt((s² + s'²)/5); beyond {FAR:g} of them it is
-**bold**. If the paper's ± were a standard error already, the brackets would be smaller. With five seeds, 2 to 4 in a
-hundred are bold by chance alone (Student's t with 8 to 4 degrees of freedom)."""
+± is the standard deviation over five seeds. The paper does not define its ±; we read it as the same. A difference is
+ours minus the paper's. In parentheses is the difference in standard errors, sqrt((s² + s'²)/5), **bold** beyond
+{FAR:g}. By chance alone 2 to 4 in a hundred would be bold (Student's t with 8 to 4 degrees of freedom). If the paper's
+± is a standard error, the numbers in parentheses are too small."""
 
 
-TWICE = "Every run is counted twice here, on train and on test, which go together: 24 numbers are 12 settings."
+TWICE = "Each run counts twice, on train and on test, and these are correlated: 24 numbers are 12 settings."
 LEFT = (
-    "What is left differs between data sets and networks, as this table says. The cause is not known; on Omniglot the "
-    "images are a reconstruction."
+    "The remaining differences depend on the data set and the network (table). Their cause is not known. On Omniglot "
+    "the images are a reconstruction."
 )
 
 
 BY_COUNT = """\
 ### On the bound, by K
 
-VIMCO is trained on the bound with K = n, DisARM and ARMS with K = n/2, all with n evaluations. Our runs, the difference
-between two estimators at the same K in nats, on average:"""
+VIMCO is trained on the bound with K = n, DisARM and ARMS with K = n/2, all with n evaluations. Mean difference between
+two estimators in our runs, in nats, at the same K:"""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def page(groups: Sequence[Group]) -> str:
 
 
 def coverage(numbers: Sequence[Beside]) -> str:
-    """Return how many printed numbers have ours beside them: by table, and by data set, network and n."""
+    """Return how many printed numbers our runs cover: by table, and by data set, network and n."""
     keys = all_printed()
     totals = [number.table for number in keys.values()]
     ours = [one.number.table for one in numbers]
@@ -165,10 +165,10 @@ def coverage(numbers: Sequence[Beside]) -> str:
         [
             "## Coverage",
             (
-                "Missing are RELAX, n = 6, and n = 8 except for the bound on linear networks. Of table 2, "
-                f"{repeated} are DisARM's column, which repeats table 1's."
+                "There are no runs of RELAX or n = 6, and of n = 8 only the bound on linear networks. In table 2, "
+                f"{repeated} numbers are DisARM's column, which repeats table 1's."
             ),
-            table(["table of the paper", "printed", "ours beside them"], by_table),
+            table(["table of the paper", "printed", "compared with ours"], by_table),
             table(["", *(f"n = {n}" for n in BUDGETS)], by_setting),
         ]
     )
@@ -212,12 +212,12 @@ def conclusion(numbers: Sequence[Beside]) -> str:
 
 
 def is_repeated(one: Beside) -> bool:
-    """Return whether it is of the column of table 2 that is table 1's, and so no result on the bound."""
+    """Return whether a number is in the column of table 2 that repeats table 1."""
     return one.estimator == "disarm-ms (unfolded)" and one.number.table == min(BOUND_TABLES)
 
 
 def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
-    """Return how many are not far from print, if its ± is a standard deviation or error, and each distance in nats."""
+    """Return how many are close to the paper's, for both readings of its ±, and each distance in nats."""
     near, near_if_errors = (
         sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers)
         for runs in (RUNS_OF_THE_PAPER, 1)
@@ -229,10 +229,10 @@ def overall(numbers: Sequence[Beside]) -> str:
     """Return how far ours are from the printed ones."""
     near, near_if_errors, distances = closeness(numbers)
     return (
-        f"**Trained on the ELBO: at its K every number lies within {up(max(distances))} nats of print**, "
-        f"{mean(distances):.2f} on average; {near} of {len(numbers)} lie within {FAR:g} standard errors, where chance "
-        f"alone would leave out about {CHANCE * len(numbers):.0f}. (If the paper's ± is a standard error already, as "
-        f"its size suggests, {near_if_errors}.)"
+        f"**Trained on the ELBO, at its K, every number is within {up(max(distances))} nats of the paper's**, "
+        f"{mean(distances):.2f} on average. {near} of {len(numbers)} are within {FAR:g} standard errors; by chance about "
+        f"{CHANCE * len(numbers):.0f} would not be. (If the paper's ± is a standard error, as its size suggests: "
+        f"{near_if_errors}.)"
     )
 
 
@@ -247,7 +247,7 @@ def agreement(numbers: Sequence[Beside]) -> list[str]:
 
 
 def disarm(numbers: Sequence[Beside]) -> str:
-    """Return what becomes of DisARM at either K."""
+    """Return how DisARM compares at its K and at K = n."""
     found = [one for one in numbers if one.estimator == "disarm"]
     nearer = [
         one
@@ -261,28 +261,28 @@ def disarm(numbers: Sequence[Beside]) -> str:
     exception = f" (the others: {'; '.join(others)})" if others else ""
     half = mean(one.difference(one.at_its_count) for one in found)
     full = mean(one.difference(one.at_n) for one in found)
-    gap_printed, gap_ours = (mean(gaps(numbers, "disarm", of)) for of in (in_print, in_our_runs))
+    gap_printed, gap_ours = (mean(gaps(numbers, "disarm", of)) for of in (in_paper, in_our_runs))
     return (
-        f"**DisARM's printed gap is about what K = n/2 explains.** {len(nearer)} of its {len(found)} numbers are "
-        f"nearer to ours at K = n/2 than at K = n{exception}; the mean difference is {signed(half)} at K = n/2 and "
-        f"{signed(full)} at K = n. In print DisARM is {signed(gap_printed)} nats from LOORF on average; in our runs, "
-        f"at equal K, {signed(gap_ours)}."
+        f"**K = n/2 explains most of DisARM's printed gap.** {len(nearer)} of its {len(found)} numbers are closer to "
+        f"ours at K = n/2 than at K = n{exception}. The mean difference is {signed(half)} at K = n/2 and "
+        f"{signed(full)} at K = n. DisARM minus LOORF is {signed(gap_printed)} nats in the paper on average, and "
+        f"{signed(gap_ours)} in our runs at equal K."
     )
 
 
 def against_loorf(numbers: Sequence[Beside]) -> str:
-    """Return how far ARMS is above LOORF, in print and in our runs."""
+    """Return how far ARMS is above LOORF, in the paper and in our runs."""
     parts = []
     for name in ("arms-dirichlet", "arms-gaussian"):
-        gap_printed, gap_ours = (gaps(numbers, name, of) for of in (in_print, in_our_runs))
+        gap_printed, gap_ours = (gaps(numbers, name, of) for of in (in_paper, in_our_runs))
         parts.append(
-            f"`{name}` is {signed(mean(gap_printed))} nats from LOORF in print and {signed(mean(gap_ours))} in our "
-            f"runs, where it is above it in {sum(gap > 0 for gap in gap_ours)} of {len(gap_ours)}"
+            f"`{name}` is {signed(mean(gap_printed))} nats in the paper and {signed(mean(gap_ours))} in our runs "
+            f"(above LOORF in {sum(gap > 0 for gap in gap_ours)} of {len(gap_ours)})"
         )
     spread = mean(one.at_n.std or 0.0 for one in numbers)
     return (
-        f"**ARMS and LOORF end close together.** On average {'; '.join(parts)}. The standard deviation over seeds is "
-        f"{spread:.2f} on average."
+        f"**ARMS and LOORF end close together.** The mean difference from LOORF: {'; '.join(parts)}. The mean standard "
+        f"deviation over seeds is {spread:.2f}."
     )
 
 
@@ -294,33 +294,34 @@ def overall_bound(numbers: Sequence[Beside]) -> str:
         found = [one.difference(one.at_its_count) for one in numbers if one.estimator == name]
         parts.append(f"`{name}` {signed(mean(found))} ({len(found)} numbers)")
     return (
-        f"**Trained on the bound: within {up(max(distances))} nats of print**, {mean(distances):.2f} on average, which "
-        f"is more than chance: {near} of {len(numbers)} lie within {FAR:g} standard errors ({near_if_errors}, if the "
-        "paper's ± is a standard error). DisARM's column of table 2, which repeats table 1's, is left out here and in "
-        f"the table below. Ours minus print, on average: {', '.join(parts)}."
+        f"**Trained on the bound, every number is within {up(max(distances))} nats of the paper's**, "
+        f"{mean(distances):.2f} on average. That is more than chance: only {near} of {len(numbers)} are within {FAR:g} "
+        f"standard errors ({near_if_errors} if the paper's ± is a standard error). Mean difference, ours minus the "
+        f"paper's: {', '.join(parts)}. This point and the table below leave out DisARM's column of table 2, which "
+        "repeats table 1's."
     )
 
 
 def against_vimco(numbers: Sequence[Beside]) -> str:
-    """Return how far multi-sample ARMS is above VIMCO, in print and in our runs."""
+    """Return how far multi-sample ARMS is above VIMCO, in the paper and in our runs."""
     gap_printed, gap_ours = (
-        gaps(numbers, "arms-ms-dirichlet (unfolded)", of, "vimco") for of in (in_print, in_our_runs)
+        gaps(numbers, "arms-ms-dirichlet (unfolded)", of, "vimco") for of in (in_paper, in_our_runs)
     )
     to_disarm = gaps(numbers, "arms-ms-dirichlet (unfolded)", in_our_runs, "disarm-ms (unfolded)")
     return (
-        f"**Multi-sample ARMS is above VIMCO in print** ({above(gap_printed)}) **and below it in our runs** "
-        f"({above(gap_ours)}), at K = n, which VIMCO was trained on and ARMS, with K = n/2, was not. Below that K it "
-        "is level or above: [the table below](#on-the-bound-by-k). Against DisARM, which is trained on the same bound "
-        f"with as many evaluations, the difference is {above(to_disarm)}, as the [gradient "
-        "variances](bound.md#measured) lead one to expect. Why print differs is not known: the code that made those "
-        "numbers [is not released](released_code.md#estimators), but for a function for multi-sample ARMS, without its "
-        "direct term, that nothing calls. Whoever trains by that alone is biased, and [ends above "
-        "VIMCO](bound.md#without-the-direct-term) in short runs, too."
+        f"**At K = n, multi-sample ARMS is above VIMCO in the paper** ({above(gap_printed)}) **and below it in our "
+        f"runs** ({above(gap_ours)}). VIMCO was trained on K = n, ARMS on K = n/2. Below K = n, ARMS is level or "
+        "above: [by K](#on-the-bound-by-k). DisARM is trained on the same bound as ARMS, with the same number of "
+        f"evaluations. ARMS minus DisARM is {above(to_disarm)}, as expected from the [gradient "
+        "variances](bound.md#measured). We do not know why the paper differs, because the code that made its numbers "
+        "[is not released](released_code.md#estimators), except for one unused function that omits the direct term. "
+        "Training with that function alone is biased, and in short runs it also [ends above "
+        "VIMCO](bound.md#without-the-direct-term)."
     )
 
 
 def by_count(groups: Sequence[Group]) -> str:
-    """Return how far apart the estimators of the bound end, by the K at which one looks."""
+    """Return the mean difference between estimators of the bound, for several K."""
     pairs = [
         ("arms-ms-dirichlet (unfolded)", "vimco"),
         ("disarm-ms (unfolded)", "vimco"),
@@ -353,10 +354,7 @@ def by_count(groups: Sequence[Group]) -> str:
         ]
         rows.append([name, *cells])
     return "\n\n".join(
-        [
-            BY_COUNT,
-            table(["looked at with", *(f"`{one}` \u2212 `{other}`" for one, other in pairs)], rows),
-        ]
+        [BY_COUNT, table(["bound", *(f"`{one}` \u2212 `{other}`" for one, other in pairs)], rows)]
     )
 
 
@@ -370,7 +368,7 @@ def up(value: float) -> str:
     return f"{math.ceil(100 * value) / 100:.2f}"
 
 
-def in_print(one: Beside) -> float:
+def in_paper(one: Beside) -> float:
     return one.number.mean
 
 
