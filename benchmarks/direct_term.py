@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from arms.bench.config import TrainConfig
-from arms.bench.formatting import format_mean_std
+from arms.bench.output import format_mean_std
 from arms.bench.runs.train import train
 from arms.designs import Draw
 from arms.estimators import Estimator

@@ -8,10 +8,15 @@ def main() -> None:
     _prepare_streams()
     try:
         from arms.bench.cli import main as run
+
+        run()
     except KeyboardInterrupt:
-        sys.stderr.write("arms: stopped\n")
-        raise SystemExit(130) from None
-    run()
+        _end("stopped", 130)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("arms"):
+            raise
+        remedy = "pip install 'arms-grad[bench]' ('.[bench]' in its folder)"
+        _end(f"the command line needs {error.name}: {remedy}", 2)
 
 
 def _prepare_streams() -> None:
@@ -25,3 +30,8 @@ def _prepare_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w", errors="backslashreplace"))
     if hasattr(sys.stdout, "reconfigure"):  # "?" for what it cannot encode, as "±" in ASCII
         sys.stdout.reconfigure(errors="replace")
+
+
+def _end(line: str, code: int) -> None:
+    sys.stderr.write(f"arms: {line}\n")
+    raise SystemExit(code) from None

@@ -1,11 +1,12 @@
-"""What users hand in, checked once, and what can be known of a tensor's values."""
+"""What users hand in, checked once; what can be known of a tensor's values; lazy properties."""
 
 import difflib
 import math
 import operator
 import textwrap
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor
@@ -124,3 +125,25 @@ def in_function_transform() -> bool:
     """Whether torch.func.grad, vmap or another transform of functions is running."""
     compiling, functorch = torch.compiler.is_compiling(), torch._C._functorch
     return not compiling and functorch.peek_interpreter_stack() is not None
+
+
+if TYPE_CHECKING:
+    from functools import cached_property
+
+    lazy_property = cached_property
+else:
+
+    class lazy_property:  # noqa: N801 (used like a function)
+        """`cached_property` without the lock of Python 3.11, which torch.compile cannot trace."""
+
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            self.function = function
+            self.__doc__ = function.__doc__
+
+        def __get__(self, instance: object, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            value = self.function(instance)
+            # Found before this descriptor from now on. Frozen dataclasses allow no assignment.
+            object.__setattr__(instance, self.function.__name__, value)
+            return value

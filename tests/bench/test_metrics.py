@@ -8,7 +8,7 @@ from run_directories import make_run
 
 from arms.bench.config import TrainConfig
 from arms.bench.metrics import METRICS, Metric, stopped_replicas
-from arms.bench.progress import figures
+from arms.bench.output import figures
 from arms.bench.report import build_report, collect
 from arms.bench.report.curves import training_panels
 from arms.bench.report.groups import group_runs

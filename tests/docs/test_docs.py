@@ -14,10 +14,9 @@ from generators.measured import result
 from markdown.extensions.toc import slugify
 from processes import completed
 
-from arms.bench.cli import main, verbs
-from arms.bench.cli.parsing import parse
+from arms.bench.cli import main, parse, verbs
 from arms.bench.experiments import configs
-from arms.bench.formatting import format_mean_std
+from arms.bench.output import format_mean_std
 from arms.bench.report.paper import all_printed
 from arms.bench.runs.archives import find_runs
 from arms.bench.runs.run import Run

@@ -3,8 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from arms.arguments import described
@@ -26,27 +25,10 @@ def find_attribute(subject: str) -> Any:
         raise ValueError(f"cannot find {subject!r}: {why}") from None
 
 
-def find_model(model: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
-    """Return the function that makes a model, given itself or its name; None stays None."""
+def find_model(model: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return the function that makes a model, given itself or its name."""
     found = find_attribute(model) if isinstance(model, str) else model
-    if found is not None and not callable(found):
+    if not callable(found):
         got = type(found).__name__
         raise ValueError(f"{model!r} must be a function from a data set to a model, got {got}")
     return found
-
-
-@contextmanager
-def naming_the_model(name: str | None) -> Iterator[None]:
-    """Turn an exception of the user's own model, if there is one, into a `ValueError` naming it.
-
-    Errors about values and files stay as they are: they are one line already.
-    """
-    try:
-        yield
-    except (ValueError, OSError):
-        raise
-    except (Exception, SystemExit) as error:
-        if name is None:
-            raise
-        what = f"the model {name} must run without an error, got {described(error)}"
-        raise ValueError(f"{what}: call it in Python to see where that is raised") from error

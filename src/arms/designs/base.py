@@ -6,9 +6,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import as_count
+from arms.arguments import as_count, lazy_property
 from arms.latents import Enumerable, Latent
-from arms.lazy import lazy_property
 
 
 @dataclass(frozen=True)

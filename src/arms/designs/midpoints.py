@@ -8,12 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import as_count
+from arms.arguments import as_count, lazy_property
 from arms.designs.base import Design, Draw, Needs, Rows, independent_rows
 from arms.designs.couplings.base import Coupling
 from arms.designs.samples import Coupled, Independent
 from arms.latents import Enumerable, ExchangeablePairs, Latent
-from arms.lazy import lazy_property
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
-from arms.arguments import at_least_float32
+from arms.arguments import at_least_float32, lazy_property
 from arms.designs.base import Design, Draw, Needs, Rows, product
 from arms.designs.couplings.base import BitCoupling, flip
 from arms.designs.samples import Coupled
 from arms.latents import Binary, Bits, Choices, Couplable, Latent
 from arms.latents.bits import LARGEST_PERTURBED
-from arms.lazy import lazy_property
 from arms.random import indicator, uniform
 
 Tree: TypeAlias = Literal["balanced", "stick"]

@@ -7,12 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import as_count, at_least_float32
+from arms.arguments import as_count, at_least_float32, lazy_property
 from arms.designs.base import Design, Draw, Needs, Rows, independent_rows, product
 from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
 from arms.latents import Binary, Couplable, Enumerable, HasMean, Latent, Relaxable
 from arms.latents.categories import one_hot
-from arms.lazy import lazy_property
 from arms.random import indicator, uniform
 
 

@@ -23,9 +23,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from arms.arguments import as_count, at_least_float32, check_logits, has_tangent
+from arms.arguments import as_count, at_least_float32, check_logits, has_tangent, lazy_property
 from arms.latents.base import Enumerable, ExchangeablePairs, HasMean
-from arms.lazy import lazy_property
 from arms.random import uniform
 
 

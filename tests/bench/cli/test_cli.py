@@ -16,8 +16,7 @@ from processes import ARMS, completed, started
 from run_directories import SHORT_FLAGS
 
 import arms
-from arms.bench.cli import main
-from arms.bench.cli.parsing import parse
+from arms.bench.cli import main, parse
 from arms.bench.config import TrainConfig, run_name
 from arms.bench.experiments import configs
 from arms.bench.runs.archives import write_archive

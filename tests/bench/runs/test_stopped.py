@@ -9,13 +9,13 @@ from typing import NoReturn
 import pytest
 import torch
 
-from arms.bench import formatting
+from arms.bench import output
 from arms.bench.cli import runs as verbs
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.metrics import Record
 from arms.bench.models import DiscreteVAE, build_vae
-from arms.bench.progress import figures
+from arms.bench.output import figures
 from arms.bench.report import build_report, collect, summary
 from arms.bench.report.curves import training_panels
 from arms.bench.report.groups import group_runs
@@ -333,14 +333,14 @@ def test_verbs_say_how_many_are_left(
     said = capsys.readouterr().out
     assert said.count("2 of 3 replicas are left: stopped replica 1 at step 10") == 3
     assert "nan" not in said
-    assert "(2 of 3 replicas)" in verbs.describe_result(run.result() or {})
+    assert "(2 of 3 replicas)" in output.describe_result(run.result() or {})
     assert figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")
     assert figures({"train_elbo": [None], "gradient_variance": [None]}) == "no replica left"
-    assert formatting.format_mean_std([None]) == "no replica left"
+    assert output.format_mean_std([None]) == "no replica left"
 
 
 def test_numbers_of_absurd_size_stay_readable() -> None:
-    assert formatting.format_mean_std([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
+    assert output.format_mean_std([-1.5e31, -2.5e31]) == "-2e+31 ±7.07e+30"
     assert (
         figures({"train_elbo": [-1e31], "gradient_variance": [1.0]})
         == "ELBO -1e+31  var/weight 1.00e+00"

@@ -28,7 +28,7 @@ from arms.bench.cli.runs import runs
 from arms.bench.config import TrainConfig, run_name
 from arms.bench.data import Dataset
 from arms.bench.experiments import read_sweep
-from arms.bench.progress import SweepBar
+from arms.bench.output import SweepBar
 from arms.bench.runs.archives import find_runs
 from arms.bench.runs.files import locked
 from arms.bench.runs.run import Run
@@ -206,7 +206,7 @@ def test_the_bar_of_a_sweep_is_on_terminals_only(monkeypatch: pytest.MonkeyPatch
     for on_terminal in (True, False):
         shown = io.StringIO()
         console = Console(file=shown, force_terminal=on_terminal, width=80, legacy_windows=False)
-        monkeypatch.setattr("arms.bench.terminal.get_console", lambda console=console: console)
+        monkeypatch.setattr("arms.bench.output.get_console", lambda console=console: console)
         with SweepBar() as bar:
             bar.show(7, 10, "7/10 done, 2 running, 0 failed, about 12 s left")
         assert (

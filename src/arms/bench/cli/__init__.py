@@ -1,15 +1,39 @@
-"""The `arms` command: the registry of its verbs, and what users see of an error."""
+"""The `arms` command: its verbs, its parser, and what users see of an error, in one line."""
 
+import inspect
+import io
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import NoReturn
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import partial, wraps
+from pathlib import Path
+from typing import Annotated, NoReturn
 
-__all__ = ["main", "verbs"]
+import tyro
+
+from arms import __version__
+from arms.arguments import described, unknown_name
+from arms.bench.output import LONGEST_NAME, get_console, printable, shorten, shorten_words
+from arms.bench.runs.files import check_local
+from arms.bench.training.engine import is_out_of_memory, keep_freed_memory
+
+DESCRIPTION = (
+    "Gradients through discrete choices: train discrete VAEs, check and compare estimators"
+)
+
+Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
+"""Type of an argument for what a verb writes."""
+RunPath = Annotated[Path, tyro.conf.Positional]
+"""Type of an argument for a run directory."""
+ModelName = Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")]
+"""Type of an argument for a function that makes a model."""
+
+Verb = Callable[..., None]
 
 
-def verbs() -> dict[str, Callable[..., None]]:
+def verbs() -> dict[str, Verb]:
     """Return every verb, as it is typed, with its function; one line here makes a new one known."""
     from arms.bench.cli import check, data, report, runs, sweep, train
 
@@ -44,20 +68,9 @@ def main() -> None:
 
 
 def _run() -> None:
+    words = sys.argv[1:]
     try:
-        from arms.bench.cli.parsing import parse
-        from arms.bench.terminal import get_console
-        from arms.bench.training.engine import is_out_of_memory, keep_freed_memory
-
-        known = verbs()
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("arms"):
-            raise
-        remedy = "pip install 'arms-grad[bench]' ('.[bench]' in its folder)"
-        _end(f"the command line needs {error.name}: {remedy}")
-    try:
-        words = sys.argv[1:]
-        verb = _print_version if words in (["--version"], ["-V"]) else parse(known, words)
+        verb = _print_version if words in (["--version"], ["-V"]) else parse(verbs(), words)
         keep_freed_memory()  # process-wide, so the command's business and not the library's
         verb()
         sys.stdout.flush()
@@ -79,8 +92,6 @@ def _run() -> None:
 
 
 def _print_version() -> None:
-    from arms import __version__
-
     sys.stdout.write(f"arms {__version__}\n")
 
 
@@ -92,9 +103,113 @@ def _discard_output() -> None:
 
 def _end(message: str, code: int = 2) -> NoReturn:
     """Print why the command ends, as one line that no name in it can disturb, and end it."""
-    from arms.bench.formatting import printable, shorten_words
-
     line = shorten_words(printable(" ".join(message.splitlines())), sys.argv[1:])
     with suppress(OSError):  # stderr may be on a full disk, or its reader gone: the code remains
         sys.stderr.write(f"arms: {line}\n")
     raise SystemExit(code) from None
+
+
+# ---- the parser
+
+
+def parse(verbs: Mapping[str, Verb], words: Sequence[str]) -> Callable[[], object]:
+    """Return the call that the words ask for. A verb may be two words, such as "data list".
+
+    Raises:
+        ValueError: Something is wrong with the words. The message is one line.
+    """
+    first = words[0] if words else "--help"
+    group = {verb: verbs[verb] for verb in verbs if verb.split()[0] == first}
+    if first in ("-h", "--help"):
+        return partial(_print_verbs, verbs)
+    if not group:
+        raise unknown_name("command", first, verbs)
+    if first not in verbs and (len(words) == 1 or words[1] in ("-h", "--help")):
+        return partial(_print_verbs, group)
+    verb = first if first in verbs else " ".join(words[:2])
+    if verb not in verbs:
+        raise unknown_name("command", verb, group)
+    return _parse_options(verb, verbs[verb], words[len(verb.split()) :])
+
+
+def _parse_options(verb: str, function: Verb, words: Sequence[str]) -> Callable[[], object]:
+    complaint, help_text = io.StringIO(), io.StringIO()
+    try:
+        with redirect_stderr(complaint), redirect_stdout(help_text):
+            call: Callable[[], object] = tyro.cli(
+                _later(function), args=words, prog=f"arms {verb}", config=(tyro.conf.DisallowNone,)
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            return partial(sys.stdout.write, help_text.getvalue())
+        if max(map(len, words), default=0) > 2 * LONGEST_NAME:
+            return _parse_options(verb, function, [shorten(word) for word in words])
+        raise ValueError(f"{_in_one_line(complaint.getvalue())}; see arms {verb} --help") from None
+    return call
+
+
+def _later(function: Verb) -> Callable[..., Callable[[], None]]:
+    """Return a function of the same signature that calls nothing yet.
+
+    Errors of a verb are not errors of the parser. Paths among the arguments are checked first.
+    """
+
+    @wraps(function)
+    def prepare(*args: object, **options: object) -> Callable[[], None]:
+        def call() -> None:
+            for path in _paths((*args, *options.values())):
+                check_local(path)
+            function(*args, **options)
+
+        return call
+
+    # Line breaks of the source would make the help ragged, which is wrapped to the terminal.
+    prepare.__doc__ = (function.__doc__ or "").replace("\n" + 12 * " ", " ")
+    prepare.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    del prepare.__wrapped__  # whose documentation the parser would take
+    return prepare
+
+
+def _paths(value: object) -> list[Path]:
+    """Return the paths in a value, which may be a tuple or an object with options."""
+    inside = value if isinstance(value, tuple) else tuple(getattr(value, "__dict__", {}).values())
+    return [value] if isinstance(value, Path) else [path for one in inside for path in _paths(one)]
+
+
+def _in_one_line(complaint: str) -> str:
+    """Return the first paragraph of the parser's complaint, which has a title and perhaps a box.
+
+    >>> _in_one_line("╭ Error ╮\\n│ Wrong: --n │\\n│ ── │\\n│ Perhaps you meant: │\\n│ --m INT │")
+    'Wrong: --n: perhaps --m'
+    """
+    lines = [line.strip(" │╭╮╰╯─") for line in complaint.splitlines()[1:]]
+    text = "\n".join(line if line.strip("-") else "" for line in lines)
+    what, _, rest = text.strip().partition("\n\n")
+    _, _, meant = rest.partition("Perhaps you meant:\n")
+    return " ".join(what.rstrip(".").split()) + (f": perhaps {meant.split()[0]}" if meant else "")
+
+
+def _print_verbs(verbs: Mapping[str, Verb]) -> None:
+    lines = [f"usage: arms COMMAND [OPTIONS]\n\n{DESCRIPTION}. Options: arms COMMAND --help\n"]
+    for verb, function in verbs.items():
+        about = inspect.getdoc(function) or ""
+        line = f"  {verb:<18}{about.partition(chr(10))[0]}"
+        lines += textwrap.wrap(line, 100, subsequent_indent=20 * " ")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+@contextmanager
+def naming_the_model(name: str | None) -> Iterator[None]:
+    """Turn an exception of the user's own model, if there is one, into a `ValueError` naming it.
+
+    Errors about values and files stay as they are: they are one line already.
+    """
+    try:
+        yield
+    except (ValueError, OSError):
+        raise
+    except (Exception, SystemExit) as error:
+        if name is None:
+            raise
+        what = f"the model {name} must run without an error, got {described(error)}"
+        raise ValueError(f"{what}: call it in Python to see where that is raised") from error

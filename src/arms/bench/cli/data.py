@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arms.bench import data
-from arms.bench.cli.console import print_plain, print_table
+from arms.bench.output import print_plain, print_table
 
 
 def data_list(data_dir: Path | None = None) -> None:

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from arms.arguments import as_count
 from arms.bench import toy as toy_problem
-from arms.bench.cli import console
-from arms.bench.cli.parsing import Output
+from arms.bench.cli import Output
+from arms.bench.output import print_markup, print_paths, print_plain, print_table
 from arms.bench.runs.archives import read_archive, run_sources
 
 
@@ -33,16 +33,15 @@ def report(
     if not any(True for path in runs for _ in run_sources(path)):
         names = " or ".join(map(str, runs))
         raise ValueError(f"there is no run in {names}: train one first, or give another folder")
-    with console.explaining_missing_packages():
-        from arms.bench.report import build_report, summary
+    from arms.bench.report import build_report, summary  # matplotlib: not every verb waits for it
 
-        for path in filter(Path.is_file, runs):
-            read_archive(path)  # a file that was named must be an archive
-        collection = build_report(runs, output, files=files)
+    for path in filter(Path.is_file, runs):
+        read_archive(path)  # a file that was named must be an archive
+    collection = build_report(runs, output, files=files)
     for problem in collection.problems:
-        console.print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
-    console.print_plain(summary(collection))
-    console.print_plain(f"report: {output.resolve()}")
+        print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
+    print_plain(summary(collection))
+    print_plain(f"report: {output.resolve()}")
 
 
 def toy(
@@ -59,6 +58,8 @@ def toy(
         seed: Seed of the generator.
         output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
     """
+    from arms.bench.report.paper_figures import write_toy
+
     generator = torch.Generator().manual_seed(as_count(seed, 0, "--seed"))
     if not num_samples:
         raise ValueError("give at least one budget: --num-samples 4 10")
@@ -74,13 +75,10 @@ def toy(
             table.add_row(str(n) if curve is found[0] else "", curve.estimator, ratio, exact)
         table.add_section()
         curves += found
-    console.print_table(table)
+    print_table(table)
     shown = 10 if 10 in num_samples else num_samples[-1]
     paths = toy_problem.ascents(shown, replicas=replicas, generator=generator)
-    with console.explaining_missing_packages():
-        from arms.bench.report.paper_figures import write_toy
-
-        console.print_paths(write_toy(curves, paths, output))
+    print_paths(write_toy(curves, paths, output))
 
 
 def correlations(num_samples: int = 5, output: Output = Path("correlations")) -> None:
@@ -90,7 +88,6 @@ def correlations(num_samples: int = 5, output: Output = Path("correlations")) ->
         num_samples: How many samples are coupled.
         output: Folder for the figure (.svg, .pdf, .png) and the numbers (.csv).
     """
-    with console.explaining_missing_packages():
-        from arms.bench.report.paper_figures import correlation_curves, write_correlations
+    from arms.bench.report.paper_figures import correlation_curves, write_correlations
 
-        console.print_paths(write_correlations(correlation_curves(num_samples), output))
+    print_paths(write_correlations(correlation_curves(num_samples), output))

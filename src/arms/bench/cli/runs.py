@@ -11,14 +11,20 @@ from rich.table import Table
 
 from arms.arguments import as_count
 from arms.bench import evaluation
-from arms.bench.cli.console import print_markup, print_plain, print_table
-from arms.bench.cli.parsing import ModelName, Output, RunPath
+from arms.bench.cli import ModelName, Output, RunPath, naming_the_model
 from arms.bench.config import TrainConfig, identity
 from arms.bench.data import Dataset, observe
-from arms.bench.formatting import format_mean_std, shorten
-from arms.bench.imports import find_model, naming_the_model
-from arms.bench.metrics import TEST_BOUND_SAMPLES, Record
+from arms.bench.imports import find_model
+from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import DiscreteVAE, seeded_generator
+from arms.bench.output import (
+    describe_result,
+    format_mean_std,
+    print_markup,
+    print_plain,
+    print_table,
+    shorten,
+)
 from arms.bench.pictures import write_samples
 from arms.bench.runs.archives import examine_runs, open_runs, run_sources, write_archive
 from arms.bench.runs.files import shown
@@ -41,7 +47,7 @@ class Checkpoint:
 
     def load(self, device: str = "cpu") -> tuple[Run, DiscreteVAE, Dataset]:
         """Load it, and print what should be known about it."""
-        run, make = Run(self.run), find_model(self.model)
+        run, make = Run(self.run), find_model(self.model) if self.model else None
         model, data = load_model(run, device, self.data_dir, model=make, dataset=self.dataset)
         config = run.config()
         if run.result() is None:
@@ -195,16 +201,6 @@ def sample(
         generator = seeded_generator(run.config().seed, "sample")
         write_samples(target, model, data, count, generator)
     print_plain(f"wrote {target}")
-
-
-def describe_result(result: Record) -> str:
-    """Return the final bounds of a run on the test set."""
-    bounds = result["bounds"].get("test", {})
-    shown = [str(count) for count in (1, TEST_BOUND_SAMPLES) if str(count) in bounds]
-    parts = [f"K={count} {format_mean_std(bounds[count])}" for count in shown]
-    over = f" over {result['images']:,} images of each split" if "images" in result else ""
-    note = f", {result['note']}" if result["note"] else ""
-    return f"test bound {', '.join(parts) or 'missing'}{over}{note}"
 
 
 def _described(config: TrainConfig) -> str:

@@ -7,15 +7,10 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
-from arms.bench.cli.console import (
-    explaining_missing_packages,
-    print_paths,
-    print_plain,
-    print_table,
-)
-from arms.bench.cli.parsing import ModelName, Output
+from arms.bench.cli import ModelName, Output
 from arms.bench.config import Precision
 from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs, find_configs
+from arms.bench.output import print_paths, print_plain, print_table
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS
 from arms.bench.sweeps import sweep as sweeps
 from arms.bench.sweeps.engines import ENGINES, Here, make_engine
@@ -117,8 +112,6 @@ def experiments_run(
         wanted = [config for each in names for config in configs(each, common.scale)]
         sweeps.sweep(wanted, output, engine=engine, **common.of_sweep())
         return
-    with explaining_missing_packages():
-        for each in names:
-            options = common.of_sweep()
-            written = sweeps.run_experiment(each, common.scale, output, engine=engine, **options)
-            print_paths(written)
+    for each in names:
+        options = common.of_sweep()
+        print_paths(sweeps.run_experiment(each, common.scale, output, engine=engine, **options))

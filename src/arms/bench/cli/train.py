@@ -9,17 +9,20 @@ import tyro
 from rich.box import SIMPLE
 from rich.table import Table
 
-from arms.bench.cli.console import print_plain, print_table
-from arms.bench.cli.parsing import ModelName
-from arms.bench.cli.runs import describe_result
+from arms.bench.cli import ModelName, naming_the_model
 from arms.bench.config import PRESETS, TrainConfig, fast_preset
-from arms.bench.experiments import combinations
-from arms.bench.formatting import format_mean_std, format_metric
-from arms.bench.imports import find_model, naming_the_model
+from arms.bench.imports import find_model
 from arms.bench.metrics import METRICS, TEST_BOUND_SAMPLES
 from arms.bench.models import NETWORKS, seeded_generator
+from arms.bench.output import (
+    Bars,
+    describe_result,
+    format_mean_std,
+    format_metric,
+    print_plain,
+    print_table,
+)
 from arms.bench.pictures import write_samples
-from arms.bench.progress import Bars
 from arms.bench.runs import train as pipeline
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS
 from arms.bench.runs.loading import choose_directory, load_model, load_once, name_inputs
@@ -93,10 +96,10 @@ def train(
     network = given.get("network", "nonlinear" if model else TrainConfig.network)
     start = TrainConfig(network=network)
     asked = replace(PRESETS[preset](start) if preset in PRESETS else start, **given)
-    make = find_model(model)
+    make = find_model(model) if model else None
     (named,), own = name_inputs([asked], None, make, data_dir)
     data = load_once(own[named.dataset], data_dir) if own else None
-    configs = combinations({"estimator": together or (named.estimator,)}, named)
+    configs = [replace(named, estimator=each) for each in together or (named.estimator,)]
     if name:
         paths = [runs / (f"{name}-{one.label}" if together else name) for one in configs]
     else:
@@ -142,7 +145,7 @@ def demo(
     from arms.bench.report import build_report  # matplotlib: no other verb here waits for it
 
     base = replace(DEMO_CONFIG, steps=steps, replicas=replicas)
-    configs = combinations({"estimator": DEMO_ESTIMATORS}, base)
+    configs = [replace(base, estimator=each) for each in DEMO_ESTIMATORS]
     runs = sweep(configs, output, engine=Here("cpu"), notify=print_plain)
     for run in runs:
         generator = seeded_generator(0, "sample")

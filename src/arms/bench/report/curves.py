@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from arms.bench.formatting import is_drawable
 from arms.bench.metrics import METRICS, Metric
+from arms.bench.output import is_drawable
 from arms.bench.report.figures import Curve, Panel
 from arms.bench.report.groups import Group, Row
 from arms.bench.report.style import style_of

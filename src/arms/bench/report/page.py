@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from arms import __version__
-from arms.bench.formatting import shorten
+from arms.bench.output import shorten
 from arms.bench.report.collect import Collection
 from arms.bench.report.figures import Panel
 from arms.bench.report.groups import Group, marked

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
-from arms.bench.formatting import format_number, is_drawable
 from arms.bench.metrics import TEST_BOUND_SAMPLES, surviving
+from arms.bench.output import format_number, is_drawable
 from arms.bench.report import paper
 from arms.bench.report.groups import Group, Row, work
 from arms.bench.runs.files import replace_file

@@ -28,7 +28,7 @@ from arms.bench.data import Dataset
 from arms.bench.evaluation import evaluate, final_bounds
 from arms.bench.metrics import METRICS, TEST_BOUND, TEST_BOUND_SAMPLES, Record, stopping_values
 from arms.bench.models import DiscreteVAE, seeded_generator
-from arms.bench.progress import Watcher
+from arms.bench.output import Watcher
 from arms.bench.runs.files import CHECKPOINTS
 from arms.bench.runs.run import Run
 from arms.bench.training.engine import Execution, advance_to

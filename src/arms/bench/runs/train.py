@@ -17,7 +17,7 @@ from arms.bench.config import TrainConfig, is_longer, latents_in_words
 from arms.bench.data import Dataset, check_same_shape_and_levels, load
 from arms.bench.metrics import Record
 from arms.bench.models import DiscreteVAE
-from arms.bench.progress import Bars
+from arms.bench.output import Bars
 from arms.bench.runs.ensemble import (
     CHECKPOINT_SECONDS,
     DivergedError,

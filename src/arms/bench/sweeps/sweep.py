@@ -19,7 +19,7 @@ from arms.bench.data.datasets import expand_home
 from arms.bench.experiments import Scale, draw
 from arms.bench.experiments import configs as configs_of
 from arms.bench.imports import find_model
-from arms.bench.progress import SweepBar
+from arms.bench.output import SweepBar
 from arms.bench.runs.archives import open_runs
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS, Notify, check_seconds
 from arms.bench.runs.loading import MakeModel, name_inputs
@@ -87,7 +87,8 @@ def sweep(
         configs = [replace(config, precision=precision) for config in configs]
     if isinstance(model, nn.Module):
         raise ValueError("model must be a function that makes a model for each run, got a model")
-    wanted, datasets = name_inputs(configs, dataset, find_model(model), folder)
+    make = None if model is None else find_model(model)
+    wanted, datasets = name_inputs(configs, dataset, make, folder)
     jobs = plan(wanted, output, results=results, on_gpu=engine.on_gpu)
     if dry_run:
         for line in plan_lines(jobs):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from arms.bench.formatting import (
+from arms.bench.metrics import GRADIENT_VARIANCE, TRAIN_ELBO
+from arms.bench.output import (
     format_mean_std,
     format_metric,
     format_number,
@@ -12,7 +13,6 @@ from arms.bench.formatting import (
     shorten,
     shorten_words,
 )
-from arms.bench.metrics import GRADIENT_VARIANCE, TRAIN_ELBO
 
 
 @pytest.mark.parametrize(
