@@ -124,7 +124,10 @@ def markdown(result: dict[str, Any]) -> str:
     heads = [f"{network}, {steps:,} steps" for network, steps in models]
     lines = []
     for budget in BUDGETS:
-        lines += [f"n = {budget}: variance relative to VIMCO with K = {budget} (score part alone)", ""]
+        lines += [
+            f"n = {budget}: variance relative to VIMCO with K = {budget} (score part alone)",
+            "",
+        ]
         lines += [
             f"| estimator | evaluations | K | {' | '.join(heads)} |",
             "|---|" + "--:|" * (2 + len(heads)),

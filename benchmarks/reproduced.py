@@ -230,8 +230,8 @@ def overall(numbers: Sequence[Beside]) -> str:
     near, near_if_errors, distances = closeness(numbers)
     return (
         f"**Trained on the ELBO, at its K, every number is within {up(max(distances))} nats of the paper's**, "
-        f"{mean(distances):.2f} on average. {near} of {len(numbers)} are within {FAR:g} standard errors; by chance about "
-        f"{CHANCE * len(numbers):.0f} would not be. (If the paper's ± is a standard error, as its size suggests: "
+        f"{mean(distances):.2f} on average. {near} of {len(numbers)} are within {FAR:g} standard errors; by chance "
+        f"about {CHANCE * len(numbers):.0f} would not be. (If the paper's ± is a standard error, as its size suggests: "
         f"{near_if_errors}.)"
     )
 
