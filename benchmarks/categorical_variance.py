@@ -331,7 +331,7 @@ def markdown(result: dict[str, Any]) -> str:
 def small_table(rows: Sequence[Row]) -> list[str]:
     """Return a line for each problem, and in its cells the ratios at every n."""
     names = [*BLACK_BOX, "exact"]
-    lines = [f"Variance / LOORF's at n = {', '.join(map(str, SAMPLES))}", ""]
+    lines = [f"Variance relative to LOORF at n = {' / '.join(map(str, SAMPLES))}", ""]
     lines += [f"| problem | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     for problem in dict.fromkeys(row["problem"] for row in rows if row["kind"] != "network"):
         found = {
@@ -381,12 +381,12 @@ def ratio_cell(row: Row) -> str:
 def bias_table(rows: Sequence[Row]) -> list[str]:
     biased = [row for row in rows if "bias" in row]
     kept = [row for row in biased if row["kind"] == "network" or row["problem"] == "toy K10 d3"]
-    lines = ["Biased estimators: |E g - gradient| / |gradient|, whatever the number of samples", ""]
+    lines = ["Biased estimators: bias |E g - gradient| / |gradient|, for any number of samples", ""]
     return lines + by_problem(kept, lambda row: f"{row['bias']:.3f} ± {row['bias_error']:.3f}")
 
 
 def time_table(found: Sequence[Row]) -> list[str]:
-    lines = ["Time of draw and combine / LOORF's", ""]
+    lines = ["Time of draw and combine, relative to LOORF", ""]
     names = list(found[0]["ratios"])
     lines += [f"| | {' | '.join(names)} |", "|---|" + "--:|" * len(names)]
     for one in found:
@@ -403,7 +403,7 @@ def time_table(found: Sequence[Row]) -> list[str]:
 
 def score_table(rows: Sequence[Row]) -> list[str]:
     """Return how the unbiased fare against enumeration."""
-    lines = ["Mean estimates against enumeration, in standard errors", ""]
+    lines = ["Mean estimates minus enumerated gradients, in standard errors", ""]
     lines += [
         "| estimator | scores | largest | limit | mean square | |",
         "|---|--:|--:|--:|--:|---|",

@@ -190,7 +190,9 @@ def show(args: argparse.Namespace) -> None:
     for row in best:
         if "variance" in row:
             unit = row["variance"]["loorf, chains"]
-            print(f"\nvariance / loorf chains' at {row['network']} models of {row['estimator']}\n")
+            print(
+                f"\nVariance relative to chains of loorf, {row['network']} models trained with {row['estimator']}\n"
+            )
             print(
                 "| estimator | "
                 + " | ".join(f"layer {layer + 1}" for layer in range(len(unit)))

@@ -203,14 +203,14 @@ def markdown(result: dict[str, Any]) -> str:
     rows = [row for row in result["rows"] if not row["unbiased"]]
     middle = [row for row in rows if row["budget"] == BUDGETS[1]]
     lines += [
-        "Biased estimators: |E g - gradient| / |gradient|, whatever the number of samples",
+        "Biased estimators: bias |E g - gradient| / |gradient|, for any number of samples",
         "",
     ]
     lines += [
         *table(middle, BIASED, lambda row: f"{row['bias']:.3f} ± {row['bias_error']:.3f}"),
         "",
     ]
-    lines += [f"Biased estimators: variance / LOORF's, at {BUDGETS[1]} evaluations", ""]
+    lines += [f"Biased estimators: variance relative to LOORF, at {BUDGETS[1]} evaluations", ""]
     lines += table(middle, BIASED, lambda row: shown(row["ratio"]))
     return "\n".join(lines)
 

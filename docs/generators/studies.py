@@ -1,0 +1,79 @@
+"""Pages with the full tables of a measurement, as the scripts in benchmarks/ print them from their result files.
+
+python docs/generators/studies.py    # writes docs/measurements/
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "measurements"
+RESULTS = "benchmarks/results"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A page: its title, how to read its tables, and the command that prints them."""
+
+    title: str
+    text: str
+    command: str
+
+    def page(self) -> str:
+        """Return the page as Markdown."""
+        words = self.command.split()
+        done = subprocess.run(  # noqa: S603
+            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        tables = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+        note = f"Printed by `python {self.command}`."
+        return f"# {self.title}\n\n{self.text}\n\n{note}\n\n{tables}\n"
+
+
+STUDIES: Mapping[str, Study] = {
+    "vae_variance": Study(
+        "Variance on trained VAEs",
+        "Variance of the gradient with respect to 200 logits, given 16 images of dynamic MNIST, after 0,\n"
+        "2,000 and 20,000 steps (L linear, N nonlinear). [Midpoint](../midpoint.md#measured) explains the\n"
+        "setting.",
+        "benchmarks/vae_variance.py --markdown",
+    ),
+    "time_to_bound": Study(
+        "Bounds after training",
+        "Test bound (K = 100, nats, mean and standard deviation of five seeds), at most six evaluations per\n"
+        "step, best first. Every estimator uses its best rate and schedule by the validation bound.\n"
+        "[Midpoint](../midpoint.md#time-to-a-bound) has the conclusions.",
+        f"benchmarks/time_to_bound.py show --output {RESULTS}/time_to_bound.json",
+    ),
+    "categories": Study(
+        "Variance with categories",
+        "Toy: f = Σ_l (z_l/(K - 1) - 0.499)². Random: f ~ N(0, 1), a new value for each joint state. Networks:\n"
+        "f = v · tanh(gain W z / √d) with 20 units, one-hot z and standard normal weights; with gain 1 f is\n"
+        "smooth, with gain 10 most units are thresholds. d latents have K categories. `exact` is 0 if\n"
+        "n ≥ K^d, and was not measured; `unordered-set` requires n ≤ K^d.\n"
+        "[Categorical latents](../categorical.md#measured) has the conclusions.",
+        "benchmarks/categorical_variance.py --markdown",
+    ),
+    "bound_training": Study(
+        "Training on the bound",
+        "VAEs with 200 latents on dynamic MNIST, 100,000 steps, five seeds; test bounds in nats.\n"
+        "[The bound](../bound.md#trained-on-the-bound) explains the setting and has the conclusions.",
+        f"benchmarks/training_comparison.py show --output {RESULTS}/bound_training.json",
+    ),
+    "subset_selection": Study(
+        "Best subset selection",
+        "[Best subset selection](../examples/subset_selection.md#measured) explains the columns. The tables:\n"
+        "correlated features; all 15,504 subsets enumerated; diabetes; the search alone; one estimate.",
+        "benchmarks/subset_selection.py --markdown",
+    ),
+}
+"""The pages, by the names of their files."""
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, study in STUDIES.items():
+        (FOLDER / f"{name}.md").write_text(study.page())
