@@ -42,8 +42,7 @@ import arms
 from arms.checks import exact_gradient
 from arms.checks.variance import ENUMERABLE
 from arms.checks.verdicts import score_limit
-from arms.designs.couplings.base import undo_pairs
-from arms.designs.couplings.copulas import order_pair_distribution
+from arms.designs.couplings.copulas import order_pair_distribution, undo_pairs
 from arms.estimators import num_samples_of
 from arms.estimators.base import TensorObjective
 

@@ -442,8 +442,7 @@ def coupling_index() -> str:
             _from_couplings(reference),
         ]
         rows.append(row)
-    module = inspect.getmodule(Coupling)
-    title, _, body = inspect.cleandoc((module and module.__doc__) or "").partition("\n\n")
+    title, _, body = inspect.cleandoc(Coupling.__doc__ or "").partition("\n\n")
     parts = [
         "# Couplings",
         capital(typeset(title.partition(": ")[2])),

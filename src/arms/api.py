@@ -119,21 +119,18 @@ def _value_with_gradient(
 
 @dataclass(frozen=True)
 class Handle:
-    """What `arms.draw` returns: points whose values are passed to `arms.attach` later.
-
-    Args:
-        estimator: The estimator of the first layer.
-        given: The latent as it was passed, with its graph.
-        drawn: The points, and what the estimator must know about them.
-        original: A copy of the points, to notice if they were changed in place.
-        parent: The layer before, if this is a deeper layer.
-    """
+    """What `arms.draw` returns: points whose values are passed to `arms.attach` later."""
 
     estimator: Estimator
+    """The estimator of the first layer."""
     given: Latent = field(repr=False)
+    """The latent as it was passed, with its graph."""
     drawn: Draw = field(repr=False)
+    """The points, and what the estimator must know about them."""
     original: Tensor | None = field(default=None, repr=False)
+    """A copy of the points, to notice if they were changed in place."""
     parent: "Handle | None" = field(default=None, repr=False)
+    """The layer before, if this is a deeper layer."""
 
     @property
     def points(self) -> Any:
@@ -289,17 +286,14 @@ def _check_layers(handles: list[Handle]) -> None:
     if handles[0].parent is not None:
         raise ValueError("the first draw must be the first layer: attach([first, second], values)")
     for number, one in enumerate(handles[1:], 2):
-        if problem := _misplaced(one, handles[: number - 1]):
+        earlier = [id(other) for other in handles[: number - 1]]
+        problems = {
+            "is in the list twice": id(one) in earlier,
+            "was drawn without given": one.parent is None,
+            "was drawn given a draw that is not before it": id(one.parent) not in earlier,
+        }
+        if problem := next((problem for problem, holds in problems.items() if holds), ""):
             raise ValueError(f"draws must be all layers in order, but number {number} {problem}")
-
-
-def _misplaced(one: Handle, earlier: list[Handle]) -> str:
-    if any(one is other for other in earlier):
-        return "is in the list twice"
-    if one.parent is None:
-        return "was drawn without given"
-    known = any(one.parent is other for other in earlier)
-    return "" if known else "was drawn given a draw that is not before it"
 
 
 def _check_derivatives(handles: list[Handle], derivatives: object, options: Options) -> Tensor:

@@ -130,11 +130,8 @@ class _AttachOnly(torch.autograd.Function):
         if at_points and at_points[0] is not None and points.requires_grad:
             # Where the points lie depends on the parameters too.
             moved = pull_back(points, parameters, at_points[0])
-            own = tuple(_sum_of(a, b) for a, b in zip(own, moved, strict=True))
+            own = tuple(
+                a if b is None else b if a is None else a + b
+                for a, b in zip(own, moved, strict=True)
+            )
         return None, None, *own
-
-
-def _sum_of(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second

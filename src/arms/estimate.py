@@ -13,7 +13,7 @@ from arms.arguments import at_least_float32, check_generator, is_readable
 from arms.attachment import attach_to_parameters
 from arms.designs import Draw
 from arms.estimators.base import Estimate, Estimator, Objective
-from arms.estimators.labels import label
+from arms.estimators.registry import label
 from arms.latents import Latent
 from arms.objective import DEFAULT, Evaluation, Options, evaluate, is_learning, refuse_transforms
 from arms.random import warn_if_ranks_share_noise

@@ -2,15 +2,10 @@ r"""Layers after the first: one independent draw per chain, with the other chain
 
 $$ g_i = \frac{1}{n-1} \Big(f_i - \frac1n \sum_j f_j\Big)\,\nabla \log p(b_i) $$
 
-for the logits phi_i of chain i of n, which depend on what the chain has drawn before. Unbiased
-because, given all earlier layers of all chains, b_i is independent of f_j, j != i, so their mean is
-a baseline. Earlier layers may be coupled, since the distribution of each chain alone is right; b_i
-and b_j may not, because the baseline would then depend on b_i.
-
-If the first layer's estimator needs points that are not samples (midpoints), each of them is
-followed by the *mean* of this layer: the first layer's control variate then depends on that point
-alone. Derivatives hold deeper layers fixed, which is good enough for a control variate: if q is
-near the posterior, the mean over deeper layers is stationary in their distribution.
+for the logits of chain i of n, which depend on what the chain has drawn before. Unbiased because,
+given all earlier layers of all chains, b_i is independent of f_j, j != i. Points of the first layer
+that are not samples (midpoints) are followed by the *mean* of this layer, and derivatives hold
+deeper layers fixed: a control variate may be any function of the point. Proofs: docs/layers.md.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019,
 applied chain by chain.
 """

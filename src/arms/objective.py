@@ -17,19 +17,16 @@ from arms.latents import Latent
 
 @dataclass(frozen=True)
 class Options:
-    """How `estimate` runs; nothing here changes what is estimated.
-
-    Args:
-        chunk: Evaluate this many points at a time, and again in the backward pass; None for all.
-        checks: "all" looks at values, which on a GPU waits for the device; "cheap" at shapes only.
-        gradient: Whether the gradient is wanted, or only the value.
-        log_weights: Whether, for a bound, the objective subtracts log q itself, at constant logits.
-    """
+    """How `estimate` runs; nothing here changes what is estimated."""
 
     chunk: int | None = None
+    """Evaluate this many points at a time, and again in the backward pass; None for all."""
     checks: Literal["all", "cheap", "none"] = "all"
+    """"all" looks at values, which on a GPU waits for the device; "cheap" at shapes only."""
     gradient: bool = True
+    """Whether the gradient is wanted, or only the value."""
     log_weights: bool = False
+    """Whether, for a bound, the objective subtracts log q itself, at constant logits."""
 
     def require_finite(self, tensor: Tensor, message: str) -> None:
         if self.checks == "all" and not true_or_unreadable(tensor.isfinite().all()):

@@ -32,11 +32,10 @@ Cost = Callable[[Tensor, Tensor], Tensor]  # of the unexplained share of varianc
 class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
     """Least squares on the best subset of features, found by gradients of its distribution.
 
-    A subset is b ~ Bernoulli(sigmoid(logits)), one bit per feature. The logits descend along an
-    unbiased estimate of the gradient of E[log RSS(b)], in several searches side by side. The sum of
-    the probabilities is held at the size that is asked for. The best subset that each search has
-    seen is then improved by exchanging single features while that helps. Units do not matter,
-    except that outputs with larger numbers count for more.
+    The logits of one bit per feature descend along an unbiased estimate of the gradient of
+    E[log RSS(b)], in several searches side by side, with the sum of the probabilities held at the
+    size that is asked for. The best subset that each has seen is then improved by exchanging single
+    features. Units do not matter, except that outputs with larger numbers count for more.
 
     Args:
         n_features_to_select: How many features; a float between 0 and 1 is a share of them. With
@@ -193,8 +192,8 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             attach(drawn, values).sum().backward()
             assert logits.grad is not None
             if size is not None:
-                # The gradient with respect to logits that are shifted back to the same expected
-                # size. It loses what only drowns the rest: any one feature more explains more.
+                # Logits are shifted back to the same size. The gradient with respect to them loses
+                # what only drowns the rest: any one feature more explains more.
                 weight = _bit_variance(logits.detach())
                 shift = logits.grad.sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
                 logits.grad = logits.grad - weight * shift

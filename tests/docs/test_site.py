@@ -163,11 +163,11 @@ def parameters_with_docs(module: ModuleType, name: str) -> set[str]:
             if section.kind is griffe.DocstringSectionKind.parameters:
                 found |= {parameter.name for parameter in section.value}
     if inspect.isclass(thing):
-        source = griffe.visit(
-            thing.__module__, Path(inspect.getfile(thing)), Path(inspect.getfile(thing)).read_text()
-        )
-        own = [kind for kind in thing.__mro__ if kind.__module__ == thing.__module__]
-        for kind in own:  # a page shows inherited fields too
+        for kind in thing.__mro__:  # a page shows inherited fields too
+            if not kind.__module__.startswith("arms."):
+                continue
+            file = Path(inspect.getfile(kind))
+            source = griffe.visit(kind.__module__, file, file.read_text())
             members = source[kind.__name__].members.items()
             found |= {field for field, member in members if member.docstring}
     return found

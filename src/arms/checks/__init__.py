@@ -9,26 +9,11 @@ from arms.checks.oracle import (
     random_table,
     smooth_objective,
     table_objective,
+    univariate_variance,
 )
-from arms.checks.univariate import univariate_variance
-from arms.checks.variance import variance
-from arms.checks.variance_table import VarianceRow, VarianceTable
+from arms.checks.variance import VarianceRow, VarianceTable, variance
 from arms.checks.verdicts import Finding, Findings, score_limit
 
-__all__ = [
-    "Finding",
-    "Findings",
-    "VarianceRow",
-    "VarianceTable",
-    "bias_finding",
-    "exact_gradient",
-    "exact_value",
-    "expected_estimate",
-    "findings",
-    "random_table",
-    "score_limit",
-    "smooth_objective",
-    "table_objective",
-    "univariate_variance",
-    "variance",
-]
+__all__ = ["Finding", "Findings", "VarianceRow", "VarianceTable", "bias_finding", "exact_gradient"]
+__all__ += ["exact_value", "expected_estimate", "findings", "random_table", "score_limit"]
+__all__ += ["smooth_objective", "table_objective", "univariate_variance", "variance"]

@@ -260,9 +260,8 @@ def bias_finding(
 ) -> Finding:
     """Test in float64, at moderate logits, whether an estimator's label is true.
 
-    An unbiased estimator fails with probability `failure_rate`; the smallest bias that is surely
-    seen shrinks as 1/sqrt(draws). An estimator marked `unbiased = False` must be seen to be biased;
-    its verdict is "biased".
+    The smallest bias that is surely seen shrinks as 1/sqrt(draws). An estimator marked `unbiased =
+    False` must be seen to be biased; its verdict is "biased".
 
     Args:
         estimator: What is tested.

@@ -1,14 +1,14 @@
 """Tests of a coupling of bits or of categories, on draws."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 import torch
 from torch import Generator, Tensor
 
 from arms.checks.bias import CATEGORIES, FEWEST_EVENTS, make_problem, problem_scores
-from arms.checks.verdicts import Finding, Findings, attempt, judge_scores
+from arms.checks.verdicts import Finding, Findings, Found, attempt, judge_scores
 from arms.designs import BitCoupling, CategoryCoupling, Coupling
 from arms.estimators import ARMS
 from arms.latents import OneHot
@@ -23,11 +23,9 @@ def coupling_findings(
     generator = torch.Generator().manual_seed(seed)
     usual = (2, 4, 6) if coupling.even_samples else (2, 3, 5)
     taken = [n for n in counts or usual if not (coupling.even_samples and n % 2)]
-    kinds = (
-        (BitCoupling, "samples", _test_bits),
-        (CategoryCoupling, "categories", _test_categories),
-    )
-    tests = [(name, test) for kind, name, test in kinds if isinstance(coupling, kind)]
+    tests: list[tuple[str, Callable[..., Found]]] = []
+    tests += [("samples", _test_bits)] if isinstance(coupling, BitCoupling) else []
+    tests += [("categories", _test_categories)] if isinstance(coupling, CategoryCoupling) else []
     rate = failure_rate / max(1, len(tests) * len(taken))
     findings: list[Finding] = []
     for n in taken:
@@ -38,7 +36,7 @@ def coupling_findings(
 
 def _test_bits(
     coupling: BitCoupling, n: int, draws: int, failure_rate: float, generator: Generator
-) -> list[Finding] | tuple[bool, str]:
+) -> Found:
     logits = torch.tensor(LOGITS, dtype=torch.float64)
     samples = coupling.sample_bits(logits.expand(draws, -1), n, generator)
     if wrong := _wrong_samples(samples, (n, draws, *logits.shape), _are_bits(samples)):
@@ -56,7 +54,7 @@ def _test_bits(
 
 def _test_categories(
     coupling: CategoryCoupling, n: int, draws: int, failure_rate: float, generator: Generator
-) -> list[Finding] | tuple[bool, str]:
+) -> Found:
     latent = OneHot(torch.tensor(CATEGORIES.moderate[0], dtype=torch.float64))
     samples = coupling.sample_categories(latent.expand(draws).logits, n, generator)
     one_hot = _are_bits(samples).all(-1) & (samples.sum(-1) == 1)
@@ -114,8 +112,7 @@ def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
 def _pattern_scores(samples: Tensor) -> Tensor:
     """Given how many are ones, every arrangement of them must be as likely as any other."""
     n = len(samples)
-    weights = (2 ** torch.arange(n)).view(-1, 1, 1)
-    patterns = (samples.long() * weights).sum(0)
+    patterns = (samples.long() * (2 ** torch.arange(n)).view(-1, 1, 1)).sum(0)
     hits = [torch.bincount(column, minlength=2**n) for column in patterns.unbind(-1)]
     counts = torch.stack(hits).double()
     ones = torch.tensor([pattern.bit_count() for pattern in range(2**n)])
@@ -139,8 +136,7 @@ def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
 
 
 def _test_extremes(coupling: BitCoupling, n: int, generator: Generator) -> Finding:
-    far = torch.tensor([200.0, torch.inf])
-    logits = torch.cat([far, -far])
+    logits = torch.tensor([200.0, torch.inf, -200.0, -torch.inf])
     samples, debias = coupling.sample_bits(logits, n, generator), coupling.debias(logits, n)
     certain = samples == (logits > 0).to(samples.dtype)
     passed = bool(certain.all()) and bool(debias.isfinite().all())

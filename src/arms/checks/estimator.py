@@ -15,7 +15,7 @@ from arms.checks.oracle import exact_target_gradient, exact_value, expected_esti
 from arms.checks.verdicts import FAILURE_RATE, Finding, Findings, attempt, call, judge_scores
 from arms.designs import COUPLINGS, Coupling
 from arms.estimators import ALL_ESTIMATORS, Estimator, as_estimator, num_samples_of, resolve
-from arms.estimators.labels import label
+from arms.estimators.registry import label
 from arms.latents import Bits, Enumerable, Latent
 
 Factory = Callable[[int], Estimator]
@@ -41,14 +41,12 @@ def findings(
 
     **Estimators.** If the design is discrete, the exact expectation over all outcomes is compared
     with the gradient, for up to four samples and at logits up to ±14. Means over many draws are
-    compared at every number of samples. At one number of samples, they are also compared at logits
-    of ±5, ±7, ±10 and infinity, in float32 among rows of very different scale, and in separate
-    calls with a single row and with two rows. Shapes, repeatability and extreme logits are tested
-    too. The result says what is not.
+    compared at every number of samples, and at one of them also far from zero, in float32, and in
+    calls with one or two rows. Shapes, repeatability and extreme logits are tested too. The result
+    says what is not.
 
     **Couplings.** For bits: marginals, correlation, counts, exchangeability, independence of the
-    latents and extreme logits. For categories: marginals, and whether the correction makes the
-    leave-one-out sum unbiased.
+    latents and extreme logits. For categories: marginals and the correction.
 
     Args:
         subject: The name of an estimator or a coupling; a coupling; or a function that returns an
@@ -82,10 +80,10 @@ def findings(
 def _find(name: str) -> Factory | Coupling:
     if resolve(name)[0] in ALL_ESTIMATORS:
         return partial(as_estimator, name)
-    if name in COUPLINGS:
-        return COUPLINGS[name]()
-    known = [*ALL_ESTIMATORS, *COUPLINGS]
-    raise unknown_name("estimator or coupling", name, known, or_else="module:Class of your own")
+    if name not in COUPLINGS:
+        known = [*ALL_ESTIMATORS, *COUPLINGS]
+        raise unknown_name("estimator or coupling", name, known, or_else="module:Class of your own")
+    return COUPLINGS[name]()
 
 
 def _estimator_findings(
@@ -114,9 +112,8 @@ def _estimator_findings(
     rate = failure_rate / (len(accepted) + len(special))
     for number, (n, one) in enumerate(accepted.items()):
         own_seed = 1000 * seed + number
-        found += attempt(
-            f"unbiased, n = {n}", bias.bias_finding, one, draws, rate, own_seed, latents
-        )
+        arguments = (one, draws, rate, own_seed, latents)
+        found += attempt(f"unbiased, n = {n}", bias.bias_finding, *arguments)
     for name, alike in special.items():
         # A baseline that depends on the batch shows most with few samples.
         n = min(accepted) if alike[0].separate else usual
@@ -129,15 +126,11 @@ def _estimator_findings(
 
 def _not_checked(estimator: Estimator, latents: Sequence[Latent] | None) -> tuple[str, ...]:
     far = "finite logits beyond ±10, or beyond ±14 where outcomes are enumerated"
-    notes = [
-        "other numbers of samples",
-        far if latents is None else "logits other than those given",
-        "more than a few variables",
-        "other numbers of categories, and category indices",
-        "batches other than of one, two and very many rows",
-        "half precision, except at extreme logits",
-        "CUDA and torch.compile",
-    ]
+    far = far if latents is None else "logits other than those given"
+    notes = ["other numbers of samples", far, "more than a few variables"]
+    notes += ["other numbers of categories, and category indices"]
+    notes += ["batches other than of one, two and very many rows"]
+    notes += ["half precision, except at extreme logits", "CUDA and torch.compile"]
     if not estimator.unbiased:
         notes.append("the value, and any logits but moderate ones, as it is marked biased")
     if any(True for _ in estimator.parameters()):
@@ -199,11 +192,10 @@ def _example(cases: bias.Cases, logits: Tensor) -> tuple[Latent, Callable[[Tenso
     """Return bits, or choices between two categories of which the first has logit 0."""
     is_bits = cases.make is Bits
     pairs = torch.stack([torch.zeros_like(logits), -logits.abs()], -1)
+    weights = torch.arange(1, logits.shape[-1] + 1)
 
     def objective(b: Tensor) -> Tensor:
-        bits = b if is_bits else b[..., 0]
-        weights = torch.arange(1, bits.shape[-1] + 1, dtype=b.dtype)
-        return (bits * weights).sum(-1).square()
+        return ((b if is_bits else b[..., 0]) * weights.to(b.dtype)).sum(-1).square()
 
     return cases.make(logits if is_bits else pairs), objective
 

@@ -1,4 +1,4 @@
-"""Exact values and gradients by enumeration, and objectives without structure to be lucky with."""
+"""Exact values, gradients and variances, and objectives without structure to be lucky with."""
 
 import math
 from collections import Counter
@@ -8,8 +8,18 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Generator, Tensor
 
-from arms.estimate import gradient
-from arms.estimators import Estimator, Exact, Objective, TensorObjective
+from arms.designs import BitCoupling, CorrelatedPair, Coupled, Independent
+from arms.estimate import finish
+from arms.estimators import (
+    ARM,
+    DisARM,
+    Estimator,
+    Exact,
+    LeaveOneOut,
+    Objective,
+    Reinforce,
+    TensorObjective,
+)
 from arms.latents import Binary, Bits, Choices, Enumerable, HasMean, Latent, Logits, as_latent
 from arms.objective import Options, call_objective, evaluate
 from arms.targets import Target
@@ -33,8 +43,7 @@ def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
 def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> Tensor:
     """Return the expectation of a target over independent samples, attached to the logits.
 
-    All multisets of `target.size` states are enumerated, because the order of samples does not
-    matter: few latents, few samples.
+    All multisets of `target.size` states are enumerated: few latents, few samples.
 
     Args:
         objective: Maps states `[states, *event]` to values `[states]`; for a bound, to log p(x, b).
@@ -52,18 +61,19 @@ def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> T
     states = states[latent.log_prob(states).detach() > -torch.inf]
     log_probs = latent.log_prob(states)
     orders, chosen = (one.to(states.device) for one in _multisets(len(states), target.size))
+    chances = orders.to(log_probs) * log_probs[chosen].sum(0).exp()
     values = call_objective(objective, latent, states)
     if target.subtracts_log_q:
         values = values - log_probs
-    return (
-        orders.to(log_probs) * log_probs[chosen].sum(0).exp() * target.value(values[chosen])
-    ).sum()
+    return (chances * target.value(values[chosen])).sum()
 
 
-def _orders(multiset: tuple[int, ...]) -> int:
-    """Return in how many orders the elements of a multiset can be drawn."""
-    repeated = math.prod(map(math.factorial, Counter(multiset).values()))
-    return math.factorial(len(multiset)) // repeated
+@lru_cache(maxsize=8)
+def _multisets(states: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return in how many orders each multiset can be drawn, and all `[size, multisets]`."""
+    multisets = list(combinations_with_replacement(range(states), size))
+    repeated = [math.prod(map(math.factorial, Counter(one).values())) for one in multisets]
+    return math.factorial(size) // torch.tensor(repeated), torch.tensor(multisets).T
 
 
 def exact_target_gradient(objective: TensorObjective, latent: Latent, target: Target) -> Tensor:
@@ -81,17 +91,15 @@ def exact_target_gradient(objective: TensorObjective, latent: Latent, target: Ta
 def expected_estimate(
     estimator: Estimator, objective: TensorObjective, latent: Latent
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the exact expectation of an estimator's gradient and value, over all its outcomes.
+    """Return the exact expectations of an estimator's gradient `[*event]` and of its value.
 
-    The design lists everything that it can draw; `combine` is evaluated on all of it at once.
+    The design lists everything that it can draw, and `combine` is evaluated on all of it at once.
+    The result is None if the design has continuous noise.
 
     Args:
         estimator: Any estimator.
         objective: Maps points `[..., *event]` to values; for a bound, to log p(x, b).
         latent: Without batch axes, and with few states.
-
-    Returns:
-        The gradient `[*event]` and the value; None if the design has continuous noise.
 
     >>> from arms import ARMS
     >>> logits = torch.tensor([0.3, -1.0], dtype=torch.float64)
@@ -104,21 +112,12 @@ def expected_estimate(
         return None
     draw, probabilities = found
     options = Options(checks="cheap")
-    evaluation = evaluate(estimator, objective, draw, options)
-    grad = gradient(estimator, draw, evaluation, options).detach()
-    samples = evaluation.values[: len(evaluation.values) - draw.extra]
-    value = estimator.target.value(samples, draw.weights).detach()
+    estimate = finish(estimator, draw, evaluate(estimator, objective, draw, options), options)
     # An outcome that cannot happen has no influence, even if the weights are infinite there.
     possible = probabilities > 0
-    weights, grad, value = probabilities[possible].unsqueeze(1), grad[possible], value[possible]
+    weights = probabilities[possible].unsqueeze(1)
+    grad, value = estimate.grad.detach()[possible], estimate.value.detach()[possible]
     return (latent.with_event_axes(weights) * grad).sum((0, 1)), (weights * value).sum()
-
-
-@lru_cache(maxsize=8)
-def _multisets(states: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return in how many orders each multiset can be drawn, and all `[size, multisets]`."""
-    multisets = list(combinations_with_replacement(range(states), size))
-    return torch.tensor([_orders(multiset) for multiset in multisets]), torch.tensor(multisets).T
 
 
 def rarer_probs(latent: Latent) -> Tensor:
@@ -144,10 +143,9 @@ def random_table(states: int, generator: Generator | None = None) -> Tensor:
 def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObjective:
     """Return a smooth objective whose value at state b is table[b], curved between the states.
 
-    A multilinear extension of the table would not do: on it E[df/db] p (1 - p) is exactly the
-    gradient, and a plain straight-through estimator looks unbiased. What is added here is zero at
-    every state, but its derivative is not; nor is the mean of its derivatives at both ends, which
-    is all that the trapezoid rule (`reinmax`) sees.
+    On a multilinear extension of the table, straight-through estimators would look unbiased. What
+    is added to it here is zero at every state, but its derivatives are not, nor is their mean over
+    both ends, which is all that the trapezoid rule (`reinmax`) sees.
 
     Args:
         table: One value per joint state, in the order of `latent.states()`.
@@ -157,11 +155,10 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
     tensor(3.)
     """
     kind = Bits(torch.zeros(table.numel().bit_length() - 1)) if latent is None else latent
-    is_binary = kind.has(Binary)
+    is_binary, event = kind.has(Binary), kind.event_shape
     if not is_binary and not kind.has(Choices):
         got = type(kind).__name__
         raise ValueError(f"latent must be bits or categories, got {got}: use smooth_objective")
-    event = kind.event_shape
     categories = 2 if is_binary else event[-1]
 
     def objective(b: Tensor) -> Tensor:
@@ -189,8 +186,7 @@ def smooth_objective(latent: Latent, generator: Generator | None = None) -> Tens
     torch.Size([4, 5])
     """
     assert isinstance(latent, Enumerable)
-    waves = min(16, latent.count_states())
-    entries = latent.event_shape.numel()
+    waves, entries = min(16, latent.count_states()), latent.event_shape.numel()
     frequencies = torch.randn(entries, waves, generator=generator, dtype=torch.float64)
     phases, heights = torch.randn(2, waves, generator=generator, dtype=torch.float64)
     example = _named(latent.to_objective(latent.sample(1)))
@@ -208,3 +204,68 @@ def smooth_objective(latent: Latent, generator: Generator | None = None) -> Tens
 
 def _named(received: object) -> dict[str, Tensor]:
     return received if isinstance(received, dict) else {"": received}  # type: ignore[dict-item]
+
+
+def univariate_variance(
+    estimator: Estimator, logits: Tensor, f0: float, f1: float
+) -> Tensor | None:
+    """Return the exact variance for a single bit at every logit, or None if no form is known.
+
+    Args:
+        estimator: An estimator.
+        logits: Any shape; each entry is a problem with a single bit.
+        f0: The objective at 0.
+        f1: The objective at 1.
+
+    >>> from arms import LOORF
+    >>> univariate_variance(LOORF(2), torch.zeros(1), f0=0.0, f1=1.0)
+    tensor([0.0625], dtype=torch.float64)
+    """
+    logits, design = logits.double(), estimator.design
+    one, zero = torch.sigmoid(logits), torch.sigmoid(-logits)
+    if isinstance(estimator, Exact):
+        return torch.zeros_like(logits)
+    if isinstance(estimator, Reinforce):
+        moment = one * zero * (f1**2 * zero + f0**2 * one)
+        return (moment - ((f1 - f0) * one * zero) ** 2) / estimator.num_samples
+    if isinstance(estimator, ARM):
+        q = torch.sigmoid(-logits.abs())
+        moment = (1 - (1 - 2 * q) ** 3) / 12  # 2 int_0^q (u - 1/2)^2 du
+        return (f1 - f0) ** 2 * (moment - (q * (1 - q)) ** 2) / (estimator.num_samples // 2)
+    if isinstance(estimator, DisARM):
+        one_pair = _coupled(CorrelatedPair(estimator.correlation), 2, logits, f1 - f0)
+        return None if one_pair is None else one_pair / (estimator.num_samples // 2)
+    if isinstance(estimator, LeaveOneOut) and isinstance(design, Independent):
+        counts = _binomial(one, zero, design.num_samples)
+        return _leave_one_out(counts, torch.ones_like(logits), f1 - f0)
+    if isinstance(estimator, LeaveOneOut) and isinstance(design, Coupled):
+        return _coupled(design.coupling, design.num_samples, logits, f1 - f0)
+    return None
+
+
+def _coupled(coupling: object, n: int, logits: Tensor, difference: float) -> Tensor | None:
+    if not isinstance(coupling, BitCoupling):
+        return None
+    counts = coupling.count_distribution(logits, n)
+    if counts is None:
+        return None
+    return _leave_one_out(counts, coupling.debias(logits, n), difference)
+
+
+def _binomial(one: Tensor, zero: Tensor, n: int) -> Tensor:
+    """Return P(S = s) for n independent bits with these probabilities, `[n + 1, *shape]`."""
+    counts = torch.ones_like(one).unsqueeze(0)
+    edge = torch.zeros_like(counts)
+    for _ in range(n):
+        counts = torch.cat([counts, edge]) * zero + torch.cat([edge, counts]) * one
+    return counts
+
+
+def _leave_one_out(counts: Tensor, debias: Tensor, difference: float) -> Tensor:
+    """Return the variance of (f(1) - f(0)) S(n-S) / (n(n-1)) / (1-rho), given P(S = s)."""
+    n = len(counts) - 1
+    s = torch.arange(n + 1, dtype=torch.float64, device=counts.device)
+    s = s.view(-1, *[1] * (counts.ndim - 1))
+    estimate = difference * s * (n - s) / (n * (n - 1)) * debias
+    mean = (counts * estimate).sum(0)
+    return (counts * (estimate - mean) ** 2).sum(0)

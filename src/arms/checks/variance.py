@@ -1,8 +1,12 @@
-"""Compare estimators on a user's own objective, by repeated draws."""
+"""Compare estimators on a user's own objective, by repeated draws: a table to print."""
 
-from collections.abc import Callable, Iterable, Sequence
+import html
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
+from textwrap import wrap
 from time import perf_counter
 
 import torch
@@ -10,11 +14,10 @@ from torch import Generator, Tensor
 
 from arms.arguments import as_count, check_generator
 from arms.checks.oracle import rarer_probs
-from arms.checks.variance_table import VarianceRow, VarianceTable
 from arms.checks.verdicts import score_limit
 from arms.estimate import draw_points, estimate, takes
 from arms.estimators import ESTIMATORS, Estimator, Exact, Objective, as_estimator, num_samples_of
-from arms.estimators.labels import deduplicate_labels, label
+from arms.estimators.registry import deduplicate_labels, label
 from arms.latents import Binary, Choices, Enumerable, Latent, Logits, as_latent
 from arms.latents.base import MOST_STATES
 from arms.objective import Options, evaluate
@@ -26,6 +29,129 @@ SAME_FOR_BITS = {"arms-stratified": "arms", "disarm-stick": "disarm"}
 ENUMERABLE = 1024  # joint states up to which the reference is enumerated
 MIN_FLIPS = 100  # of a latent, and repeats: with fewer, a bias score is far from normal
 ATTEMPTS = 10  # draws on which an objective is tried: one may miss the points that it refuses
+WIDTH = 100  # columns of a terminal that a table fits
+HEADINGS = (
+    *("estimator", "n", "evals", "derivs", "variance", "±", "x lowest"),
+    *("bias |z|", "ms", "var x ms", "x lowest"),
+)
+
+
+@dataclass(frozen=True)
+class VarianceRow:
+    """One estimator's line of the table."""
+
+    estimator: str
+    """Its name; for an object, its class and what distinguishes it from others."""
+    num_samples: int | None
+    """n; None if it enumerates all states, whatever n is."""
+    evaluations: int
+    """Evaluations of the objective for one estimate."""
+    derivatives: int
+    """How many of them are differentiated with respect to their point."""
+    variance: float
+    """Mean over all logits of the variance of one estimate."""
+    bias_score: float
+    """Largest |z| of the mean estimate against the reference; NaN if no logit could be scored."""
+    milliseconds: float
+    """Time of one estimate, objective included: the median over all draws."""
+    unbiased: bool = True
+    """What the estimator says of itself."""
+    untrained: bool = False
+    """Whether it was given by name and has parameters, which are then the initial ones."""
+    variance_error: float = math.nan
+    """Standard error of the variance, over repeats."""
+
+    @property
+    def variance_time(self) -> float:
+        """Variance times milliseconds: proportional to the variance reached in a given time."""
+        return self.variance * self.milliseconds
+
+    @property
+    def title(self) -> str:
+        """The name, and what a reader must know of it."""
+        return self.estimator + " (untrained)" * self.untrained + " (biased)" * (not self.unbiased)
+
+
+@dataclass(frozen=True)
+class VarianceTable:
+    """Estimators compared on one objective; `print` it.
+
+    The unbiased ones come first, each kind by its variance. Ratios are to the lowest unbiased one.
+    """
+
+    rows: tuple[VarianceRow, ...]
+    """A line for each estimator."""
+    reference: str
+    """What means are compared with."""
+    score_limit: float
+    """The |z| that unbiased estimators exceed once in a million tables: see `arms.variance`."""
+    unscored: int = 0
+    """How many logits have no bias score: too few flips, or too few repeats."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Why an estimator that was not asked for by name has no row: its name to the reason."""
+
+    def __str__(self) -> str:
+        rows = [HEADINGS, *self._cells()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
+        widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - len(gap) * (len(widths) - 1))
+        lines = []
+        for name, *figures in rows:
+            fits = len(name) <= widths[0]
+            lines += [] if fits else wrap(name, WIDTH)  # on a line of its own rather than cut
+            cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:], strict=True)]
+            lines.append(gap.join([f"{name if fits else '':<{widths[0]}}", *cells]).rstrip())
+        return "\n".join([*lines, *self._notes()])
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        head, *body = (
+            "".join(f"<{tag}>{html.escape(cell.strip())}</{tag}>" for cell in row)
+            for tag, row in [("th", HEADINGS), *(("td", row) for row in self._cells())]
+        )
+        lines = "".join(f"<tr>{line}</tr>" for line in body)
+        notes = "<br>".join(map(html.escape, self._notes()))
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table><p>{notes}</p>"
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        unbiased = [row for row in self.rows if row.unbiased]
+        lowest = min((row.variance for row in unbiased), default=math.nan)
+        quickest = min((row.variance_time for row in unbiased), default=math.nan)
+        return [
+            (
+                row.title,
+                "-" if row.num_samples is None else str(row.num_samples),
+                str(row.evaluations),
+                str(row.derivatives),
+                f"{row.variance:.4g}",
+                _percent(row.variance_error, row.variance),
+                _ratio(row.variance, lowest, row.unbiased),
+                _number(row.bias_score, 2),
+                _number(row.milliseconds, 3),
+                f"{row.variance_time:.4g}",
+                _ratio(row.variance_time, quickest, row.unbiased),
+            )
+            for row in self.rows
+        ]
+
+    def _notes(self) -> list[str]:
+        against = f"bias |z|: the largest over all logits, against {self.reference}"
+        notes = [
+            "variance: of a logit's gradient, mean over logits, in squared units of the objective",
+            "±: its standard error, in per cent of it; rare large estimates can hide from both",
+            "*: the lowest of the unbiased",
+            f"{against}; suspicious beyond {self.score_limit:.2f}",
+        ]
+        if self.unscored:
+            few = "too few flips or repeats"
+            notes.append(f"logits that have no part in it: {self.unscored} ({few})")
+        names_of: dict[str, list[str]] = {}
+        for name, reason in self.left_out.items():
+            names_of.setdefault(reason, []).append(name)
+        for reason, names in names_of.items():
+            text = f"left out: {', '.join(names)} ({reason})"
+            notes += wrap(text, WIDTH, subsequent_indent=" " * 10)
+        return notes
 
 
 def variance(
@@ -38,35 +164,26 @@ def variance(
     evaluations: int | None = None,
     repeats: int = 1000,
 ) -> VarianceTable:
-    """Compare estimators on an objective at fixed logits: work, variance, bias score and time.
-
-    Estimators may evaluate the objective more often than `num_samples` says, and differentiate it
-    too; the table counts both. With `evaluations`, every estimator that is given by name gets the
-    largest n whose evaluations do not exceed it, which compares them at equal work. An estimator
-    object keeps its own n.
+    """Return a table, to print, of the work, variance, bias score and time of estimators.
 
     The bias score is the largest |z| over all logits of the mean estimate, against enumeration for
-    up to 1,024 states, and otherwise against other draws of leave-one-out REINFORCE. A score is
-    close to normal only if what it averages happened often. Therefore bits and categories whose
-    rarer outcome is drawn fewer than a hundred times are left out, and so are all of them below a
-    hundred repeats. An objective that depends on a rare combination of latents can still raise the
-    score of an unbiased estimator.
+    up to 1,024 states, and otherwise against other draws of leave-one-out REINFORCE. Bits and
+    categories whose rarer outcome is drawn fewer than a hundred times are left out, and so are all
+    of them below a hundred repeats, because such a score is far from normal. An objective that
+    depends on a rare combination of latents can still raise the score of an unbiased estimator.
 
     Args:
         objective: As for `arms.expectation`; it may be a black box.
-        logits: As for `arms.expectation`. No gradient is left in what they or the objective depend
-            on.
+        logits: As for `arms.expectation`. They and the objective keep no gradient.
         estimators: A name, an estimator, or several of either. By default, all names that this
             latent, this budget and this objective allow, except enumeration and estimators with
             parameters; the table says which were left out and why.
-        num_samples: For every estimator given by name, 8 by default.
-        generator: Source of all randomness; PyTorch's global generator by default.
-        evaluations: The most evaluations of the objective per estimate, instead of `num_samples`.
+        num_samples: For every estimator given by name, 8 by default; an object keeps its own n.
+        generator: As for `arms.expectation`.
+        evaluations: The most evaluations of the objective per estimate, instead of `num_samples`,
+            to compare estimators at equal work.
         repeats: How many estimates of each. They are made in turn, so that other load on the
             machine slows all of them alike.
-
-    Returns:
-        A table to print, lowest variance first, biased estimators last.
 
     >>> table = variance(lambda b: b.prod(-1), torch.zeros(2), ["loorf", "arms"], 4, repeats=200)
     >>> [(row.estimator, row.evaluations) for row in table.rows]
@@ -107,22 +224,21 @@ def variance(
     labels = [entry if isinstance(entry, str) else label(entry) for entry in entries]
     floor = 1e-6 * truth.abs().max().clamp(min=1e-30)
     rows = []
-    for index, (name, one, tally) in enumerate(
-        zip(deduplicate_labels(labels), contenders, tallies, strict=True)
-    ):
+    compared = zip(deduplicate_labels(labels), entries, contenders, draws, tallies, strict=True)
+    for name, entry, one, draw, tally in compared:
         spread, needs = tally.variance(), one.design.needs
         error = (spread / repeats + truth_error).sqrt().clamp(min=floor)
         scores = ((tally.mean - truth).abs() / error)[scored]
         row = VarianceRow(
             estimator=name,
             num_samples=None if needs.evaluations is None else num_samples_of(one),
-            evaluations=len(draws[index].points),
+            evaluations=len(draw.points),
             derivatives=needs.derivatives,
             variance=spread.mean().item(),
             bias_score=scores.max().item() if len(scores) else float("nan"),
             milliseconds=1e3 * median(tally.seconds),
             unbiased=one.unbiased,
-            untrained=isinstance(entries[index], str) and _has_parameters(one),
+            untrained=isinstance(entry, str) and _has_parameters(one),
             variance_error=tally.variance_error(),
         )
         rows.append(row)
@@ -282,3 +398,19 @@ def _measure(
             if number:
                 tally.add(grad, perf_counter() - start)
     return tallies
+
+
+def _ratio(value: float, lowest: float, unbiased: bool) -> str:
+    """Return how many times the lowest, with a mark on the lowest itself."""
+    ratio = value / lowest if lowest else math.inf if value else 1.0
+    return _number(ratio, 3) + ("*" if unbiased and value == lowest else " ")
+
+
+def _percent(error: float, value: float) -> str:
+    share = 100 * error / value if value else math.nan
+    return "-" if math.isnan(share) else f"{share:.1f}%" if share < 1000 else ">999%"
+
+
+def _number(value: float, digits: int) -> str:
+    text = "-" if math.isnan(value) else f"{value:.{digits}f}"
+    return text if len(text) <= 8 else f"{value:.2e}"

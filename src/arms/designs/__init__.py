@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from arms.arguments import unknown_name
-from arms.designs.base import Design, Draw, Needs, Rows
-from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
+from arms.designs.base import BitCoupling, CategoryCoupling, Coupling, Design, Draw, Needs, Rows
 from arms.designs.couplings.copulas import Dirichlet, Gaussian
 from arms.designs.couplings.systematic import Stratified, Systematic
 from arms.designs.midpoints import Midpoints, SharedPairs

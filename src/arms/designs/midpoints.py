@@ -9,8 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, lazy_property
-from arms.designs.base import Design, Draw, Needs, Rows, independent_rows
-from arms.designs.couplings.base import Coupling
+from arms.designs.base import Coupling, Design, Draw, Needs, Rows, independent_rows
 from arms.designs.samples import Coupled, Independent
 from arms.latents import Enumerable, ExchangeablePairs, Latent
 
@@ -24,7 +23,6 @@ class Midpoints(Design):
     pair a has midpoint a % m.
 
     Args:
-        num_samples: n, even.
         pairs: At least this many pairs share a midpoint; all n/2 if there are fewer.
         coupling: Of the 2m samples that make the midpoints; None if they are independent.
         evaluate_midpoints: Whether the objective is evaluated and differentiated at the midpoints.
@@ -89,10 +87,13 @@ class Midpoints(Design):
         base, m = self.base.variable_outcomes(variable), self.midpoints
         if base is None:
             return None
-        rows, probabilities = [], []
+        rows, probabilities, states = [], [], variable.states()
+        listed = states.tolist()
         for samples, chance in zip(base.rows.unbind(1), base.probabilities, strict=True):
             one, other = (repeat_per_pair(half, self.num_samples // 2) for half in samples.chunk(2))
-            options = [_with_sum(total, variable.states()) for total in one[m:] + other[m:]]
+            # Per further pair, the firsts that have a second: they are equally likely.
+            totals = one[m:] + other[m:]
+            options = [[s for s in states if (sum_ - s).tolist() in listed] for sum_ in totals]
             for chosen in itertools.product(*options):
                 first = torch.stack([*one[:m], *chosen])
                 rows.append(torch.cat([first, one + other - first]))
@@ -101,12 +102,6 @@ class Midpoints(Design):
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
         return self.base.correct(latent, grad)  # only these samples are coupled
-
-
-def _with_sum(total: Tensor, states: Tensor) -> list[Tensor]:
-    """Return the states to which another state adds up to `total`; they are equally likely."""
-    listed = states.tolist()
-    return [one for one in states if (total - one).tolist() in listed]
 
 
 def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
@@ -150,7 +145,6 @@ class SharedPairs(Design):
     0, all samples are in pairs, and the first of each pair makes the bound.
 
     Args:
-        num_samples: n.
         pairs: How many pairs there are, the last 2 `pairs` samples; n/2 if 0.
     """
 

@@ -9,8 +9,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
 from arms.arguments import at_least_float32, lazy_property
-from arms.designs.base import Design, Draw, Needs, Rows, product
-from arms.designs.couplings.base import BitCoupling, flip
+from arms.designs.base import BitCoupling, Design, Draw, Needs, Rows, flip, product
 from arms.designs.samples import Coupled
 from arms.latents import Binary, Bits, Choices, Couplable, Latent
 from arms.latents.bits import LARGEST_PERTURBED
@@ -21,13 +20,10 @@ Tree: TypeAlias = Literal["balanced", "stick"]
 
 @dataclass(frozen=True)
 class CorrelatedPair(BitCoupling):
-    """Two Bernoulli(p) with a given correlation, or with the most negative one that p allows.
-
-    Args:
-        target: The correlation, at least -1 and below 1.
-    """
+    """Two Bernoulli(p) with a given correlation, or with the most negative one that p allows."""
 
     target: float = -1.0
+    """The correlation, at least -1 and below 1."""
 
     def __post_init__(self) -> None:
         target: object = self.target
@@ -68,7 +64,6 @@ class Pairs(Design):
     the categories on its right or on its left.
 
     Args:
-        num_samples: n, even.
         correlation: Of the two bits of a pair, from -1 to below 1. Where p does not allow it, the
             most negative correlation that p allows.
         tree: "balanced", or "stick", whose bit k takes category k or goes on.

@@ -8,8 +8,17 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32, lazy_property
-from arms.designs.base import Design, Draw, Needs, Rows, independent_rows, product
-from arms.designs.couplings.base import BitCoupling, CategoryCoupling, Coupling
+from arms.designs.base import (
+    BitCoupling,
+    CategoryCoupling,
+    Coupling,
+    Design,
+    Draw,
+    Needs,
+    Rows,
+    independent_rows,
+    product,
+)
 from arms.latents import Binary, Couplable, Enumerable, HasMean, Latent, Relaxable
 from arms.latents.categories import one_hot
 from arms.random import indicator, uniform
@@ -20,7 +29,6 @@ class Independent(Design):
     """n independent samples of any latent.
 
     Args:
-        num_samples: n.
         differentiated: Whether the objective is differentiated at all samples.
     """
 
@@ -111,11 +119,7 @@ class Coupled(Design):
 
 @dataclass(frozen=True)
 class AntitheticNoise(Design):
-    """n/2 uniform numbers u per bit, the rows, and the bits 1[u < p] and 1[1 - u < p] of each.
-
-    Args:
-        num_samples: n, even.
-    """
+    """n/2 uniform numbers u per bit, the rows, and the bits 1[u < p] and 1[1 - u < p] of each."""
 
     requires: ClassVar[tuple[type, ...]] = (Binary,)
     in_pairs: ClassVar[bool] = True
@@ -139,13 +143,10 @@ class AntitheticNoise(Design):
 
 @dataclass(frozen=True)
 class AllStates(Design):
-    """Every joint state, each weighted by its probability; nothing is random.
-
-    Args:
-        num_samples: Ignored: there are as many points as states.
-    """
+    """Every joint state, each weighted by its probability; nothing is random."""
 
     num_samples: int = 1
+    """Ignored: there are as many points as states."""
     requires: ClassVar[tuple[type, ...]] = (Enumerable,)
     weighted: ClassVar[bool] = True
 
@@ -171,7 +172,6 @@ class Perturbed(Design):
     """n samples, or relaxed points instead, from logits plus noise, which are kept in `memory`.
 
     Args:
-        num_samples: n.
         temperature: The perturbed logits are divided by it before the relaxation.
         hard: Whether the points are samples; otherwise they are their relaxations.
     """

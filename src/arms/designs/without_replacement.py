@@ -1,15 +1,13 @@
 r"""Distinct joint states, drawn without replacement.
 
-p_s R_s is the probability that state s was drawn first, given the set S, with R_s =
-P^{-s}(S \\ s) / P(S). P(S) is the probability that S is drawn, and P^{-s} the same among all states
-but s: integrals over the time of the n-th event when state s arrives at rate p_s:
+p_s R_s is the probability that state s was drawn first, given the set S: see `UnorderedSet`. P(S)
+is an integral over the time of the n-th event when state s arrives at rate p_s,
 
 $$ P(S) = \int_0^\infty \prod_{s \in S} (1 - e^{-a_s x})\, e^{-x}\, dx, \qquad
    a_s = p_s / (1 - \textstyle\sum_S p), $$
 
 with one or two factors left out for R_s and R_st, by the trapezoid rule in log x.
-Reference: Kool, van Hoof & Welling, "Stochastic beams and where to find them", ICML 2019;
-"Estimating gradients for discrete random variables by sampling without replacement", ICLR 2020.
+Reference: Kool, van Hoof & Welling, "Stochastic beams and where to find them", ICML 2019.
 """
 
 import itertools

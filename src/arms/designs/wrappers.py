@@ -34,13 +34,10 @@ def _with_more(needs: Needs, points: int) -> Needs:
 
 @dataclass(frozen=True, init=False)
 class WithMean(Composite):
-    """The points of another design (its draw is in `memory`), then the mean, with derivative.
-
-    Args:
-        inner: A design that needs no derivatives.
-    """
+    """The points of another design (its draw is in `memory`), then the mean, with derivative."""
 
     inner: Design
+    """A design that needs no derivatives."""
 
     def __init__(self, inner: Design) -> None:
         needs = replace(_with_more(inner.needs, 1), derivatives=1)
@@ -61,17 +58,14 @@ class WithMean(Composite):
 
 @dataclass(frozen=True, init=False)
 class AfterSamples(Composite):
-    """Independent samples, then the points of another design, whose draw is kept in `memory`.
-
-    Args:
-        first: The number of independent samples.
-        inner: The design of the points after them.
-        drawn_last: Whether the independent samples are drawn after the points of the other design.
-    """
+    """Independent samples, then the points of another design, whose draw is kept in `memory`."""
 
     first: int
+    """The number of independent samples."""
     inner: Design
+    """The design of the points after them."""
     drawn_last: bool = field(default=False, repr=False)
+    """Whether the independent samples are drawn after the points of the other design."""
 
     def __init__(self, first: int, inner: Design, *, drawn_last: bool = False) -> None:
         count, needs = first + inner.num_samples, _with_more(inner.needs, first)
@@ -100,15 +94,12 @@ class AfterSamples(Composite):
 
 @dataclass(frozen=True, init=False)
 class SideBySide(Composite):
-    """Several designs, each for its own part of the first batch axis; `memory` has their draws.
-
-    Args:
-        inners: Designs with equal needs.
-        widths: How many entries of the first batch axis each of them serves.
-    """
+    """Several designs, each for its own part of the first batch axis; `memory` has their draws."""
 
     inners: tuple[Design, ...]
+    """Designs with equal needs."""
     widths: tuple[int, ...]
+    """How many entries of the first batch axis each of them serves."""
 
     def __init__(self, inners: Sequence[Design], widths: Sequence[int]) -> None:
         inners, widths, count = tuple(inners), tuple(widths), inners[0].num_samples

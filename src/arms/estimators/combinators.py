@@ -15,15 +15,13 @@ from arms.targets import Expectation
 class ExtraSample(Wrapper):
     """An estimator whose value is f at one more, independent sample, as in the ARMS paper.
 
-    Args:
-        inner: An estimator of the expectation, whose gradient is used for the logits.
-
     >>> from arms import LOORF
     >>> ExtraSample(LOORF(4)).design.needs.evaluations
     5
     """
 
     inner: Estimator
+    """An estimator of the expectation, whose gradient is used for the logits."""
 
     def __post_init__(self) -> None:
         if not self.inner.target.is_expectation:

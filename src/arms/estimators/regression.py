@@ -23,11 +23,9 @@ def subtract_fitted_control(
        M = \langle \text{control}, \text{control} \rangle $$
 
     N and M are sums over the event axes, and M-bar is the mean of M over the other rows. This
-    estimates the coefficient with the least variance, and shrinks it towards alpha_0, the `prior`,
-    as L more rows would. It is the prior if the control is zero in all other rows.
-
-    The result is unbiased if the control has mean zero: rows (of the last batch axis) are drawn
-    independently, so alpha_x, made of the other rows, is independent of what it multiplies.
+    estimates the coefficient with the least variance, shrunk towards alpha_0, the `prior`, as by L
+    more rows. The result is unbiased if the control has mean zero, because rows (of the last batch
+    axis) are independent, and so is alpha_x of what it multiplies.
     """
     estimate, control = at_least_float32(estimate), at_least_float32(control)
     batch = latent.batch_shape

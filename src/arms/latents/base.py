@@ -16,13 +16,10 @@ MOST_STATES = 2**16  # that are listed
 
 @dataclass(frozen=True, eq=False)
 class Latent(ABC):
-    """Discrete random variables given by logits.
-
-    Args:
-        logits: `[*batch, *event]`, attached to the graph that produced them.
-    """
+    """Discrete random variables given by logits."""
 
     logits: Tensor
+    """`[*batch, *event]`, attached to the graph that produced them."""
 
     event_dims: ClassVar[int] = 1  # the trailing axes of the logits that belong to one draw
     event_axes: ClassVar[str] = "d"  # their names in error messages

@@ -57,7 +57,10 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Relaxable):
         latents = {name: as_latent(part) for name, part in parts.items()}
         if not latents:
             raise ValueError("Joint needs at least one part, as in Joint(mask=logits), got none")
-        kinds = {name: _kind(part) for name, part in latents.items()}
+        kinds = {
+            name: f"{list(part.batch_shape)} {part.logits.dtype} on {part.logits.device}"
+            for name, part in latents.items()
+        }
         if len(set(kinds.values())) > 1:
             wanted = "share one batch shape, dtype and device"
             got = ", ".join(f"{name} with {kind}" for name, kind in kinds.items())

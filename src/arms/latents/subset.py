@@ -4,12 +4,10 @@ $$ p(b) = \frac{1}{Z} \exp\Big(\sum_i b_i \phi_i\Big), \qquad
    b \in \{0, 1\}^d, \quad \sum_i b_i = k $$
 
 This is the distribution of independent bits given that k of them are one (conditional Bernoulli).
-Its normalizer is a coefficient of the product over items of 1 + exp(phi_i) z, multiplied along a
-binary tree. Back down the tree, the k items are split between the halves of each node: with their
-probabilities for the mean and the covariance, at random for a sample. All terms are positive, so no
-digits are lost, and the cost is O(d k) in log2(d) steps.
-
-Gumbel top-k samples from another distribution over subsets (Plackett-Luce).
+Z is a coefficient of the product over items of 1 + exp(phi_i) z, multiplied along a binary tree.
+Back down, the k items are split between the halves of each node: with their probabilities for the
+mean and the covariance, at random for a sample. All terms are positive, so no digits are lost, and
+the cost is O(d k) in log2(d) steps. Gumbel top-k samples from another distribution.
 Reference: Chen, Dempster & Liu, "Weighted finite population sampling to maximize entropy",
 Biometrika 1994.
 """

@@ -19,7 +19,7 @@ from arms import ARMS, LOORF, REBAR, DisARM, LeaveOneOut
 from arms.bench import toy
 from arms.checks import VarianceRow, VarianceTable, score_limit, univariate_variance
 from arms.designs import Design, Dirichlet, Draw, Gaussian, Independent, Needs, Systematic
-from arms.estimators.labels import label
+from arms.estimators.registry import label
 from arms.latents import HasMean
 
 POINTS = torch.logit(torch.linspace(0.1, 0.9, 41, dtype=torch.float64))

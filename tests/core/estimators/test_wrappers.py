@@ -23,7 +23,7 @@ from arms import (
 )
 from arms.designs import Gaussian, Independent
 from arms.estimate import draw_points, takes
-from arms.estimators.labels import label
+from arms.estimators.registry import label
 from arms.targets import Target
 
 

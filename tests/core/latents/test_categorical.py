@@ -32,8 +32,7 @@ from arms import (
 from arms.checks import bias_finding, exact_gradient, findings, random_table, table_objective
 from arms.checks.oracle import exact_target_gradient
 from arms.designs import CategoryCoupling, Coupled, Dirichlet, Draw, Stratified, Systematic
-from arms.designs.couplings.base import undo_pairs
-from arms.designs.couplings.copulas import order_pair_distribution
+from arms.designs.couplings.copulas import order_pair_distribution, undo_pairs
 from arms.designs.pairs import Tree
 from arms.latents import HasMean
 from arms.latents.categories import one_hot

@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32
-from arms.designs.couplings.base import BitCoupling, CategoryCoupling, flip, flip_counts, undo_pairs
+from arms.designs.base import BitCoupling, CategoryCoupling, flip, flip_counts
 from arms.latents.categories import one_hot
 from arms.random import indicator, normal, uniform
 
@@ -128,6 +128,19 @@ def _orders(count: int) -> list[list[int]]:
         others = [(first + 1 + (shift + step) % (count - 1)) % count for step in range(count - 1)]
         orders += [[first, *others]] if first < others[-1] else []
     return orders or [[0]]
+
+
+def undo_pairs(logits: Tensor, pair_distribution: Tensor, r: Tensor) -> Tensor:
+    """Return p (I - T + 1 p')^-1 (r / p) for the distribution of a pair `[*batch, d, K, K]`."""
+    # With sqrt(p) on either side, the matrix is close to the identity, however small p is.
+    side = torch.softmax(logits.detach().to(pair_distribution.dtype), -1).sqrt()
+    sides = side.unsqueeze(-1) * side.unsqueeze(-2)
+    possible = sides > 0
+    ratio = torch.where(possible, pair_distribution / torch.where(possible, sides, 1.0), 0.0)
+    matrix = torch.eye(r.shape[-1], dtype=side.dtype, device=side.device) - ratio + sides
+    right = torch.where(side > 0, r.to(side.dtype) / torch.where(side > 0, side, 1.0), 0.0)
+    found: Tensor = torch.linalg.solve(matrix, right)
+    return (side * found).to(r.dtype)
 
 
 def order_pair_distribution(logits: Tensor, n: int) -> Tensor:

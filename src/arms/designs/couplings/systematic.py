@@ -9,9 +9,8 @@ probability x_v. Down from the root, the children l and r of v share what v has:
     x_l + x_r >= 1:  s_v = 1 -> (1, 1)
                      s_v = 0 -> (0, 1) with probability (1 - x_l) / (2 - x_l - x_r), else (1, 0)
 
-The samples take these counts S in random order. Their leave-one-out sum r becomes the gradient by
-g = (n-1)/n h, h = r + Cov(S) (h / p) / n^2. Between the halves of a node Cov(S) has rank one: one
-pass up the tree and one down solve this in O(K). Proofs: docs/math.
+The samples take these counts S in random order. Their leave-one-out sum r becomes the gradient
+g = (n-1)/n h, h = r + Cov(S) (h / p) / n^2, by one pass up the tree and one down (docs/math).
 """
 
 import itertools
@@ -24,7 +23,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from arms.arguments import as_count, at_least_float32
-from arms.designs.couplings.base import BitCoupling, CategoryCoupling, flip, flip_counts
+from arms.designs.base import BitCoupling, CategoryCoupling, flip, flip_counts
 from arms.latents.categories import one_hot
 from arms.random import indicator, uniform
 

@@ -3,11 +3,8 @@ r"""GAPPED-ST: straight-through Gumbel-softmax with the noise replaced by a dete
 $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{y_i (1 - y_i)}{\tau},
    \qquad y_i = \sigma(m_i/\tau), \quad m_i = \max\big((2 b_i - 1)\,\phi,\ \gamma\big) $$
 
-The chosen category's logit is raised to the largest, and every other one is lowered until it is a
-gap gamma below that. Both moves are constants; the gradient goes through the softmax of the moved
-logits. Two categories with logits (0, phi) are a bit: the chosen logit minus the other one,
-s = (2b - 1) phi, is moved to max(s, gamma).
-
+The chosen logit of the two, 0 and phi, is raised until it is a gap gamma above the other one. The
+move is a constant, and the gradient goes through the softmax of the moved logits.
 Biased because the derivative at b is not a difference, as for straight-through Gumbel-softmax, and
 the factor is not p (1 - p) even on average. What is saved is the variance of the noise.
 Reference: Fan, Chi, Rudnicky & Ramadge, "Training discrete deep generative models via gapped
@@ -28,7 +25,6 @@ class GappedStraightThrough(PathEstimator):
     """The gapped straight-through estimator of bits, on n independent samples. Biased.
 
     Args:
-        num_samples: n.
         temperature: tau of the softmax behind the bits.
         gap: gamma, the least difference between the logit of the chosen value and the other.
 
@@ -37,7 +33,6 @@ class GappedStraightThrough(PathEstimator):
     torch.Size([5, 3])
     """
 
-    num_samples: int
     temperature: float = 1.0
     gap: float = 1.0
     requires = (Binary,)

@@ -6,10 +6,9 @@ $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(x_i)\, \frac{y_i (1 - y_
 with x = y, or straight through with the bits x = 1[y > 1/2]. For categories,
 y = softmax((log p + Gumbel noise) / tau).
 
-Biased because with x = y it is the exact gradient of another quantity, E[f(y)]: the bits are the
-limit of y as tau falls to 0, where the bias vanishes and the variance grows without bound. Straight
-through, the derivative is taken at the bit and the path at the relaxed point, and neither sees the
-difference of f between 0 and 1. With x = y, the samples of a draw are y, and the value is f there.
+Biased because with x = y it is the exact gradient of another quantity, E[f(y)]; as tau falls to 0,
+the bias vanishes and the variance grows without bound. Straight through, neither the derivative at
+the bit nor the path at the relaxed point sees the difference of f between 0 and 1.
 Reference: Maddison, Mnih & Teh, "The concrete distribution: A continuous relaxation of discrete
 random variables", 2017; Jang, Gu & Poole, "Categorical reparameterization with Gumbel-softmax",
 2017.
@@ -31,7 +30,6 @@ class GumbelSoftmax(PathEstimator):
     """Gumbel-softmax with n relaxed points, or straight through with n samples. Biased.
 
     Args:
-        num_samples: n.
         temperature: tau: low for a small bias, high for a small variance.
         hard: Whether f is evaluated at samples (straight-through) instead of relaxed points.
 
@@ -40,7 +38,6 @@ class GumbelSoftmax(PathEstimator):
     torch.Size([5, 3])
     """
 
-    num_samples: int
     temperature: float = 0.5
     hard: bool = False
 

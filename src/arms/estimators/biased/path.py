@@ -1,6 +1,7 @@
 """What the biased estimators share: derivatives of f taken back to the logits, sample by sample."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,10 +12,12 @@ from arms.estimators.base import Estimator, count_samples, set_design
 from arms.latents import Binary, Latent
 
 
+@dataclass(frozen=True)
 class PathEstimator(Estimator):
     """The mean over independent samples of a path derivative, zero where a bit cannot change."""
 
     num_samples: int
+    """The number of samples, n."""
     unbiased = False
 
     def __post_init__(self) -> None:

@@ -28,14 +28,12 @@ class ReinMax(PathEstimator):
     """ReinMax on n independent samples of bits or categories. Biased.
 
     Args:
-        num_samples: n.
         temperature: tau; the authors advise 1 or more.
 
     >>> ReinMax(1)(lambda b: b.sum(-1), torch.zeros(3)).grad
     tensor([0.2500, 0.2500, 0.2500])
     """
 
-    num_samples: int
     temperature: float = 1.0
     requires = (HasMean, Relaxable)
 

@@ -25,7 +25,6 @@ class StraightThrough(PathEstimator):
     """The straight-through estimator on n independent samples. Biased.
 
     Args:
-        num_samples: n.
         scaled: Whether derivatives go on through the sigmoid, times p (1 - p).
 
     >>> import torch
@@ -33,7 +32,6 @@ class StraightThrough(PathEstimator):
     tensor([ 1., -3.])
     """
 
-    num_samples: int
     scaled: bool = False
     requires = (HasMean,)
 

@@ -8,15 +8,11 @@ $$ g_i = \sum_k \tfrac12 \Big[ h_{-k}(b_k) - h_{-k}(b'_k)
      - \sum_{j \ne i} C_{k,j}\, s_{k,j} \Big]\, s_{k,i},
    \qquad C_k = \omega_k^2\, \nabla \log w(m_k), \quad m_k = \frac{b_k + b'_k}{2} $$
 
-The square of omega, the share of a sample in the bound, is the derivative of h_{-k} in log w. At
-the midpoint it would be that of a sample which is far too good: log w(m) of a trained model is many
-nats above both ends. The other slots' pairs know how far, so omega_k^2 is the mean over them of
-sigmoid(log w(m_k) + log w(e) - log w(m_l) - log R_k)^2, where e is b_l or b'_l, l != k.
+omega_k^2 is the mean over the other slots' pairs of sigmoid(log w(m_k) + log w(e) - log w(m_l) -
+log R_k)^2, where e is b_l or b'_l, because log w(m_k) itself lies many nats above both ends.
 
 Unbiased because the pair of slot k is independent of the other slots, and C_k depends on it through
-b_k + b'_k alone: the argument of the midpoint estimator. The first of each pair makes the bound,
-K = n/2; of the 3n/2 evaluations the n/2 at midpoints are differentiated.
-
+b_k + b'_k alone: the argument of the midpoint estimator. The first of each pair makes the bound.
 With `shared` pairs, K samples make the bound, and P = (n - K)/2 fresh pairs are tried in all slots:
 the midpoint estimator of sum_k h_{-k}. A single pair takes omega from the bound's own samples.
 Reference: this project (docs/bound.md).

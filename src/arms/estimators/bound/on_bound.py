@@ -3,17 +3,13 @@ r"""Applies an estimator from values to the K-sample bound: its samples are trie
 $$ g = \hat g\Big[\sum_k h_{-k}\Big], \qquad \text{or unfolded} \qquad
    g = \hat g\Big[\sum_k f_{-k}\Big] - \sum_k \frac{w_k}{\sum_l w_l} \nabla \log q(b_k) $$
 
-K independent samples b_k make the bound. The estimator g-hat of the gradient of an expectation has
-m fresh samples of its own. f_{-k}(b) is the bound with b in slot k, and h_{-k}(b) also includes the
-direct term, which arises because log w contains log q (see `arms.estimators.bound.slots`).
+K independent samples b_k make the bound, and the estimator g-hat of the gradient of an expectation
+has m fresh samples of its own. See `arms.estimators.bound.slots` for f_{-k} and h_{-k}.
 
 Unbiased because, given the samples of the bound, g-hat is unbiased for the function of each slot,
-and its fresh samples are independent of them. All slots share the fresh samples, so the functions
-of all slots are summed, and g-hat is applied once. The ARMS authors' released code takes the mean
-over slots instead of the sum, which scales this part by 1/K.
-
-With ARMS inside this is multi-sample ARMS. Only the fresh samples may be coupled: coupling the K
-samples would change the expectation of the bound.
+and its fresh samples, which all slots share, are independent of them. Only these may be coupled:
+coupling the K samples would change the expectation of the bound. With ARMS inside this is
+multi-sample ARMS, whose released code takes the mean over slots instead of the sum.
 Reference: Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary
 Variables", ICML 2021, section 3.3 (unfolded, with the Dirichlet copula).
 """

@@ -3,20 +3,15 @@ r"""The importance-weighted bound of Burda et al., and the algebra that its esti
 $$ L_K = E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x), \quad
    w(b) = p(x, b) / q(b), \quad b_k \sim q $$
 
-Write f_{-k}(b) for the logarithm with slot k replaced by b. The gradient has two parts,
-
-$$ \nabla L_K = E\Big[\sum_k f_{-k}(b_k)\,\nabla \log q(b_k)\Big]
-   + E\Big[\nabla \log \frac1K \sum_k w(b_k)\Big], $$
-
-a sum (not a mean) over slots of score-function gradients, and the direct term -sum_k w_k/(sum_l
-w_l) grad log q(b_k), because log w contains log q. A slot depends on the others only through their
-log-sum-exp, taken over them alone: the total minus w_k would lose all digits. The direct term is a
-score-function gradient of every slot too, so both parts can be written as one:
+With f_{-k}(b) the logarithm with slot k replaced by b, the gradient is the sum (not the mean) over
+slots of E[f_{-k}(b_k) grad log q(b_k)], plus the direct term -E[sum_k w_k/(sum_l w_l) grad log
+q(b_k)], because log w contains log q. Estimators are *folded* if they see both as one:
 
 $$ \nabla L_K = E\Big[\sum_k h_{-k}(b_k)\,\nabla \log q(b_k)\Big], \qquad
    h_{-k}(b) = f_{-k}(b) - \frac{w(b)}{\sum_{l \ne k} w_l + w(b)} $$
 
-An estimator that applies a one-sample rule to h_{-k} instead of f_{-k} is *folded*.
+A slot depends on the others only through their log-sum-exp, taken over them alone: the total minus
+w_k would lose all digits.
 Reference: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016; folding:
 this project (docs/bound.md).
 """

@@ -5,11 +5,10 @@ $$ g = \mathrm{LOORF}[f]
    \qquad h_i = c_i \cdot (b_i - p), \quad c_i = \frac{1}{n-1} \sum_{j \ne i} G_j,
    \quad G_i = \frac{\partial f}{\partial b}(b_i) $$
 
-LOORF of h puts h_i beside f(b_i) and the other h_j into its baseline: two control variates.
 Unbiased because the bracket has mean zero: given the other samples c_i is fixed, and E[h_i (b_i -
-p)] = Cov(b) c_i; h_j in the baseline of i has mean zero given all samples but b_j. That needs E[b_i
-| others] = p, which coupled samples do not have. The coefficient alpha is fitted on the other rows
-of the batch; the published method learns one number for all.
+p)] = Cov(b) c_i; h_j in the baseline of i has mean zero given all samples but b_j. That needs
+independent samples. The coefficient alpha is fitted on the other rows of the batch; the published
+method learns one number for all.
 Reference: Titsias & Shi, "Double control variates for gradient estimation in discrete latent
 variable models", AISTATS 2022.
 """

@@ -5,28 +5,18 @@ For a pair (b, b') with s = b - b', and any C that is a function of b + b' alone
 $$ g = \tfrac12 \Big[ \big(f(b) - f(b') - C \cdot s\big)\, s + E[s s' \mid b + b']\, C \Big],
    \qquad C = \nabla f\big((b + b')/2\big) $$
 
-Unbiased because (C . s) s has the expectation E[s s' | b + b'] C given b + b', which is added back.
-What is left is leave-one-out REINFORCE on two samples. For bits, exchanging a single bit between b
-and b' leaves their distribution and b + b' as they are, so E[s_k s_l | b + b'] is s_k^2 for k = l
-and 0 otherwise. If f is quadratic, f(b) - f(b') = C . s exactly, and latent k has no noise but its
-own. Derivatives at b and b' themselves would be biased: they depend on the pair's orientation.
+Unbiased because (C . s) s has the expectation E[s s' | b + b'] C given b + b', which is added back,
+and what is left is leave-one-out REINFORCE on two samples. If f is quadratic, f(b) - f(b') = C . s
+exactly, and latent k has no noise but its own. Derivatives at b and b' themselves would be biased:
+they depend on the pair's orientation.
 
-Given b + b', all orientations of the differing latents are equally likely. So further pairs with
-the same midpoint come from exchanging latents at random, and a pair's C may use their derivatives:
+Further pairs with the same midpoint come from exchanging latents at random, and C is the mean of
+grad f at the midpoint and at the ends of the other pairs (`at_midpoints=False`: at those alone).
+With several independent midpoints, and C~ the mean C of the others,
 
-$$ C = \tfrac12 \nabla f(m) + \tfrac12\, \mathrm{mean}\,\{\nabla f
-   \text{ at the ends of the other pairs}\}, \qquad m = (b + b')/2 $$
+$$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\,\tilde C - \mathrm{Cov}(b)\,\tilde C\big] $$
 
-The first term misses how the other latents, once decided, bend f; the second knows it, with noise.
-Without the first term (`at_midpoints=False`), f is never evaluated between 0 and 1.
-
-Several midpoints are independent, or coupled and corrected as in ARMS. With independent ones,
-whether latent k differs in its pair at all is a noise whose size the other midpoints' C know:
-
-$$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\,\tilde C - \mathrm{Cov}(b)\,\tilde C\big],
-   \qquad \tilde C = \mathrm{mean}\, C \text{ of the other midpoints}, $$
-
-is subtracted with a coefficient from the other rows of the batch (1/2 if there are none).
+is subtracted too, with a coefficient from the other rows of the batch (1/2 if there are none).
 Reference: this project (docs/midpoint.md).
 """
 

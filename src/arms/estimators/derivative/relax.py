@@ -5,10 +5,8 @@ $$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi))
    \qquad c(z) = \eta\, f(\sigma(z/\tau)) + r(z) $$
 
 averaged over n/2 samples (multiplying averages, as the ARMS authors' code does, is biased). Here z
-= phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b. The code draws b first,
-then z and z~ given b, which has the same distribution, and dz/dphi is 1 as before. REBAR has no
-free function r; RELAX adds one, such as a neural network. Without the first term of c
-(`relaxation=None`), the objective may be a black box.
+= phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b. REBAR has no free
+function r. Without the first term of c (`relaxation=None`), the objective may be a black box.
 
 Unbiased because E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)], which is E[c(z)],
 for any fixed c. c changes the variance only, so eta, tau and r may learn (`variance_loss`).

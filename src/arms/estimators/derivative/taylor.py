@@ -24,15 +24,13 @@ from arms.latents import HasMean
 class WithTaylor(Wrapper):
     """An estimator with a first-order control variate at the mean: one more evaluation.
 
-    Args:
-        inner: An unbiased estimator of the expectation, linear in the values, without derivatives.
-
     >>> import arms, torch
     >>> WithTaylor(arms.ARMS(4))(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """
 
     inner: Estimator
+    """An unbiased estimator of the expectation, linear in the values, without derivatives."""
 
     def __post_init__(self) -> None:
         inner, target = self.inner, self.inner.target

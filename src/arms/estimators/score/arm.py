@@ -23,14 +23,12 @@ from arms.estimators.base import Estimator, count_samples, set_design
 class ARM(Estimator):
     """Augment-REINFORCE-merge, the average of n/2 antithetic pairs of bits.
 
-    Args:
-        num_samples: n, even.
-
     >>> ARM(4)(lambda b: b.sum(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """
 
     num_samples: int
+    """n, even."""
 
     def __post_init__(self) -> None:
         set_design(self, AntitheticNoise(count_samples(self, 2, even=True)))

@@ -6,16 +6,14 @@ averaged over n/2 pairs. Unbiased because (f(b) - f(b'))(b - b')/2 has expectati
 (f(1) - f(0)) P(b = 1, b' = 0), and P(b = 1, b' = 0) = p(1-p)(1-rho) whatever the dependence. The
 variance increases with rho, so the most negative correlation that p allows is best: this is DisARM
 (ARMS with n = 2), where 1/(1 - rho) = max(p, 1-p). Other correlations make it ARTS.
-
 A category is reached by bits on a binary tree, each an antithetic pair. For node v, with theta_v =
 log P_right - log P_left and w_v = sigmoid(theta_v),
 
 $$ g_v = \frac{f - f'}{2}\,\big(1_v\,(b - w_v) - 1'_v\,(b' - w_v)\big) \cdot
    \begin{cases} 1/(1-\rho_v) & \text{if both reach } v \\ 1 & \text{otherwise,} \end{cases} $$
 
-where 1_v says whether a sample reaches the node; the gradient for the logits is sum_v g_v d theta_v
-/ d phi. This is DisARM of all bits, with those that are not reached, and do not influence f,
-replaced by their mean given the other one.
+where 1_v says whether a sample reaches the node. This is DisARM of all bits, with those that are
+not reached, and do not influence f, replaced by their mean given the other one.
 Reference: Dong, Mnih & Tucker, "DisARM: An antithetic gradient estimator for binary latent
 variables", NeurIPS 2020; Yin et al., "Probabilistic best subset selection via gradient-based
 optimization", 2020; Dimitriev & Zhou 2021 (ARTS); Dong, Mnih & Tucker, "Coupled gradient estimators

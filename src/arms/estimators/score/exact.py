@@ -20,15 +20,13 @@ from arms.estimators.base import Estimator, set_design
 class Exact(Estimator):
     """Enumeration of all joint states, at most 2^16.
 
-    Args:
-        num_samples: Ignored.
-
     >>> import torch
     >>> Exact()(lambda b: b.prod(-1), torch.zeros(2)).grad
     tensor([0.1250, 0.1250])
     """
 
     num_samples: int = 1
+    """Ignored."""
 
     def __post_init__(self) -> None:
         set_design(self, AllStates())

@@ -2,14 +2,11 @@ r"""Leave-one-out REINFORCE: the baseline of every sample is the mean of the oth
 
 $$ r = \frac{1}{n-1} \sum_i \Big(f(b_i) - \frac{1}{n}\sum_j f(b_j)\Big)\,\nabla \log p(b_i) $$
 
-On independent samples this is LOORF (RLOO). It is unbiased because the mean of the other n - 1
-values, which the formula uses as a baseline, is independent of b_i.
-
-On coupled samples, correcting r for their dependence gives ARMS, for bits g = r / (1 - rho).
-Unbiased because r is the average over pairs of (f(b_i) - f(b_j)) (b_i - b_j) / 2, whose expectation
-is (f(1) - f(0)) P(b_i = 1, b_j = 0) = (f(1) - f(0)) p (1-p) (1-rho): the gradient times 1 - rho,
-for any coupling in which all pairs share the correlation rho. Each variable is coupled alone, so
-the argument holds given all others.
+On independent samples this is LOORF (RLOO), whose baseline, the mean of the other values, is
+independent of b_i. On coupled samples, correcting r for their dependence gives ARMS, for bits
+g = r / (1 - rho). Unbiased because r is the average over pairs of (f(b_i) - f(b_j)) (b_i - b_j) / 2,
+whose expectation is (f(1) - f(0)) P(b_i = 1, b_j = 0) = (f(1) - f(0)) p (1-p) (1-rho), the gradient
+times 1 - rho if all pairs share the correlation rho, given all other variables.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019;
 Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary Variables", 2021.
 """

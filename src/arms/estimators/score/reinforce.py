@@ -20,9 +20,6 @@ from arms.estimators.base import Estimator, count_samples, set_design
 class Reinforce(Estimator):
     """REINFORCE without a baseline, on n independent samples.
 
-    Args:
-        num_samples: n.
-
     >>> import torch
     >>> grad, value, values = Reinforce(4)(lambda b: b.sum(-1), torch.zeros(3))
     >>> grad.shape, values.shape
@@ -30,6 +27,7 @@ class Reinforce(Estimator):
     """
 
     num_samples: int
+    """n."""
 
     def __post_init__(self) -> None:
         set_design(self, Independent(count_samples(self, 1)))

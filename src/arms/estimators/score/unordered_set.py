@@ -27,15 +27,13 @@ class UnorderedSet(Estimator):
 
     It is for a single choice, or for few states that carry most of the probability.
 
-    Args:
-        num_samples: n, at least 2, and at most the number of joint states.
-
     >>> import torch
     >>> UnorderedSet(4)(lambda b: b.prod(-1), torch.zeros(2)).grad  # all four states of two bits
     tensor([0.1250, 0.1250])
     """
 
     num_samples: int
+    """n, at least 2, and at most the number of joint states."""
 
     def __post_init__(self) -> None:
         set_design(self, WithoutReplacement(count_samples(self, 2)))
