@@ -1,4 +1,4 @@
-"""Links from pages to files of the repository: in the site they lead to copies, and need nobody else's server."""
+"""Links from pages to files of the repository; in the site they lead to copies."""
 
 import posixpath
 import re

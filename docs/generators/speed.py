@@ -1,4 +1,4 @@
-"""How long things take, read from the committed result files: the tables of the page on speed."""
+"""Tables of the page on speed, read from the committed result files."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def _code(names: Iterable[str]) -> str:
 
 
 def overhead_table() -> str:
-    """Return the time of a step of each estimator on a CPU, over that of the same by hand."""
+    """Return the time of a step of each estimator on a CPU, relative to a hand-written step."""
     ratios = dict(result("estimator_overhead")["ratios"])
     again, floor = ratios.pop("by hand again"), ratios.pop("relax's floor")
     del ratios["by hand (loorf)"]  # 1, by definition
@@ -28,9 +28,9 @@ def overhead_table() -> str:
         for name, ratio in sorted(ratios.items(), key=lambda item: item[1])
     ]
     return table(
-        ["", "time / by hand"],
+        ["", "time relative to hand-written"],
         [
-            ["by hand, a second time", f"{again:.2f}"],
+            ["hand-written, repeated", f"{again:.2f}"],
             *lines,
             ["the evaluations of `relax` alone", f"{floor:.2f}"],
         ],
@@ -38,7 +38,7 @@ def overhead_table() -> str:
 
 
 def train_step_table() -> str:
-    """Return the time of a whole step of `arms train` at ten samples, per replica, over that of a loop by hand."""
+    """Return the time of a step of `arms train` at ten samples, per replica, relative to a hand-written loop."""
     times = {
         (row["threads"], *row["contender"].rsplit(" R=", 1)): row["time / by hand"]
         for row in result("train_step")["rows"]
@@ -76,7 +76,7 @@ def gpu_step_table() -> str:
 
 
 def precision_table() -> str:
-    """Return by how many nats less precision moves the test bound."""
+    """Return by how many nats a lower precision moves the test bound."""
     rows = result("precision")["rows"]
     cases = [(network, count) for network in NETWORKS for count in (1, 100)]
     lines = []
@@ -95,7 +95,7 @@ def precision_table() -> str:
 
 
 def gpu_estimators_table() -> str:
-    """Return the time of a step of each estimator on a GPU, over LOORF's."""
+    """Return the time of a step of each estimator on a GPU, relative to LOORF."""
     files = {width: result(f"gpu_estimators_r{width}")["rows"] for width in (25, 5)}
     names = [row["estimator"] for row in files[25]]
     ratios = {
