@@ -2,7 +2,7 @@
 
 The pages hold it as plain Markdown for those who read them in the repository; the site has it with links.
 
-    python docs/generators/filled.py    # writes it into the pages anew
+    python docs/generators/filled.py    # writes it into the pages
 """
 
 import re

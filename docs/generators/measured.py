@@ -1,4 +1,4 @@
-"""Measured numbers, read from the committed result files: tables for pages, and what each estimator's page says."""
+"""Measured numbers from the committed result files: tables, and the measurements on an estimator's page."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,9 +9,9 @@ from typing import Any
 from generators.repository import ROOT
 
 BUDGET = 6
-"""Evaluations, at most, of the tables."""
+"""The most evaluations in the tables."""
 STEPS = 20_000
-"""Of training, before the variance was measured."""
+"""Training steps before the variance was measured."""
 NETWORKS = ("linear", "nonlinear")
 Row = dict[str, Any]
 
@@ -28,13 +28,13 @@ def source(name: str, depth: int = 0) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """Return a table in Markdown, numbers to the right of the first columns."""
+    """Return a table in Markdown; the first columns are aligned to the left, the others to the right."""
     line = ["---"] * left + ["--:"] * (len(columns) - left)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [columns, line, *rows])
 
 
 def shown(ratio: float) -> str:
-    """Return a ratio with two digits that mean something."""
+    """Return a ratio with two significant digits."""
     return f"{ratio:.2f}" if ratio >= 0.095 else f"{ratio:#.2g}"
 
 
@@ -72,7 +72,7 @@ def linked(name: str, folder: str) -> str:
 
 
 def variance_table() -> str:
-    """Return the table of the unbiased: work, variance on trained VAEs, time."""
+    """Return the table of unbiased estimators: work, variance on trained VAEs, time."""
     rows = [row for row in vae_rows() if row["unbiased"]]
     names = list(dict.fromkeys(row["estimator"] for row in rows))
     lines = []
@@ -92,14 +92,14 @@ def variance_table() -> str:
         "derivatives",
         "linear",
         "nonlinear",
-        "time, n as here",
+        "time, this n",
         "time, n = 10",
     ]
     return table(columns, lines)
 
 
 def bias_table() -> str:
-    """Return the table of the biased: how far the mean estimate is from the gradient, and the variance."""
+    """Return the table of biased estimators: bias and variance."""
     rows = [row for row in vae_rows() if not row["unbiased"]]
     lines = []
     for name in dict.fromkeys(row["estimator"] for row in rows):
@@ -123,12 +123,12 @@ def toy_table() -> str:
 
 
 def agreement_table() -> str:
-    """Return the mean training ELBO of the last steps on dynamic MNIST, by the package and by hand."""
+    """Return the mean training ELBO of the last steps on dynamic MNIST, of the package and of a hand-written loop."""
     curves = result("mnist_agreement")["train_elbo"]
     columns = {
         "`arms-dirichlet`": "arms-dirichlet",
         "`loorf`": "loorf",
-        "by hand, LOORF": "by hand (loorf)",
+        "hand-written, LOORF": "by hand (loorf)",
     }
     last = [
         f"{fmean(curve[-1]):.2f} ± {stdev(curve[-1]):.2f}"
@@ -141,18 +141,16 @@ def agreement_table() -> str:
 
 
 def about(name: str) -> str:
-    """Return everything that was measured of an estimator, as Markdown for its page, which is two folders down."""
+    """Return all measurements of an estimator, as Markdown for its page, which is two folders down."""
     parts = [_on_vaes(name), _on_toy(name), _on_bounds(name), _on_categories(name), _time(name)]
-    return (
-        "\n\n".join(part for part in parts if part) or "Not in any of the committed measurements."
-    )
+    return "\n\n".join(part for part in parts if part) or "No committed measurement contains it."
 
 
 def _on_vaes(name: str) -> str:
     rows = [row for row in result("vae_variance")["rows"] if row["estimator"] == name]
     if not rows:
         note = result("vae_variance")["notes"].get(name)
-        return f"On trained VAEs it was not measured ({note})." if note else ""
+        return f"It was not measured on trained VAEs ({note})." if note else ""
     lines = []
     for budget in sorted({row["budget"] for row in rows}):
         mine = by_network(vae_rows(name, budget)) if vae_rows(name, budget) else []
@@ -169,7 +167,7 @@ def _on_vaes(name: str) -> str:
     unbiased = rows[0]["unbiased"]
     columns += [] if unbiased else ["bias, linear", "bias, nonlinear"]
     note = result("vae_variance")["notes"].get(name)
-    more = "" if unbiased else ", and bias as a share of the gradient"
+    more = "" if unbiased else ", and bias relative to the length of the gradient"
     words = (
         f"**On VAEs** trained for {STEPS:,} steps on dynamic MNIST, 200 latents: variance relative to LOORF "
         f"with the same number of evaluations{more} ({source('vae_variance', 2)}){f'; {note}' if note else ''}."
@@ -179,7 +177,7 @@ def _on_vaes(name: str) -> str:
 
 
 def _wins(name: str) -> str:
-    """Return in how many cases the estimator has the lowest variance of the unbiased ones."""
+    """Return in how many cases the estimator has the lowest variance."""
     cases: dict[tuple[str, int, int], list[Row]] = {}
     for row in result("vae_variance")["rows"]:
         if row["unbiased"]:
@@ -233,7 +231,7 @@ def _on_bounds(name: str) -> str:
         f"**On VAEs** trained for {STEPS:,} steps: variance of the whole gradient relative to VIMCO with K = n "
         f"({source('bound_variance', 2)}).\n\n"
         + table(
-            ["n at most", "evaluations", "derivatives", "K", "linear", "nonlinear"], lines, left=0
+            ["n, at most", "evaluations", "derivatives", "K", "linear", "nonlinear"], lines, left=0
         )
     )
 
@@ -258,20 +256,22 @@ def _on_categories(name: str) -> str:
             ]
         )
     return (
-        "**On categories**: random tables, toys and networks of 1 to 60 latents; variance relative to LOORF "
-        f"with the same number of evaluations ({source('categorical_variance', 2)}; problem by problem in "
-        "[Categorical latents](../../categorical.md)).\n\n"
-        + table(["n", "problems", "lowest", "median", "highest", "lowest of all in"], lines, left=0)
+        "**On categories**: toy problems, random tables and networks with 1 to 60 latents; variance relative to LOORF "
+        f"with the same number of evaluations ({source('categorical_variance', 2)}; [all problems]"
+        "(../../measurements/categories.md)).\n\n"
+        + table(
+            ["n", "problems", "lowest", "median", "highest", "best estimator in"], lines, left=0
+        )
     )
 
 
 def _sampled() -> list[Row]:
-    """Return the rows of categories, but for those of the enumeration that others were held against."""
+    """Return the rows on categories, without those of the enumeration."""
     return [row for row in result("categorical_variance")["rows"] if row["estimator"] != "exact"]
 
 
 def _lowest(row: Row) -> bool:
-    """Return whether a row is the lowest of its problem and n, among those that are as unbiased."""
+    """Return whether a row is the lowest of its problem and n, among unbiased or among biased estimators."""
     rivals = [
         other["ratio"]
         for other in _sampled()

@@ -34,8 +34,8 @@ EXAMPLES = {
 """A latent of each kind, to find out which of them an estimator takes."""
 TIERS = {
     "recommended": "recommended",
-    "published": "published elsewhere, here for comparison",
-    "experimental": "experimental: new here, and little used",
+    "published": "published; included for comparison",
+    "experimental": "experimental: new, little used",
 }
 BECAUSE = re.compile(r"(Unbiased|Biased)\s+because")
 
@@ -149,13 +149,16 @@ def facts(name: str, estimator: Estimator) -> str:
     bound = estimator.target.subtracts_log_q
     entry = ENTRIES[name]
     rows = [
-        ["gradient", "unbiased" if estimator.unbiased else "**biased**"],
-        ["of", "E[log (1/K) Σ w], the importance-weighted bound" if bound else "E[f(b)]"],
+        ["estimate", "unbiased" if estimator.unbiased else "**biased**"],
+        ["target", "E[log (1/K) Σ w], the importance-weighted bound" if bound else "E[f(b)]"],
         ["status", TIERS[entry.tier]],
         ["latents", latents_of(estimator)],
         ["n", counts_of(name)],
-        ["asks of f", asks(estimator)],
-        ["learns", "its own parameters: keep the object" if _learns(estimator) else "nothing"],
+        ["needs from f", needs_of(estimator)],
+        [
+            "own parameters",
+            "yes: create the object once and keep it" if _learns(estimator) else "none",
+        ],
         ["in Python", f"[`{in_python(name)}`][arms.{_class_shown(estimator)}]"],
     ]
     if known := coupling_name(coupling_of(estimator)):
@@ -165,8 +168,8 @@ def facts(name: str, estimator: Estimator) -> str:
     return table(["", ""], rows, left=2)
 
 
-def asks(estimator: Estimator) -> str:
-    """Return what an estimator asks of the objective, in words."""
+def needs_of(estimator: Estimator) -> str:
+    """Return what an estimator needs from the objective, in words."""
     needs = estimator.design.needs
     if needs.evaluations is None:
         return "its values at all states"
@@ -242,7 +245,7 @@ def cost(name: str) -> str:
         needs = one.design.needs
         size = [str(one.target.size)] if bound else []
         rows.append([str(n), str(needs.evaluations), str(needs.derivatives), *size])
-    columns = ["n", "evaluations of f", "of them differentiated", *(["K"] if bound else [])]
+    columns = ["n", "evaluations of f", "differentiated", *(["K"] if bound else [])]
     return table(columns, rows, left=0)
 
 
@@ -269,7 +272,7 @@ def estimator_index() -> str:
     """Return the list of all estimators."""
     parts = [
         "# Estimators",
-        "Every estimator by name. [Choosing an estimator](../choosing.md) says which one to use.",
+        "Every estimator by name. [Choosing an estimator](../choosing.md) helps you pick one.",
         "Each page has the formula, the reason why it is unbiased or biased, and the cost.",
         "`arms estimators` prints this list.",
         "Work is the number of evaluations of f, plus how many of them are differentiated.",
@@ -378,8 +381,8 @@ def coupling_page(name: str) -> str:
     if isinstance(coupling, BitCoupling):
         parts += [
             "## Correlation",
-            "The correlation of two of the n samples of a bit, computed.",
-            "In brackets is the lowest correlation that n exchangeable bits can have.",
+            "The exact correlation of two of the n samples of a bit.",
+            "In parentheses: the lowest correlation that n exchangeable bits can have.",
             correlations(coupling),
         ]
     parts += ["## Use", f"```python\n{coupling_example(coupling)}```"]
@@ -500,8 +503,8 @@ def api_pages() -> dict[str, str]:
         [(arms.checks, name) for name in arms.checks.__all__ if name != "variance"],
     )
     pages["api/bench.md"] = _api_page(
-        "The bench",
-        "`arms.bench`, installed by `arms-grad[bench]`: VAEs, runs, reports.",
+        "The benchmark suite",
+        "`arms.bench`, installed by `arms-grad[bench]`: discrete VAEs, runs, reports.",
         [(arms.bench, name) for name in arms.bench.__all__],
     )
     pages["api/sklearn.md"] = _api_page(

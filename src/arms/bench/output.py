@@ -86,7 +86,7 @@ def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
 
 
 def format_survivors(values: Sequence[float | None]) -> str:
-    """Return how many replicas survive, in brackets, or nothing where all of them do."""
+    """Return how many replicas survive, in parentheses, or nothing if all do."""
     count = len(surviving(values))
     return "" if count == len(values) else f" ({count} of {len(values)} replicas)"
 

@@ -117,7 +117,7 @@ class Wrapper(Estimator):
 
 
 class Learnable(Estimator):
-    """An estimator with parameters that can be made anew for several replicas of a model."""
+    """An estimator with parameters that can be recreated for several replicas of a model."""
 
     @abstractmethod
     def prepare(

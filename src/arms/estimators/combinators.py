@@ -68,7 +68,7 @@ class Stacked(Estimator):
         if derivatives is not None:
             of_derivatives = list(derivatives.split(list(self.widths), 1))
         parts = zip(self.inners, draw.memory, of_values, of_derivatives, strict=True)
-        return torch.cat([inner.combine(own, f, slope) for inner, own, f, slope in parts])
+        return torch.cat([inner.combine(own, f, df) for inner, own, f, df in parts])
 
 
 def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:

@@ -35,7 +35,7 @@ DEMO_CONFIG = replace(
 )
 DEMO_ESTIMATORS = ("midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 SHAPE = ("network", "latents", "categories", "layers")
-"""Fields that a model of one's own decides."""
+"""Fields that your own model decides."""
 
 
 def _flag(field: "Field[Any]") -> tuple[str, Any, None]:
@@ -92,7 +92,7 @@ def train(
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
         place = "give its place with --runs"
         raise ValueError(f"--name must be the name of one folder, got {name!r}: {place}")
-    # A preset depends on the network; a model of one's own is taken for one with hidden layers.
+    # A preset depends on the network; your own model counts as one with hidden layers.
     network = given.get("network", "nonlinear" if model else TrainConfig.network)
     start = TrainConfig(network=network)
     asked = replace(PRESETS[preset](start) if preset in PRESETS else start, **given)

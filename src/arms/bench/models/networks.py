@@ -144,7 +144,7 @@ class PixelLikelihood(ABC):
 
 @dataclass(frozen=True)
 class BernoulliPixels(PixelLikelihood):
-    """Bits, drawn anew from the grey values in every batch; the decoder returns their logits."""
+    """Bits, drawn from the grey values again in every batch; the decoder returns their logits."""
 
     binarizes_input = True
 

@@ -84,7 +84,7 @@ class ReplicaModules(nn.Module):
             after = dict(before)
             outputs.append(call_with(self.module, after, x.select(-3, replica).clone()))
             assigned = [place for place in buffers if after[place] is not before[place]]
-            # Of a tie, the place that was assigned anew counts.
+            # In a tie, the place that was assigned last counts.
             for place in (*(place for place in dense if place in own), *assigned):
                 buffers[place][replica] = after[place].detach()
         return torch.stack(outputs, -3)

@@ -178,7 +178,7 @@ class Run:
         than `config` is an error.
 
         Args:
-            config: What is asked for, perhaps with more steps; what config.json says unless given.
+            config: The requested configuration, possibly with more steps. By default, config.json's.
             images: How many images of each split; all unless given.
         """
         if config is not None:
