@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 from arms.api import attach, draw
 from arms.arguments import as_count, as_positive
 from arms.estimators import Estimator
+from arms.estimators.biased.path import sigmoid_derivative
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -169,16 +170,16 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         generator: Generator,
     ) -> tuple[Tensor, Tensor]:
         """Return the best subset `[restarts, p]` that each restart has seen, and its logits."""
-        restarts, p = as_count(self.n_restarts, 1, "n_restarts"), len(regressions.gram)
+        restarts = as_count(self.n_restarts, 1, "n_restarts")
         steps = as_count(self.max_iter, 1, "max_iter")
         rate = as_positive(self.learning_rate, "learning_rate")
-        start = torch.zeros(restarts, p, dtype=torch.float64)
-        logits = with_expected_size(start, size or min(p, limit) / 2).requires_grad_()
+        start = torch.zeros(restarts, len(regressions.gram), dtype=torch.float64)
+        logits = with_expected_size(start, size or limit / 2).requires_grad_()
         optimizer = torch.optim.Adam([logits], lr=rate, betas=(0.9, 0.99))
         best, lowest = start, torch.full((restarts,), torch.inf, dtype=torch.float64)
         budget = None if isinstance(self.estimator, Estimator) else self.num_samples
         self.n_iter_ = 0
-        while self.n_iter_ < steps and _bit_variance(logits.detach()).max() > 0.01:
+        while self.n_iter_ < steps and sigmoid_derivative(logits.detach()).max() > 0.01:
             self.n_iter_ += 1
             drawn = draw(logits, self.estimator, budget, generator)
             one = drawn.estimator
@@ -194,7 +195,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             if size is not None:
                 # Logits are shifted back to the same size. The gradient with respect to them loses
                 # what only drowns the rest: any one feature more explains more.
-                weight = _bit_variance(logits.detach())
+                weight = sigmoid_derivative(logits.detach())
                 shift = logits.grad.sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
                 logits.grad = logits.grad - weight * shift
             optimizer.step()
@@ -345,7 +346,3 @@ def with_expected_size(logits: Tensor, size: float) -> Tensor:
         small = (logits + middle).sigmoid().sum(-1, keepdim=True) < size
         low, high = torch.where(small, middle, low), torch.where(small, high, middle)
     return logits + (low + high) / 2
-
-
-def _bit_variance(logits: Tensor) -> Tensor:
-    return logits.sigmoid() * (-logits).sigmoid()

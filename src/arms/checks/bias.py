@@ -121,7 +121,7 @@ def check_settings(
     return found
 
 
-def takes_kind(estimator: Estimator, kind: type[Latent]) -> bool:
+def takes_kind(estimator: Estimator, kind: Callable[[Tensor], Latent]) -> bool:
     """Whether an estimator takes bits, or categories."""
     return takes(estimator, kind(torch.zeros(1, 2) if kind is OneHot else torch.zeros(1)))
 
@@ -129,8 +129,7 @@ def takes_kind(estimator: Estimator, kind: type[Latent]) -> bool:
 def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> list[Cases]:
     """Return the cases of the given latents, or of the built-in ones that an estimator takes."""
     if latents is None:
-        both = ((Bits, BITS), (OneHot, CATEGORIES))
-        return [cases for kind, cases in both if takes_kind(estimator, kind)]
+        return [cases for cases in (BITS, CATEGORIES) if takes_kind(estimator, cases.make)]
     found = []
     for one in latents:
         logits, rows = [one.logits], torch.stack([one.logits, one.logits / 2])

@@ -119,6 +119,10 @@ class Wrapper(Estimator):
 class Learnable(Estimator):
     """An estimator with parameters that can be recreated for several replicas of a model."""
 
+    def parameters(self) -> Iterator[nn.Parameter]:
+        modules = (value for value in vars(self).values() if isinstance(value, nn.Module))
+        return (one for module in modules for one in module.parameters())
+
     @abstractmethod
     def prepare(
         self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator

@@ -172,6 +172,9 @@ class ExchangeablePairs(Latent):
 class Couplable(Latent):
     """Capability: made of bits or choices, several samples of which a coupling can draw."""
 
+    def variables(self) -> Sequence[Latent]:
+        return [self.with_logits(logits) for logits in self.logits.split(1)]
+
 
 class Binary(Couplable):
     """Capability: every entry of the event is an independent bit with its own logit."""

@@ -82,9 +82,6 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Binary, Relaxable):
     def harden(self, perturbed: Tensor) -> Tensor:
         return indicator(perturbed).to(self.logits.dtype)
 
-    def variables(self) -> list["Bits"]:
-        return [Bits(logit) for logit in self.logits.split(1)]
-
     def split_rows(self, widths: Sequence[int]) -> list[Self]:
         if self.context is None:
             return super().split_rows(widths)

@@ -85,9 +85,6 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
         return (vector * step).sum(-1, keepdim=True) * step
 
-    def variables(self) -> list["OneHot"]:
-        return [type(self)(logits) for logits in self.logits.split(1)]
-
     def _as_one_hot(self, samples: Tensor) -> Tensor:
         """Return samples `[..., d, K]`, which may be given as indices `[..., d]`."""
         d, k = self.logits.shape[-2:]

@@ -16,7 +16,7 @@ control variates for black-box gradient estimation", ICLR 2018.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -159,11 +159,6 @@ class RELAX(Learnable):
             raise ValueError("RELAX needs a relaxation or a control, got neither")
         count = count_samples(self, 2, even=True)
         set_design(self, RelaxedPairs(count // 2, self.relaxation))
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        for module in (self.relaxation, self.control):
-            if module is not None:
-                yield from module.parameters()
 
     def prepare(
         self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator

@@ -19,7 +19,7 @@ outputs start at zero, where RODEO is LOORF.
 Reference: Shi et al., "Gradient estimation with discrete Stein operators", NeurIPS 2022.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -89,9 +89,6 @@ class RODEO(Learnable):
 
     def __post_init__(self) -> None:
         set_design(self, Independent(count_samples(self, 2), differentiated=True))
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        yield from self.control.parameters()
 
     def prepare(
         self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator
