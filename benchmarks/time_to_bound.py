@@ -289,7 +289,7 @@ def draw(rows: Sequence[Row], args: argparse.Namespace) -> None:
     from matplotlib import pyplot as plt
 
     from arms.bench.report.groups import marked
-    from arms.bench.report.style import DASHES, style_of
+    from arms.bench.report.figures import DASHES, style_of
 
     cases = list(product(args.datasets, args.networks))
     figure, axes = plt.subplots(

@@ -223,7 +223,7 @@ def plot(result: dict[str, Any]) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    from arms.bench.report.style import style_of
+    from arms.bench.report.figures import style_of
 
     figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.4), sharex=True, layout="constrained")
     for axis, network in zip(axes, ("nonlinear", "linear"), strict=True):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from arms.bench import toy
-from arms.bench.cli import report as verbs
+from arms.bench.cli import sweep as verbs
 from arms.bench.report.paper_figures import (
     correlation_curves,
     smallest_correlation,

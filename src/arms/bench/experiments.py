@@ -16,8 +16,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-import torch
-
 from arms.arguments import unknown_name
 from arms.bench import toy
 from arms.bench.config import TrainConfig, paper_preset
@@ -34,38 +32,27 @@ BOUND_ESTIMATORS = ("arms-ms-d-paper", "arms-ms-s-paper", "disarm-ms-paper", "vi
 FIELDS = tuple(one.name for one in fields(TrainConfig) if one.name != "structure")
 
 
-def _observed(report_every: int, evaluate_every: int, evaluate_images: int) -> dict[str, Any]:
-    names = ("report_every", "evaluate_every", "evaluate_images")
-    return dict(zip(names, (report_every, evaluate_every, evaluate_images), strict=True))
-
-
 _SHORT = {"replicas": 2, "learning_rate": 1e-3}  # a short run learns ten times as fast
-_TINY = {"dataset": "digits", "steps": 40, "latents": 20, "batch_size": 20}
 CHANGES: Mapping[Scale, Mapping[str, Any]] = {
-    "smoke": _SHORT | _TINY | _observed(5, 20, 50),
-    "laptop": _SHORT | {"steps": 5000} | _observed(50, 500, 200),
-    "paper": _observed(10_000, 100_000, 1000),
+    "smoke": _SHORT
+    | {"dataset": "digits", "steps": 40, "latents": 20, "batch_size": 20}
+    | {"report_every": 5, "evaluate_every": 20, "evaluate_images": 50},
+    "laptop": _SHORT
+    | {"steps": 5000, "report_every": 50, "evaluate_every": 500, "evaluate_images": 200},
+    "paper": {"report_every": 10_000, "evaluate_every": 100_000, "evaluate_images": 1000},
 }
 """What each scale changes of the paper's runs."""
 
 
-def combinations(
-    choices: Mapping[str, Sequence[object]], base: TrainConfig | None = None
-) -> list[TrainConfig]:
-    """Return a configuration for every combination of values of some fields.
+def combinations(choices: Mapping[str, Sequence[Any]], base: TrainConfig) -> list[TrainConfig]:
+    """Return `base` with every combination of values of some fields.
 
-    Args:
-        choices: The values of each field.
-        base: The other fields; the defaults unless given.
-
-    >>> [config.seed for config in combinations({"estimator": ["arms", "loorf"], "seed": [0, 1]})]
+    >>> choices = {"estimator": ["arms", "loorf"], "seed": [0, 1]}
+    >>> [config.seed for config in combinations(choices, TrainConfig())]
     [0, 1, 0, 1]
     """
-    found = []
-    for values in product(*choices.values()):
-        changes: Any = dict(zip(choices, values, strict=True))
-        found.append(replace(base or TrainConfig(), **changes))
-    return found
+    every = product(*choices.values())
+    return [replace(base, **dict(zip(choices, values, strict=True))) for values in every]
 
 
 @dataclass(frozen=True)
@@ -75,27 +62,28 @@ class Sweep:
     choices: Mapping[str, Sequence[object]]
     small: Mapping[str, Sequence[object]] = field(default_factory=dict)
     """The values of some of these fields at the scales below the paper's."""
-    base: TrainConfig = field(default_factory=lambda: paper_preset(TrainConfig()))
-    """All other fields."""
 
     def configs(self, scale: Scale) -> list[TrainConfig]:
         """Return the configurations at that scale, each once."""
         choices = {**self.choices, **(self.small if scale != "paper" else {})}
-        changes: Any = CHANGES[scale]
-        found = combinations(choices, self.base)
-        return list(dict.fromkeys(replace(config, **changes) for config in found))
+        found = combinations(choices, paper_preset(TrainConfig()))
+        return list(dict.fromkeys(replace(config, **CHANGES[scale]) for config in found))
 
     def only(self, **choices: Sequence[object]) -> "Sweep":
         """Return a part of these runs: those with some values of some fields."""
         return replace(self, choices={**self.choices, **choices})
 
 
+Drawing: TypeAlias = Callable[[Scale, Path], list[Path]]
+"""Draws a figure that needs no training into a folder, and returns the files."""
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table of the paper: its runs, or a function that draws it without training."""
+    """One figure or table of the paper."""
 
     description: str
-    source: Sweep | Callable[[Scale, Path], list[Path]]
+    source: Sweep | Drawing
 
 
 def draw_correlations(scale: Scale, folder: Path) -> list[Path]:
@@ -110,15 +98,7 @@ def draw_toy(scale: Scale, folder: Path) -> list[Path]:
     from arms.bench.report.paper_figures import write_toy
 
     budgets, replicas = ((2, 4), 100) if scale == "smoke" else (toy.BUDGETS, 1000)
-    generator = torch.Generator().manual_seed(0)
-    curves = [
-        curve
-        for n in budgets
-        for curve in toy.variance_curves(n, replicas=replicas, generator=generator)
-    ]
-    return write_toy(
-        curves, toy.ascents(budgets[-1], replicas=replicas, generator=generator), folder
-    )
+    return write_toy(*toy.measure(budgets, replicas), folder)
 
 
 _GRID = {"dataset": DATASETS, "network": NETWORKS, "num_samples": BUDGETS}
@@ -148,28 +128,23 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 }
 
 
+def find_source(name: str, scale: Scale) -> Sweep | Drawing:
+    """Return what an experiment consists of."""
+    if name not in EXPERIMENTS:
+        raise unknown_name("experiment", name, EXPERIMENTS)
+    if scale not in SCALES:
+        raise ValueError(f"no scale is called {scale!r}: choose one of {', '.join(SCALES)}")
+    return EXPERIMENTS[name].source
+
+
 def configs(name: str, scale: Scale) -> list[TrainConfig]:
     """Return the runs behind a figure or table; none for one that is drawn without training.
 
     >>> [config.label for config in configs("figure4", "smoke")]
     ['arms-ms-dirichlet (unfolded)', 'arms-ms (unfolded)', 'disarm-ms (unfolded)', 'vimco']
     """
-    source = _source(name, scale)
+    source = find_source(name, scale)
     return source.configs(scale) if isinstance(source, Sweep) else []
-
-
-def draw(name: str, scale: Scale, output: Path | str) -> list[Path]:
-    """Draw a figure that needs no training into a folder of its name, and return the files."""
-    source = _source(name, scale)
-    return [] if isinstance(source, Sweep) else source(scale, Path(output) / name)
-
-
-def _source(name: str, scale: Scale) -> Sweep | Callable[[Scale, Path], list[Path]]:
-    if name not in EXPERIMENTS:
-        raise unknown_name("experiment", name, EXPERIMENTS)
-    if scale not in SCALES:
-        raise ValueError(f"no scale is called {scale!r}: choose one of {', '.join(SCALES)}")
-    return EXPERIMENTS[name].source
 
 
 def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
@@ -202,7 +177,8 @@ def _configs(content: Mapping[str, object]) -> Iterator[TrainConfig]:
         given = common | table
         if unknown := [name for name in given if name not in FIELDS]:
             raise unknown_name("field", unknown[0], FIELDS)
-        yield from combinations({name: _choices(name, given[name]) for name in given})
+        choices = {name: _choices(name, value) for name, value in given.items()}
+        yield from combinations(choices, TrainConfig())
 
 
 def _choices(name: str, value: object) -> list[object]:

@@ -190,7 +190,7 @@ def print_paths(paths: Sequence[Path]) -> None:
 # ---- progress
 
 
-class Bars:
+class Bars(Progress):
     """A bar for each run, or lines where the output is no terminal and no notebook.
 
     Bars appear with the first record, so that a mistake of the user is a single line. They fit into
@@ -201,42 +201,39 @@ class Bars:
     """
 
     def __init__(self, *, on_stderr: bool = False) -> None:
-        self.console = Console(stderr=True) if on_stderr else get_console()
-        has_bars = self.console.is_terminal or self.console.is_jupyter
-        self.has_lines = not has_bars and not on_stderr
-        self.bars = Progress(
+        console = Console(stderr=True) if on_stderr else get_console()
+        has_bars = console.is_terminal or console.is_jupyter
+        super().__init__(
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=None),  # whatever the others leave
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[figures]}"),
-            console=self.console,
+            console=console,
             expand=True,
             disable=not has_bars,
         )
+        self.has_lines = not has_bars and not on_stderr
         self.figures: dict[TaskID, str] = {}
 
-    def watcher(self, label: str, steps: int) -> "Watcher":
-        """Return a function of records that moves a bar of its own.
-
-        Args:
-            label: What stands before the bar.
-            steps: How many there are in all.
-        """
-        return Watcher(self, label, steps)
-
     def __enter__(self) -> Self:
-        return self
+        return self  # the first record starts them
 
     def __exit__(self, *_: object) -> None:
         if self.figures:
             for task, text in self.figures.items():
-                self.bars.update(task, figures=text)
-            self.bars.stop()
+                self.update(task, figures=text)
+            self.stop()
 
 
 class Watcher:
-    """Shows the records of one run that it is called with; made by `Bars.watcher`."""
+    """Shows the records of one run, which it is called with, as a bar or as lines.
+
+    Args:
+        bars: Where the bar is added.
+        label: What stands before the bar.
+        steps: How many there are in all.
+    """
 
     def __init__(self, bars: Bars, label: str, steps: int) -> None:
         self._bars, self._label, self._steps = bars, label, steps
@@ -261,15 +258,14 @@ class Watcher:
             self._print(f"step {step:,} of {self._steps:,}  {text}")
 
     def _move_bar(self, step: int, text: str) -> None:
-        bars = self._bars.bars
         if self._task is None:
-            self._task = bars.add_task(escape(self._label), total=self._steps, figures="")
-            bars.start()
+            self._task = self._bars.add_task(escape(self._label), total=self._steps, figures="")
+            self._bars.start()
         self._bars.figures[self._task] = text
         # The last record comes before the final bounds, which may take longer than the training.
         last = step == self._steps
         shown = "evaluating" if last else text
-        bars.update(self._task, completed=step, figures=shown, refresh=last)
+        self._bars.update(self._task, completed=step, figures=shown, refresh=last)
 
     def _print(self, text: str) -> None:
         if self._bars.has_lines:
@@ -277,26 +273,19 @@ class Watcher:
             self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-class SweepBar:
+class SweepBar(Progress):
     """One bar about a sweep, below the lines that are printed, on a terminal; nothing elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hidden: bool = False) -> None:
         console = get_console()
+        disable = hidden or not console.is_terminal
         columns = BarColumn(bar_width=None), TextColumn("{task.description}")
-        hidden = not console.is_terminal
-        self._bar = Progress(*columns, console=console, expand=True, transient=True, disable=hidden)
-        self._task = self._bar.add_task("", total=None)
+        super().__init__(*columns, console=console, expand=True, transient=True, disable=disable)
+        self._task = self.add_task("", total=None)
 
     def show(self, ended: int, total: int, text: str) -> None:
         """Move the bar to that many of all runs, with a text beside it."""
-        self._bar.update(self._task, completed=ended, total=total, description=text)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self.update(self._task, completed=ended, total=total, description=text)
 
 
 def figures(record: Record) -> str:

@@ -95,3 +95,14 @@ def ascents(
             path.append(path[-1] + LEARNING_RATE * grad)
         found.append(Ascent(name, num_samples, torch.cat(path, 1).T))
     return found
+
+
+def measure(
+    budgets: Sequence[int], replicas: int = 1000, seed: int = 0
+) -> tuple[list[ToyCurve], list[Ascent]]:
+    """Return the variances for every budget, and the ascents for n = 10, or for the last budget."""
+    generator = torch.Generator().manual_seed(seed)
+    found = [variance_curves(n, replicas=replicas, generator=generator) for n in budgets]
+    shown = 10 if 10 in budgets else budgets[-1]
+    paths = ascents(shown, replicas=replicas, generator=generator)
+    return [curve for curves in found for curve in curves], paths

@@ -435,7 +435,7 @@ main()
 
 
 @signals
-@pytest.mark.parametrize("module", ["arms", "torch", "tyro", "arms.bench.cli.report"])
+@pytest.mark.parametrize("module", ["arms", "torch", "tyro", "arms.bench.cli.sweep"])
 def test_interrupted_while_it_starts(module: str, tmp_path: Path) -> None:
     """Wherever it is in its imports, which take seconds."""
     done = completed([sys.executable, "-c", INTERRUPTED, module], cwd=tmp_path)

@@ -12,13 +12,12 @@ import pytest
 from numpy.typing import NDArray
 from run_directories import make_run
 
-from arms.bench.cli import report as verbs
+from arms.bench.cli import sweep as verbs
 from arms.bench.config import TrainConfig
 from arms.bench.report import Collection, build_report
-from arms.bench.report.figures import Curve, Panel, draw
+from arms.bench.report.figures import Curve, Panel, draw, style_of
 from arms.bench.report.groups import Group, Setting
 from arms.bench.report.page import Section, render
-from arms.bench.report.style import style_of
 from arms.bench.report.tables import Stat, Table, latex, markdown, write_table
 
 EVIL = "<script>alert(1)</script>"

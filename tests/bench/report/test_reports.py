@@ -10,9 +10,9 @@ from run_directories import bounds_of, make_run
 from arms.bench.config import TrainConfig
 from arms.bench.report import build_report, collect
 from arms.bench.report.curves import MAX_POINTS, training_panels
+from arms.bench.report.figures import DASHES, MARKERS, STYLES, style_of
 from arms.bench.report.groups import Group, group_runs, marked, work
 from arms.bench.report.paper import printed, released_count
-from arms.bench.report.style import DASHES, MARKERS, STYLES, style_of
 from arms.bench.report.tables import (
     Stat,
     Table,

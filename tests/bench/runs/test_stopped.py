@@ -360,7 +360,7 @@ def test_an_experiment_goes_on_without_the_run_that_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [replace(CONFIG, learning_rate=rate, evaluate_every=0) for rate in (1e38, 1e-3)]
-    monkeypatch.setattr("arms.bench.sweeps.sweep.configs_of", lambda name, scale: wanted)
+    monkeypatch.setattr("arms.bench.experiments.Sweep.configs", lambda self, scale: wanted)
     told: list[str] = []
     options = {"engine": Here("cpu"), "notify": told.append}
     (page,) = run_experiment("figure3", "smoke", tmp_path, **options)

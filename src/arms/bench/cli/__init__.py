@@ -35,7 +35,7 @@ Verb = Callable[..., None]
 
 def verbs() -> dict[str, Verb]:
     """Return every verb, as it is typed, with its function; one line here makes a new one known."""
-    from arms.bench.cli import check, data, report, runs, sweep, train
+    from arms.bench.cli import library, runs, sweep, train
 
     return {
         "train": train.train,
@@ -43,15 +43,15 @@ def verbs() -> dict[str, Verb]:
         "evaluate": runs.evaluate,
         "variance": runs.variance,
         "sample": runs.sample,
-        "data list": data.data_list,
-        "data get": data.data_get,
+        "data list": library.data_list,
+        "data get": library.data_get,
         "demo": train.demo,
-        "check": check.check,
-        "estimators": check.estimators,
-        "report": report.report,
+        "check": library.check,
+        "estimators": library.estimators,
+        "report": sweep.report,
         "archive": runs.archive,
-        "toy": report.toy,
-        "correlations": report.correlations,
+        "toy": sweep.toy,
+        "correlations": sweep.correlations,
         "experiments list": sweep.experiments_list,
         "experiments run": sweep.experiments_run,
         "sweep": sweep.sweep,

@@ -1,16 +1,20 @@
-"""Verbs for many runs: sweep, experiments list, experiments run."""
+"""Verbs for many runs and the paper: sweep, experiments, report, toy, correlations."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from rich.markup import escape
 from rich.table import Table
 
+from arms.arguments import as_count
+from arms.bench import toy as toy_problem
 from arms.bench.cli import ModelName, Output
 from arms.bench.config import Precision
 from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs, find_configs
-from arms.bench.output import print_paths, print_plain, print_table
+from arms.bench.output import print_markup, print_paths, print_plain, print_table
+from arms.bench.runs.archives import read_archive, run_sources
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS
 from arms.bench.sweeps import sweep as sweeps
 from arms.bench.sweeps.engines import ENGINES, Here, make_engine
@@ -115,3 +119,76 @@ def experiments_run(
     for each in names:
         options = common.of_sweep()
         print_paths(sweeps.run_experiment(each, common.scale, output, engine=engine, **options))
+
+
+def report(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    output: Output = Path("report.html"),
+    files: bool = True,
+) -> None:
+    """Compare runs on one self-contained page, with the paper's numbers beside them.
+
+    Args:
+        runs: Run directories, files of `arms archive`, or folders of them.
+        output: The page to write.
+        files: Write every table (.md, .tex, .csv) and figure (.pdf, .svg) too, into `<page>_files`.
+    """
+    if not runs:
+        raise ValueError("give at least one run directory, or a folder of them: arms report runs")
+    if not any(True for path in runs for _ in run_sources(path)):
+        names = " or ".join(map(str, runs))
+        raise ValueError(f"there is no run in {names}: train one first, or give another folder")
+    from arms.bench.report import build_report, summary  # matplotlib: not every verb waits for it
+
+    for path in filter(Path.is_file, runs):
+        read_archive(path)  # a file that was named must be an archive
+    collection = build_report(runs, output, files=files)
+    for problem in collection.problems:
+        print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
+    print_plain(summary(collection))
+    print_plain(f"report: {output.resolve()}")
+
+
+def toy(
+    num_samples: tuple[int, ...] = toy_problem.BUDGETS,
+    replicas: int = 1000,
+    seed: int = 0,
+    output: Output = Path("toy"),
+) -> None:
+    """Measure gradient variances on the paper's toy problem, and draw its figure 2.
+
+    Args:
+        num_samples: Budgets n, one panel each.
+        replicas: Monte-Carlo replicas at each of 98 probabilities, and number of ascents.
+        seed: Seed of the generator.
+        output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
+    """
+    from arms.bench.report.paper_figures import write_toy
+
+    if not num_samples:
+        raise ValueError("give at least one budget: --num-samples 4 10")
+    curves, paths = toy_problem.measure(num_samples, replicas, as_count(seed, 0, "--seed"))
+    title = "toy problem, mean over p from 0.1 to 0.9"
+    table = Table("n", "estimator", "variance / loorf's", "closed form", title=title)
+    loorf = {curve.num_samples: curve for curve in curves if curve.estimator == "loorf"}
+    for curve in curves:
+        base = loorf[curve.num_samples]
+        assert base.exact is not None
+        ratio = f"{curve.measured.mean() / base.measured.mean():.3f}"
+        exact = "" if curve.exact is None else f"{curve.exact.mean() / base.exact.mean():.3f}"
+        table.add_row(str(curve.num_samples), curve.estimator, ratio, exact)
+    print_table(table)
+    print_paths(write_toy(curves, paths, output))
+
+
+def correlations(num_samples: int = 5, output: Output = Path("correlations")) -> None:
+    """Draw the correlation of every coupling against p: the paper's figure 1.
+
+    Args:
+        num_samples: How many samples are coupled.
+        output: Folder for the figure (.svg, .pdf, .png) and the numbers (.csv).
+    """
+    from arms.bench.report.paper_figures import correlation_curves, write_correlations
+
+    print_paths(write_correlations(correlation_curves(num_samples), output))

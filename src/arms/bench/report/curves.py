@@ -8,9 +8,8 @@ import numpy as np
 
 from arms.bench.metrics import METRICS, Metric
 from arms.bench.output import is_drawable
-from arms.bench.report.figures import Curve, Panel
+from arms.bench.report.figures import Curve, Panel, style_of
 from arms.bench.report.groups import Group, Row
-from arms.bench.report.style import style_of
 
 MAX_POINTS = 200  # per curve: more than a panel on a screen can show
 

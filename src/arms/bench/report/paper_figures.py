@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from arms.arguments import as_count
-from arms.bench.report.figures import Curve, Panel, draw, write_figure
-from arms.bench.report.style import Style, style_of
+from arms.bench.report.figures import Curve, Panel, Style, draw, style_of, write_figure
 from arms.bench.report.tables import write_csv
 from arms.bench.toy import Ascent, ToyCurve, exact_variance, probabilities
 from arms.designs import COUPLINGS, BitCoupling

@@ -17,7 +17,7 @@ from arms.bench.config import TrainConfig, is_longer, latents_in_words
 from arms.bench.data import Dataset, check_same_shape_and_levels, load
 from arms.bench.metrics import Record
 from arms.bench.models import DiscreteVAE
-from arms.bench.output import Bars
+from arms.bench.output import Bars, Watcher
 from arms.bench.runs.ensemble import (
     CHECKPOINT_SECONDS,
     DivergedError,
@@ -227,7 +227,7 @@ def _train(
             bars = contexts.enter_context(Bars(on_stderr=True))
         for member in rest:  # only now: a wrong device, data set or model leaves nothing behind
             if bars is not None:
-                member.watcher = bars.watcher(member.name, member.config.steps)
+                member.watcher = Watcher(bars, member.name, member.config.steps)
             make_folder(member.run.path)
             contexts.enter_context(locked(member.run.path, options.notify))
             member.run.refresh()

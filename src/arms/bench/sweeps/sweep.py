@@ -4,7 +4,6 @@ import os
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +15,7 @@ from torch import nn
 from arms.bench.config import Precision, TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.data.datasets import expand_home
-from arms.bench.experiments import Scale, draw
-from arms.bench.experiments import configs as configs_of
+from arms.bench.experiments import Scale, Sweep, find_source
 from arms.bench.imports import find_model
 from arms.bench.output import SweepBar
 from arms.bench.runs.archives import open_runs
@@ -98,7 +96,14 @@ def sweep(
     where = (tuple(sys.argv), os.getcwd())
     settings = Settings(*where, model, datasets, folder, checkpoint_seconds, progress)
     if split_jobs(jobs):
-        _train(jobs, engine, settings, tally, notify)
+        with engine, SweepBar(hidden=not (progress and engine.in_background)) as bar:
+            if warning := engine.warning():
+                notify(warning)
+
+            def show(tally: Tally) -> None:
+                bar.show(tally.ended, tally.total, str(tally))
+
+            run_jobs(split_jobs(jobs, engine.slots()), engine, settings, tally, notify, show)
     notify(f"{tally}: {output}")
     if failed := tally.counts["failed"]:
         raise SweepError(f"{failed} of {tally.total} runs failed, the last one: {tally.failure}")
@@ -115,29 +120,15 @@ def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) 
         output: Folder of new runs and the page. Experiments in one folder share their runs.
         options: Further arguments of `sweep`.
     """
-    wanted = configs_of(name, scale)
-    if not wanted:
-        return draw(name, scale, output)
+    source = find_source(name, scale)
+    if not isinstance(source, Sweep):
+        return source(scale, Path(output) / name)
     from arms.bench.report import build_report  # takes a second, as it needs matplotlib
 
     page = Path(output) / f"{name}.html"
-    build_report([run.path for run in sweep(wanted, output, **options)], page)
+    runs = sweep(source.configs(scale), output, **options)
+    build_report([run.path for run in runs], page)
     return [page]
-
-
-def _train(
-    jobs: Sequence[Job], engine: SweepEngine, settings: Settings, tally: "Tally", notify: Notify
-) -> None:
-    has_bar = settings.progress and engine.in_background
-    with engine, SweepBar() if has_bar else nullcontext() as bar:
-
-        def watch(tally: Tally) -> None:
-            if bar:
-                bar.show(tally.ended, tally.total, str(tally))
-
-        if warning := engine.warning():
-            notify(warning)
-        run_jobs(split_jobs(jobs, engine.slots()), engine, settings, tally, notify, watch)
 
 
 class Tally:

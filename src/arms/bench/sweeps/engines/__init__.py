@@ -4,8 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from arms.arguments import unknown_name
-from arms.bench.sweeps.engines.base import SweepEngine
-from arms.bench.sweeps.engines.here import Here
+from arms.bench.sweeps.engines.base import Here, SweepEngine
 from arms.bench.sweeps.engines.processes import Processes
 from arms.bench.sweeps.engines.ray import RayCluster
 

@@ -1,4 +1,4 @@
-"""What every engine of a sweep has in common: its interface, and the training of one job."""
+"""The interface of engines, the training of one job, and the engine of this process."""
 
 import sys
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from arms.bench.runs.files import BusyError
 from arms.bench.runs.loading import MakeModel, load_once
 from arms.bench.runs.train import train, train_together
 from arms.bench.sweeps.jobs import Job
-from arms.bench.training.engine import keep_freed_memory
+from arms.bench.training.engine import choose_device, keep_freed_memory, planned_device
 
 Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost"]
 """`busy`: another process trains the run. `lost`: the worker is gone; the job can be resumed."""
@@ -126,3 +126,28 @@ def _train(job: Job, settings: Settings, options: Mapping[str, Any]) -> None:
     make = find_model(settings.model)
     for task, dataset in zip(job.tasks, datasets, strict=True):
         train(task.config, task.path, model=make, dataset=dataset, **options)
+
+
+class Here(SweepEngine):
+    """An engine in this process. Ctrl-C and SIGTERM end the sweep, after a save.
+
+    Args:
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+    """
+
+    in_background = False
+
+    def __init__(self, device: str = "auto") -> None:
+        self.device = planned_device(device)
+        self.on_gpu = self.device.startswith("cuda")
+        self._ended: list[tuple[Job, Outcome]] = []
+
+    def __enter__(self) -> Self:
+        choose_device(self.device)  # raises if it is not here
+        return self
+
+    def start(self, job: Job, settings: Settings) -> None:
+        self._ended = [(job, run_job(job, settings, self.device, settings.progress))]
+
+    def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        return self._ended

@@ -1,5 +1,6 @@
-"""Verbs for estimators and couplings: check, estimators."""
+"""Verbs for estimators, couplings and data sets: check, estimators, data list, data get."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -8,6 +9,7 @@ from rich.table import Table
 
 from arms import checks
 from arms.arguments import as_count
+from arms.bench import data
 from arms.bench.imports import find_attribute
 from arms.bench.output import print_plain, print_table
 from arms.bench.training.engine import is_out_of_memory
@@ -81,3 +83,33 @@ def estimators() -> None:
                 tier, reference = (entry.tier, entry.reference) if entry else ("", "")
                 table.add_row(name, tier, evaluations, str(needs.derivatives), escape(reference))
         print_table(table)
+
+
+def data_list(data_dir: Path | None = None) -> None:
+    """List the data sets, and which of them are on this machine.
+
+    Args:
+        data_dir: Folder with data files; ARMS_DATA_DIR unless given.
+    """
+    table = Table("name", "description", "available", "location")
+    for one in data.status(data_dir):
+        is_here = "yes" if one.available else "no"
+        table.add_row(one.name, one.description, is_here, escape(one.where))
+    print_table(table)
+
+
+def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None) -> None:
+    """Download a data set, or check the files that are already there.
+
+    Args:
+        name: Data set.
+        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+    """
+    paths = data.fetch(name, data_dir)
+    with_checksum = [source.file for source in getattr(data.DATASETS[name], "sources", ())]
+    for path in paths:
+        is_checked = path.name in with_checksum
+        state = "intact" if is_checked else "readable, without a checksum to compare"
+        print_plain(f"{state}: {path}")
+    if not paths:
+        print_plain(f"{name} comes with an installed package")
