@@ -131,19 +131,15 @@ class SafeConsole(Console):
     What runs goes on then: a training is worth more than its output. The exit code says so.
     """
 
-    _reader_left = False
+    reader_left = False
+    """Whether the reader of the output has left before its end."""
 
     def on_broken_pipe(self) -> None:
         """Stop printing. Rich's own console would end the process here."""
         self.quiet = True
-        self._reader_left = True
+        self.reader_left = True
         # Python would otherwise try to write the rest when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-    def check_reader(self) -> None:
-        """Raise if the reader of the output has left before its end."""
-        if self._reader_left:
-            raise BrokenPipeError
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a string as rich's text. Rich calls this for every string, also in tables."""
@@ -194,10 +190,7 @@ class Bars(Progress):
     """A bar for each run, or lines where the output is no terminal and no notebook.
 
     Bars appear with the first record, so that a mistake of the user is a single line. They fit into
-    80 columns.
-
-    Args:
-        on_stderr: Whether to write to stderr, and no lines there.
+    80 columns. On stderr there are no lines.
     """
 
     def __init__(self, *, on_stderr: bool = False) -> None:
@@ -227,13 +220,7 @@ class Bars(Progress):
 
 
 class Watcher:
-    """Shows the records of one run, which it is called with, as a bar or as lines.
-
-    Args:
-        bars: Where the bar is added.
-        label: What stands before the bar.
-        steps: How many there are in all.
-    """
+    """Shows the records of one run, which it is called with, as a bar with a label or as lines."""
 
     def __init__(self, bars: Bars, label: str, steps: int) -> None:
         self._bars, self._label, self._steps = bars, label, steps

@@ -18,12 +18,7 @@ def write_samples(
 ) -> None:
     """Write a PNG: test images, then per replica a row of reconstructions and one of prior samples.
 
-    Args:
-        path: File to write; its folder is made.
-        model: The model, on the CPU.
-        dataset: The data set it was trained on.
-        count: Images per row.
-        generator: Draws bits and samples.
+    The model is on the CPU, and `count` images are in each row.
     """
     from matplotlib.image import imsave
 

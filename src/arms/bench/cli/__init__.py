@@ -60,21 +60,17 @@ def verbs() -> dict[str, Verb]:
 
 def main() -> None:
     """Run the command line; a mistake of the user is one line on stderr and exit code 2."""
-    try:
-        _run()
-    except KeyboardInterrupt as stop:  # its message says what was saved, if anything was
-        saved = f"; {stop}: the same command resumes from there" if stop.args else ""
-        _end(f"stopped{saved}", 130 if type(stop) is KeyboardInterrupt else 143)
-
-
-def _run() -> None:
     words = sys.argv[1:]
     try:
-        verb = _print_version if words in (["--version"], ["-V"]) else parse(verbs(), words)
+        if words in (["--version"], ["-V"]):
+            verb: Callable[[], object] = partial(sys.stdout.write, f"arms {__version__}\n")
+        else:
+            verb = parse(verbs(), words)
         keep_freed_memory()  # process-wide, so the command's business and not the library's
         verb()
         sys.stdout.flush()
-        get_console().check_reader()
+        if get_console().reader_left:
+            raise SystemExit(141)
     except ValueError as error:
         _end(str(error))
     except BrokenPipeError:  # `| head` has closed its end
@@ -89,10 +85,9 @@ def _run() -> None:
             _discard_output()  # it may be on a full disk
         where = f"cannot use {error.filename}: " if error.filename else ""
         _end(f"{where}{error.strerror or error}: choose another place, or remove the obstacle")
-
-
-def _print_version() -> None:
-    sys.stdout.write(f"arms {__version__}\n")
+    except KeyboardInterrupt as stop:  # its message says what was saved, if anything was
+        saved = f"; {stop}: the same command resumes from there" if stop.args else ""
+        _end(f"stopped{saved}", 130 if type(stop) is KeyboardInterrupt else 143)
 
 
 def _discard_output() -> None:

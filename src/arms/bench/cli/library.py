@@ -10,8 +10,8 @@ from rich.table import Table
 from arms import checks
 from arms.arguments import as_count
 from arms.bench import data
-from arms.bench.imports import find_attribute
 from arms.bench.output import print_plain, print_table
+from arms.bench.runs.loading import find_attribute
 from arms.bench.training.engine import is_out_of_memory
 from arms.checks.verdicts import FAILURE_RATE, call
 from arms.estimators import ALL_ESTIMATORS, DEFAULT_NUM_SAMPLES, ENTRIES

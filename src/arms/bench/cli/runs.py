@@ -1,7 +1,6 @@
 """Verbs for runs: runs, archive, and of the newest checkpoint evaluate, variance, sample."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +13,6 @@ from arms.bench import evaluation
 from arms.bench.cli import ModelName, Output, RunPath, naming_the_model
 from arms.bench.config import TrainConfig, identity
 from arms.bench.data import Dataset, observe
-from arms.bench.imports import find_model
 from arms.bench.metrics import TEST_BOUND_SAMPLES
 from arms.bench.models import DiscreteVAE, seeded_generator
 from arms.bench.output import (
@@ -28,11 +26,13 @@ from arms.bench.output import (
 from arms.bench.pictures import write_samples
 from arms.bench.runs.archives import examine_runs, open_runs, run_sources, write_archive
 from arms.bench.runs.files import shown
-from arms.bench.runs.loading import load_model
+from arms.bench.runs.loading import find_model, load_model
 from arms.bench.runs.run import Run
 
-NAMED = {"schema", "dataset", "network", "structure", "estimator", "folded", "num_samples"}
-NAMED |= {"replicas", "steps", "seed"}
+NAMED = {
+    *("schema", "dataset", "network", "structure", "estimator", "folded", "num_samples"),
+    *("replicas", "steps", "seed"),
+}
 """Fields that the listing of a run shows elsewhere, or omits."""
 
 
@@ -54,11 +54,10 @@ class Checkpoint:
             at = f"step {run.step():,} of {config.steps:,}"
             print_plain(f"{run.path} is unfinished: its newest checkpoint is from {at}")
         if model.replicas < config.replicas:
-            stopped = [
-                f"replica {one} at step {step}" for one, step in sorted(run.stopped().items())
-            ]
-            when = f": stopped {', '.join(stopped)}" if stopped else ""
-            print_plain(f"{model.replicas} of {config.replicas} replicas are left{when}")
+            stopped = sorted(run.stopped().items())
+            when = ", ".join(f"replica {one} at step {step}" for one, step in stopped)
+            left = f"{model.replicas} of {config.replicas} replicas are left"
+            print_plain(f"{left}: stopped {when}" if when else left)
         return run, model, data
 
 
@@ -175,9 +174,16 @@ def variance(
     images = data.test[:batch_size].to(where)
     bits = model.likelihood.binarizes_input
     x = observe(images, data.levels, generator, bits=bits).expand(model.replicas, -1, -1)
-    compare = partial(evaluation.gradient_variances, evaluations=evaluations, repeats=repeats)
     with naming_the_model(source.model):
-        table = compare(model, x, estimators or None, budget, generator)
+        table = evaluation.gradient_variances(
+            model,
+            x,
+            estimators or None,
+            budget,
+            generator,
+            evaluations=evaluations,
+            repeats=repeats,
+        )
     for line in str(table).splitlines():
         print_plain(line)
 

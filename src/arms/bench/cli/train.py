@@ -11,8 +11,7 @@ from rich.table import Table
 
 from arms.bench.cli import ModelName, naming_the_model
 from arms.bench.config import PRESETS, TrainConfig, fast_preset
-from arms.bench.imports import find_model
-from arms.bench.metrics import METRICS, TEST_BOUND_SAMPLES
+from arms.bench.metrics import GRADIENT_VARIANCE, TEST_BOUND_SAMPLES
 from arms.bench.models import NETWORKS, seeded_generator
 from arms.bench.output import (
     Bars,
@@ -25,7 +24,7 @@ from arms.bench.output import (
 from arms.bench.pictures import write_samples
 from arms.bench.runs import train as pipeline
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS
-from arms.bench.runs.loading import choose_directory, load_model, load_once, name_inputs
+from arms.bench.runs.loading import choose_directory, find_model, load_model, load_once, name_inputs
 from arms.bench.runs.run import Run
 from arms.bench.sweeps.engines import Here
 from arms.bench.sweeps.sweep import sweep
@@ -156,22 +155,20 @@ def demo(
 
 
 def _comparison(runs: Sequence[Run]) -> Table:
-    """Return the final bounds of runs, and the last values of the metrics that are no bounds."""
-    columns = [("train", 1), ("test", 1), ("test", TEST_BOUND_SAMPLES)]
-    metrics = [metric for metric in METRICS.values() if not metric.in_result]
-    headings = [f"{split} K={count}" for split, count in columns]
-    headings += [metric.brief or metric.quantity for metric in metrics]
+    """Return the final bounds of runs, and the last variance of their gradients."""
+    bounds = [("train", 1), ("test", 1), ("test", TEST_BOUND_SAMPLES)]
+    headings = ["work", *(f"{split} K={count}" for split, count in bounds), GRADIENT_VARIANCE.brief]
     table = Table(title="digits, linear, n = 4: bounds in nats, higher is better", box=SIMPLE)
     table.padding, table.caption = (0, 1, 0, 0), "work: evaluations + derivatives of the decoder"
     table.add_column("estimator", no_wrap=True)
-    for heading in ("work", *headings):
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
-        config, result, last = run.config(), run.result(), run.metrics()[-1]
+        config, result = run.config(), run.result()
         assert result is not None
         needs = config.make_estimator().design.needs
         work = f"{needs.evaluations} + {needs.derivatives}"
-        bounds = [format_mean_std(result["bounds"][split][str(count)]) for split, count in columns]
-        values = [format_metric(one, last[one.key]) if one.key in last else "" for one in metrics]
-        table.add_row(config.label, work, *bounds, *values)
+        cells = [format_mean_std(result["bounds"][split][str(count)]) for split, count in bounds]
+        variance = format_metric(GRADIENT_VARIANCE, run.metrics()[-1][GRADIENT_VARIANCE.key])
+        table.add_row(config.label, work, *cells, variance)
     return table

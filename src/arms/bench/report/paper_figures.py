@@ -1,12 +1,4 @@
-r"""The paper's figures 1 and 2: correlations of couplings, and the toy problem.
-
-The sum of n exchangeable Bernoulli(p) is a whole number of mean np, so its variance is at least
-{np}(1 - {np}), with {.} the fractional part, and Var S = n p(1-p) (1 + (n-1) rho) gives
-
-$$ \rho \ge \frac{1}{n-1} \left( \frac{\{np\}(1-\{np\})}{n p(1-p)} - 1 \right). $$
-
-Hoernig, "On the minimum correlation between symmetrically distributed random variables", 2018.
-"""
+"""The paper's figures 1 and 2: correlations of couplings, and the toy problem."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +15,6 @@ from arms.designs import COUPLINGS, BitCoupling
 
 # A coupling has the style of the estimator that draws from it.
 ESTIMATOR_OF = {"independent": "loorf", "systematic": "arms"}
-ESTIMATOR_OF |= {name: f"arms-{name}" for name in ("dirichlet", "gaussian")}
 PANELS_PER_ROW = 4
 SHOWN_DECADES = 4  # of the variance: that of `arms` reaches zero
 ARCH_POINTS = 1601  # the variance of `arms` has n arches
@@ -40,7 +31,11 @@ class Correlations(NamedTuple):
 
 
 def smallest_correlation(probs: Tensor, n: int) -> Tensor:
-    """Return the smallest common correlation that n exchangeable Bernoulli(p) can have."""
+    """Return the smallest common correlation that n exchangeable Bernoulli(p) can have.
+
+    Their sum is a whole number of mean np, so its variance n p(1-p) (1 + (n-1) rho) is at least
+    {np}(1 - {np}), with {.} the fractional part: Hoernig (2018), and docs/math/systematic.md.
+    """
     part = (as_count(n, 2, "n") * probs).frac()
     return (part * (1 - part) / (n * probs * (1 - probs)) - 1) / (n - 1)
 
@@ -63,7 +58,9 @@ def write_correlations(found: Correlations, folder: Path) -> list[Path]:
     probs, wide = found.probs.tolist(), Style("#cccccc", "solid", "none")
     curves = [Curve("smallest possible", wide, probs, found.bound.tolist(), width=5)]
     for name, values in found.of_coupling.items():
-        curves.append(Curve(name, style_of(ESTIMATOR_OF.get(name, name)), probs, values.tolist()))
+        curves.append(
+            Curve(name, style_of(ESTIMATOR_OF.get(name, f"arms-{name}")), probs, values.tolist())
+        )
     panel = Panel(curves, f"n = {found.num_samples}", "p", "correlation of two samples")
     columns = {"probability": found.probs, **found.of_coupling, "smallest_possible": found.bound}
     written = write_figure(draw([[panel]]), folder, "correlations")

@@ -1,10 +1,13 @@
-"""The model, the data set and the directory of a run: built in, the user's own, or as saved."""
+"""The model, data set and directory of a run: built in, the user's own or by name, or as saved."""
 
+import importlib
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -265,3 +268,28 @@ def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
             end = f"{path} ends at step {begun.steps:,} of its cosine schedule"
             notify(f"{end}: starting a new run of {config.steps:,} steps")
     return max(shorter)[1] if shorter else place
+
+
+def find_attribute(subject: str) -> Any:
+    """Return what module:attribute names, also in this folder. Any failure is a `ValueError`."""
+    module, _, attribute = subject.partition(":")
+    if not module or not attribute:
+        raise ValueError(f"{subject!r} must be module:name, such as my_module:make_model")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except AttributeError as error:
+        raise ValueError(f"cannot find {subject!r}: {error}") from None
+    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
+        why = f"importing {module} ends in {described(error)}"
+        raise ValueError(f"cannot find {subject!r}: {why}") from None
+
+
+def find_model(model: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return the function that makes a model, given itself or its name."""
+    found = find_attribute(model) if isinstance(model, str) else model
+    if not callable(found):
+        got = type(found).__name__
+        raise ValueError(f"{model!r} must be a function from a data set to a model, got {got}")
+    return found

@@ -69,11 +69,8 @@ def plan(
 ) -> list[Job]:
     """Return the jobs of some runs, each run once, including the runs that are done.
 
-    Args:
-        wanted: The configurations. A run that was begun at another precision keeps that precision.
-        output: Folder of new runs. Finished runs in it count, unfinished ones will be resumed.
-        results: Further folders, or archives, in which finished runs count.
-        on_gpu: Whether runs are trained together where they can be.
+    Finished runs in `output` and in `results` count, and unfinished ones in `output` are resumed, at
+    the precision that they have. On a GPU, runs are trained together where they can be.
     """
     check_local(Path(output))
     for folder in results:

@@ -16,11 +16,10 @@ from arms.bench.config import Precision, TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.data.datasets import expand_home
 from arms.bench.experiments import Scale, Sweep, find_source
-from arms.bench.imports import find_model
 from arms.bench.output import SweepBar
 from arms.bench.runs.archives import open_runs
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS, Notify, check_seconds
-from arms.bench.runs.loading import MakeModel, name_inputs
+from arms.bench.runs.loading import MakeModel, find_model, name_inputs
 from arms.bench.runs.run import Run
 from arms.bench.sweeps.engines import SweepEngine, make_engine
 from arms.bench.sweeps.engines.base import Kind, Outcome, Settings

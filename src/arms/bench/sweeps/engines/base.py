@@ -10,10 +10,9 @@ import torch
 
 from arms.arguments import as_count
 from arms.bench.data import Dataset
-from arms.bench.imports import find_model
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS, DivergedError, TerminatedError
 from arms.bench.runs.files import BusyError
-from arms.bench.runs.loading import MakeModel, load_once
+from arms.bench.runs.loading import MakeModel, find_model, load_once
 from arms.bench.runs.train import train, train_together
 from arms.bench.sweeps.jobs import Job
 from arms.bench.training.engine import choose_device, keep_freed_memory, planned_device
