@@ -121,8 +121,12 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "figure8": Experiment("training curves, bound, nonlinear, all data sets", BOUND_NONLINEAR),
     "table1": Experiment("final train ELBO", ELBO),
     "table2": Experiment("final train multi-sample bound", BOUND),
-    "table3": Experiment("test log-likelihood after training on the ELBO (runs of table1)", ELBO),
-    "table4": Experiment("test log-likelihood after training on the bound (runs of table2)", BOUND),
+    "table3": Experiment(
+        "test log-likelihood after training on the ELBO (the runs of table1)", ELBO
+    ),
+    "table4": Experiment(
+        "test log-likelihood after training on the bound (the runs of table2)", BOUND
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, fromstring, tostring
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from arms import __version__
 from arms.bench.output import shorten
@@ -21,6 +21,7 @@ from arms.bench.report.groups import Group, marked
 from arms.bench.report.tables import MARKING_RULE, Table
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+ID = re.compile(r"\b[mp][0-9a-f]{10}\b")  # of a marker or a clipped area
 
 
 class Section(NamedTuple):
@@ -42,12 +43,12 @@ def render(
     """Return the page; `files` are those that span several comparisons."""
     loader = PackageLoader("arms.bench.report")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    classes: defaultdict[str, str] = defaultdict(lambda: f"s{len(classes)}")
+    names: defaultdict[str, str] = defaultdict(lambda: f"s{len(names)}")
     return environment.get_template("page.html.j2").render(
         summary=summary(collection),
         sections=sections,
-        figures=[[_inline(svg, classes) for svg in section.drawings] for section in sections],
-        classes=classes,
+        figures=[[_inline(svg, names) for svg in section.drawings] for section in sections],
+        names=names,
         numbers=_numbers,
         overview=overview,
         overview_files=files,
@@ -75,7 +76,7 @@ def summary(collection: Collection) -> str:
     return " · ".join([*parts, *(f"{count} {what}" for what, count in counts.items() if count)])
 
 
-def _numbers(panel: Panel) -> str:
+def _numbers(panel: Panel) -> Markup:
     """Return the numbers of a panel, rounded as they are shown, as JSON for the script."""
     form = ".2e" if panel.log else ".2f"
     curves: list[dict[str, object]] = []
@@ -89,33 +90,40 @@ def _numbers(panel: Panel) -> str:
             content["std"] = [float(format(high - y, form)) for high, y in pairs]
         curves.append(content)
     content = {"label": panel.xlabel, "xlim": panel.xlim, "log": panel.log, "curves": curves}
-    return json.dumps(content, allow_nan=False, separators=(",", ":"))
+    numbers = str(escape(json.dumps(content, allow_nan=False, separators=(",", ":"))))
+    return Markup(numbers.replace("&#34;", '"'))  # noqa: S704 (the attribute is in single quotes)
 
 
-def _inline(svg: bytes, classes: Mapping[str, str]) -> Markup:
-    """Return an SVG file as an element of the page, with a class for each of its styles."""
-    (root,) = _slim(fromstring(svg), classes)  # noqa: S314 (matplotlib wrote it)
-    return Markup(tostring(root, encoding="unicode"))  # noqa: S704 (tostring escapes)
+def _inline(svg: bytes, names: Mapping[str, str]) -> Markup:
+    """Return an SVG file as an element of the page, with short names for its styles and ids."""
+    whole = fromstring(svg)  # noqa: S314 (matplotlib wrote it)
+    for grid in (one for one in whole.iter() if "tick_" in one.get("id", "")):
+        for line in grid.iter():
+            line.attrib.pop("clip-path", None)  # it is inside the axes anyway
+    (root,) = _slim(whole, names)
+    return Markup(tostring(root, encoding="unicode").replace(" />", "/>"))  # noqa: S704 (escaped)
 
 
-def _slim(element: Element, classes: Mapping[str, str]) -> list[Element]:
+def _slim(element: Element, names: Mapping[str, str]) -> list[Element]:
     """Return an element in few bytes, and its children in its place if it says nothing itself."""
     slim = Element(element.tag.rpartition("}")[2])
     slim.text = (element.text or "").strip() or None
-    slim.extend([child for part in element for child in _slim(part, classes)])
+    slim.extend([child for part in element for child in _slim(part, names)])
     for qualified, value in element.items():
         name = qualified.rpartition("}")[2]
         if name == "style":
             style = re.sub("font-family:[^;]*;?", "", value).replace("#000000", "currentColor")
-            slim.set("class", classes[style.replace("fill: #ffffff", "fill: none")])
+            slim.set("class", names[style.replace("fill: #ffffff", "fill: none")])
         elif name == "id" and slim.tag == "g":
             if value.startswith(("curve-", "key-", "area")):  # other figures have these ids too
                 slim.set("class", value)
         elif name == "d":
             slim.set(name, _short_path(value))
+        elif found := ID.search(value):
+            slim.set(name, value.replace(found[0], names[found[0]]))
         elif not value.startswith("rotate(-0 "):
-            slim.set(name, re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.4g}", value))
-    if slim.tag in ("metadata", "style"):
+            slim.set(name, NUMBER.sub(lambda found: f"{round(float(found[0]), 1):g}", value))
+    if slim.tag in ("metadata", "style") or (slim.tag == "defs" and not len(slim)):
         return []
     return [slim] if slim.attrib or slim.tag != "g" else list(slim)
 
@@ -127,4 +135,5 @@ def _short_path(path: str) -> str:
         return NUMBER.sub(lambda found: f"{float(found[0]):.3g}", " ".join(path.split()))
     moves = np.diff(numbers.reshape(-1, 2).round(1), axis=0, prepend=0).round(1)
     start, *others = [f"{x:g} {y:g}" for x, y in moves]
-    return f"M{start}l{' '.join(others)}{'z' * path.count('z')}".replace(" -", "-")
+    short = f"M{start}l{' '.join(others)}{'z' * path.count('z')}"
+    return re.sub(r"\b0\.", ".", short).replace(" -", "-")
