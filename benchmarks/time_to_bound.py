@@ -288,8 +288,8 @@ def draw(rows: Sequence[Row], args: argparse.Namespace) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    from arms.bench.report.groups import marked
     from arms.bench.report.figures import DASHES, style_of
+    from arms.bench.report.groups import marked
 
     cases = list(product(args.datasets, args.networks))
     figure, axes = plt.subplots(
