@@ -17,6 +17,8 @@ from arms import (
     DisARMOnBound,
     Estimator,
     Expectation,
+    Flips,
+    FlipsOnBound,
     Latent,
     LeaveOneOut,
     Midpoint,
@@ -36,14 +38,20 @@ from arms.designs import (
     Independent,
     Needs,
     Systematic,
+    WithFlips,
 )
+from arms.designs.couplings.systematic import SystematicBits
+from arms.designs.flips import FlipLaw
 from arms.estimators.base import set_design
 from arms.estimators.bound.on_bound import slot_sums
 from arms.estimators.bound.slots import direct_term
 from arms.estimators.derivative.double_cv import linear_control
+from arms.estimators.derivative.flips import set_flips
 from arms.estimators.derivative.midpoint import combine_pairs
+from arms.estimators.regression import fit_two_controls
 from arms.estimators.score.leave_one_out import leave_one_out
-from arms.latents import Binary, Choices, ExchangeablePairs, HasMean
+from arms.latents import Binary, Choices, ExchangeablePairs, HasMean, Neighbors
+from arms.random import uniform
 from arms.targets import ImportanceBound, log_mean_exp
 
 
@@ -266,6 +274,104 @@ class FullTaylorMean(WithTaylor):
         return super().combine(draw, values, derivatives) - missing / 2
 
 
+class OwnCurvature(Flips):
+    """The curvature of the same samples that it is to predict."""
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        assert derivatives is not None
+        b, slopes, p = draw.samples, derivatives[: self.num_samples], draw.latent.logits.sigmoid()
+        centred = b - b.mean(0)
+        curve = (centred * slopes).sum(0) / (centred.square().sum(0) + 0.5)
+        own = (1 - p) * (b.mean(0) - p) * curve / 2
+        return super().combine(draw, values, derivatives) - own
+
+
+class NoTrapezoidAtTheFlip(Flips):
+    """The derivative at the sample alone, for both ends."""
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        assert derivatives is not None
+        near = derivatives[: self.num_samples]
+        return super().combine(
+            draw, values, torch.cat([near, near[: self.design.needs.derivatives - len(near)]])
+        )
+
+
+class FlipOfTheLargestRise(Flips):
+    """The flip that turns out to matter most, as if it had been drawn."""
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        n = self.num_samples
+        rise = (values[n:] - values[: len(draw.memory)]).abs()
+        chosen = rise == rise.amax(0)
+        memory = draw.memory * chosen * len(draw.memory) / chosen.sum(0)
+        return super().combine(replace(draw, memory=memory), values, derivatives)
+
+
+class LawOfTheSample(WithFlips):
+    """Latents at one are flipped more often, and the weight does not say so."""
+
+    def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
+        found = super().outcomes(latent)
+        assert found is not None
+        draw, probabilities = found
+        phi = draw.latent.logits
+        law = phi.sigmoid() * (-phi).sigmoid() * (0.1 + draw.points[0])
+        at = draw.points[-1] != draw.points[0]
+        asked = ((law / law.sum(-1, keepdim=True)) * at).sum(-1)
+        of_weight = (phi.sigmoid() * (-phi).sigmoid() * at).sum(-1) / draw.memory[0]
+        return draw, probabilities * (asked / of_weight).nan_to_num(0.0).squeeze(-1)
+
+
+class NoLawAtInfinity(WithFlips):
+    """One infinite logit takes the law of the others with it: nothing is ever flipped."""
+
+    def law(self, latent: Neighbors) -> FlipLaw:
+        found = super().law(latent)
+        lost = latent.logits.isinf().any()
+        return found._replace(chances=torch.where(lost, 0.0, found.chances))
+
+
+class ChainedCoefficients(Flips):
+    """Coefficients fitted on rows whose own curvature holds this row's draw."""
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        assert derivatives is not None
+        n, latent, design = self.num_samples, draw.latent, self.design
+        unsafe = Flips(n, self.flips, safe=False, coupling=self.coupling)
+        plain = unsafe.combine(draw, values, derivatives)
+        by_flips = unsafe.combine(draw, values, 0 * derivatives)
+        alone = leave_one_out(latent, draw.samples, values[:n])
+        slopes, rest = plain - by_flips, plain - design.correct(latent, alone)
+        one, other = fit_two_controls(latent, plain, slopes, rest)
+        return plain - one * slopes - other * rest
+
+
+class CommonOrder(SystematicBits):
+    """One random order for all latents: those of a sample are no longer independent."""
+
+    def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
+        found = super().sample_bits(logits, n, generator)
+        order = uniform(n, logits[..., :1], generator).argsort(0)
+        return found.sort(0).values.gather(0, order.expand_as(found))
+
+
+class CoupledFlipsOnBound(FlipsOnBound):
+    """Coupled samples in the bound itself."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_flips(self, Systematic(), samples_per_flip=1)
+
+
+class FlipOfOneSampleOnly(FlipsOnBound):
+    """The flips of one sample taken for those of all K."""
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        less = replace(draw, memory=draw.memory / self.num_samples)
+        return super().combine(less, values, derivatives)
+
+
 # --- What people write by mistake, or what hides from draws at moderate logits --------------------
 
 
@@ -405,6 +511,30 @@ class SubtractedOwnRow(WithTaylor):
         return found - latent.with_event_axes(alpha) * control
 
 
+class SubtractedOwnRowOfFlips(Flips):
+    """Sums over the other rows by subtraction, in the safe form."""
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        assert derivatives is not None
+        latent, unsafe = draw.latent, Flips(self.num_samples, self.flips, safe=False)
+        plain = unsafe.combine(draw, values, derivatives)
+        control = plain - unsafe.combine(draw, values, 0 * derivatives)
+        if not latent.batch_shape:
+            return plain
+        along, square = (latent.sum_event(one * control) for one in (plain, control))
+        along, square = (one.sum(-1, keepdim=True) - one for one in (along, square))
+        alpha = torch.where(square > 0, along / torch.where(square > 0, square, 1.0), 0.0)
+        return plain - latent.with_event_axes(alpha) * control
+
+
+def with_design(estimator: Estimator, kind: type[WithFlips]) -> Estimator:
+    """Return a copy of flips on another kind of design."""
+    found, design = replace(estimator), estimator.design  # type: ignore[type-var]
+    assert isinstance(design, WithFlips)
+    set_design(found, kind(design.num_samples, design.flips, design.coupling))
+    return found
+
+
 def on_independent(kind: Callable[[Design], Estimator]) -> Callable[[int], Estimator]:
     return lambda n: kind(Independent(as_count(n, 2, "num_samples")))
 
@@ -432,6 +562,8 @@ BROKEN: dict[str, Callable[[int], Estimator]] = {
     "AntitheticLOORF": lambda n: AntitheticLOORF(Coupled(n, Dirichlet())),
     "IgnoredGenerator": lambda n: IgnoredGenerator(GlobalSamples(as_count(n, 2, "num_samples"))),
     "SubtractedOwnRow": lambda n: SubtractedOwnRow(ARMS(n)),
+    "SubtractedOwnRowOfFlips": SubtractedOwnRowOfFlips,
+    "NoLawAtInfinity": lambda n: with_design(Flips(n), NoLawAtInfinity),
 }
 """Estimators that the check of a whole estimator must refuse."""
 
@@ -463,16 +595,24 @@ GROSS: list[Estimator] = [
     *(own_derivatives(n) for n in (4, 6)),
     OwnMidpointControlsItself(4, pairs=1),
     FullTaylorMean(ARMS(3)),
+    OwnCurvature(3),
+    NoTrapezoidAtTheFlip(2),
+    FlipOfTheLargestRise(2, flips=2),
+    FlipOfOneSampleOnly(2),
 ]
 SEEN_BY_ENUMERATION: list[Estimator] = [
     *GROSS,
     WrongCorrelation(Coupled(3, Systematic())),
     SelfBaseline(Independent(3)),
     FlippedNoise(2),
+    with_design(Flips(2), LawOfTheSample),
+    CoupledFlipsOnBound(2),
 ]
 SEEN_BY_DRAWS: list[Estimator] = [
     *GROSS,
     NoCorrection(Coupled(4, Gaussian())),
     OtherCouplingsCorrection(Coupled(4, Gaussian())),
     CoupledBound(ARMS(2), 2),
+    CoupledFlipsOnBound(2),
+    Flips(4, coupling=CommonOrder()),
 ]

@@ -470,9 +470,9 @@ API = {
         "Estimators",
         "Every name in the registry has a page of its own: [Estimators](../estimators/index.md).", (
         "Estimator", "Estimate", "LOORF", "ARMS", "LeaveOneOut", "Reinforce", "DisARM", "ARM",
-        "UnorderedSet", "Exact", "Midpoint", "WithTaylor", "REBAR", "RELAX", "Relaxation",
+        "UnorderedSet", "Exact", "Flips", "Midpoint", "WithTaylor", "REBAR", "RELAX", "Relaxation",
         "DoubleCV", "RODEO", "SteinControl", "VIMCO", "OnBound", "DisARMOnBound",
-        "MidpointOnBound", "StraightThrough", "GumbelSoftmax", "GappedStraightThrough", "ReinMax",
+        "FlipsOnBound", "MidpointOnBound", "StraightThrough", "GumbelSoftmax", "GappedStraightThrough", "ReinMax",
         "ExtraSample", "Stacked", "ESTIMATORS", "BIASED_ESTIMATORS",
     )),
 }  # fmt: skip

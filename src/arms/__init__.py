@@ -18,7 +18,17 @@ __all__ += ["Expectation", "ImportanceBound", "Target", "rank_generator", "varia
 __all__ += ["BestOf", "weights"]
 __all__ += ["BIASED_ESTIMATORS", "ESTIMATORS", "Estimate", "Estimator", "as_estimator"]
 __all__ += ["ARM", "ARMS", "LOORF", "DisARM", "Exact", "LeaveOneOut", "Reinforce", "UnorderedSet"]
-__all__ += ["REBAR", "RELAX", "RODEO", "DoubleCV", "Midpoint", "Relaxation", "SteinControl"]
-__all__ += ["DisARMOnBound", "ExtraSample", "MidpointOnBound", "OnBound", "Stacked", "WithTaylor"]
+__all__ += [
+    "REBAR",
+    "RELAX",
+    "RODEO",
+    "DoubleCV",
+    "Flips",
+    "Midpoint",
+    "Relaxation",
+    "SteinControl",
+]
+__all__ += ["DisARMOnBound", "ExtraSample", "FlipsOnBound", "MidpointOnBound", "OnBound"]
+__all__ += ["Stacked", "WithTaylor"]
 __all__ += ["VIMCO", "GappedStraightThrough", "GumbelSoftmax", "ReinMax", "StraightThrough"]
 __all__ += ["relax_control", "variance_loss"]

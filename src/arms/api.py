@@ -84,8 +84,8 @@ def importance_bound(
         log_joint: Maps samples `[n, *batch, d]` to log p(x, b) `[n, *batch]`.
         logits: As for `expectation`.
         estimator: The name of an estimator of a bound, or an estimator. docs/bound.md says which.
-        num_samples: The number of samples, 8 by default. K is n for `vimco` and `reinforce-ms`,
-            about n/3 for `midpoint-ms-shared`, and n/2 for the others.
+        num_samples: The number of samples, 8 by default. K is n for `vimco`, `flips-ms`
+            and `reinforce-ms`, about n/3 for `midpoint-ms-shared`, and n/2 for the others.
         generator: As for `expectation`.
         evaluations: As for `expectation`.
         chunk: As for `expectation`.

@@ -30,6 +30,7 @@ def reason_not_first_layer(estimator: Estimator) -> str:
         f"estimates the {estimator.target}": not estimator.target.is_expectation,
         "enumerates all states": estimator.design.needs.evaluations is None,
         "weights its samples": estimator.design.weighted,
+        "needs values at points that are not samples": estimator.design.uses_extra_values,
         "has parameters": any(True for _ in estimator.parameters()),
         # A biased gradient consists of derivatives, and none of them leads through deeper samples.
         "is biased (it ignores how deeper layers change)": not estimator.unbiased,

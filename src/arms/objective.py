@@ -1,5 +1,6 @@
 """Calling the user's objective: its checked values at the points of a draw, and derivatives."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -184,9 +185,19 @@ def as_values(
     message = "the objective returned NaN or infinity, which would spoil the whole gradient"
     options.require_finite(tensor, message)
     tensor = tensor.to(points.device)
+    if estimator.design.needs.differences and options.checks == "all":
+        _warn_of_half_precision(estimator, tensor)
     if not estimator.target.subtracts_log_q or options.log_weights:
         return tensor
     return tensor - draw.latent.log_prob(points)
+
+
+def _warn_of_half_precision(estimator: Estimator, values: Tensor) -> None:
+    if values.dtype in (torch.float16, torch.bfloat16):
+        name = type(estimator).__name__
+        problem = f"{name} takes small differences of values, which {values.dtype} rounds away"
+        remedy = "let the objective sum in float32, as in terms.float().sum(-1)"
+        warnings.warn(f"{problem}: {remedy}", stacklevel=2)
 
 
 def _check_shape(values: Tensor, expected: torch.Size, draw: Draw) -> None:

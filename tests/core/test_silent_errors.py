@@ -217,6 +217,7 @@ def test_two_rows_or_two_samples_that_depend_on_each_other(name: str) -> None:
             )
 
 
+@pytest.mark.filterwarnings("ignore:.* takes small differences of values")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("name", DIFFERENTIATING)
 def test_independent_rows_are_accepted_in_every_precision(name: str, dtype: torch.dtype) -> None:

@@ -20,6 +20,7 @@ from arms.designs import (
     Draw,
     Perturbed,
     RelaxedPairs,
+    WithFlips,
     WithMean,
 )
 from arms.designs.pairs import latent_points
@@ -98,6 +99,8 @@ def draw_of(design: Design, latent: Latent, points: Tensor, noise: Any) -> Draw:
             return design.assemble(latent, tensor(noise))
         case Perturbed():
             return Draw(latent, points, memory=tensor(noise))
+        case WithFlips():
+            return Draw(latent, points, design.flips, memory=tensor(noise))
         case RelaxedPairs():
             extra = len(points) - design.num_samples
             return Draw(latent, points, extra, memory=tuple(map(tensor, noise)))

@@ -14,7 +14,7 @@ cases. A case has
   noise        what the points were made from, or null. arm: uniform numbers u [n/2, batch, d].
                gumbel-softmax and st-gumbel: logits plus noise [n, batch, ...]. rebar and relax: z,
                then z~ given the bits, [n, batch, d], and the derivative of z~ with respect to the
-               logits [n/2, batch, d].
+               logits [n/2, batch, d]. flips and flips-ms: the weight of every flip [m, batch].
   control      relax: the free function r at z and z~, its `values` [n, batch] and `derivatives`
                [n, batch, d]. rodeo: the network's output for sample i next to sample i + s, for
                s = 1 to n - 1: `outputs` [n - 1, n, batch, 1 + d, 2], at the sample and after each
@@ -76,6 +76,11 @@ SETTINGS: dict[str, dict[str, list[Case]]] = {
         "arms-stratified": with_counts(2, 3, 4),
         "unordered-set": with_counts(2, 3),
         "exact": with_counts(1),
+        "flips": [
+            *with_counts(1, 2, 4),
+            *with_counts(2, 3, safe=True),
+            *with_counts(3, flips=3, coupling="dirichlet"),
+        ],
         "midpoint": [
             *with_counts(2, 4, 6, 8),
             *with_counts(2, 4, 8, coupling="systematic"),
@@ -102,6 +107,7 @@ SETTINGS: dict[str, dict[str, list[Case]]] = {
             name: [*with_counts(4, 6), *with_counts(4, 6, folded=False)]
             for name in ("loorf-ms", "arms-ms", "arms-ms-dirichlet", "arms-ms-gaussian")
         },
+        "flips-ms": [*with_counts(1, 2, 4), *with_counts(3, flips=3)],
         "midpoint-ms": [*with_counts(2, 4, 6), *with_counts(4, 5, shared=1)],
         "midpoint-ms-shared": with_counts(3, 6, 8),
     },

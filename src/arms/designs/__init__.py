@@ -6,6 +6,7 @@ from arms.arguments import unknown_name
 from arms.designs.base import BitCoupling, CategoryCoupling, Coupling, Design, Draw, Needs, Rows
 from arms.designs.couplings.copulas import Dirichlet, Gaussian
 from arms.designs.couplings.systematic import Stratified, Systematic
+from arms.designs.flips import WithFlips
 from arms.designs.midpoints import Midpoints, SharedPairs
 from arms.designs.pairs import CorrelatedPair, Pairs, RelaxedPairs
 from arms.designs.samples import AllStates, AntitheticNoise, Coupled, Independent, Perturbed
@@ -15,7 +16,7 @@ from arms.designs.wrappers import AfterSamples, SideBySide, WithMean
 __all__ = ["Design", "Draw", "Needs", "Rows"]
 __all__ += ["AllStates", "AntitheticNoise", "Coupled", "Independent", "WithoutReplacement"]
 __all__ += ["Midpoints", "Pairs", "Perturbed", "RelaxedPairs", "SharedPairs"]
-__all__ += ["AfterSamples", "SideBySide", "WithMean"]
+__all__ += ["AfterSamples", "SideBySide", "WithFlips", "WithMean"]
 __all__ += ["COUPLINGS", "BitCoupling", "CategoryCoupling", "Coupling", "as_coupling"]
 __all__ += ["CorrelatedPair", "Dirichlet", "Gaussian", "Stratified", "Systematic"]
 

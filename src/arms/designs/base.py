@@ -22,6 +22,8 @@ class Needs:
     """Number of points, the last ones, at which the derivative df/db is taken."""
     second_order: bool = False
     """Whether that derivative must itself be differentiable, so that parameters can learn."""
+    differences: bool = False
+    """Whether small differences of values matter, which values in half precision would lose."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Design:
     """Capabilities that the latent must have."""
     weighted: ClassVar[bool] = False
     """Whether samples have unequal weights, so that their plain mean is not the expectation."""
+    uses_extra_values: ClassVar[bool] = False
+    """Whether the estimate's mean depends on the values at points that are not samples."""
     least_samples: ClassVar[int] = 1
     in_pairs: ClassVar[bool] = False
 

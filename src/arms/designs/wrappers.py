@@ -19,7 +19,8 @@ class Composite(Design):
     def set_up(self, made_of: Sequence[Design], needs: Needs, *more: type, **fields: Any) -> None:
         requires = [*(one for inner in made_of for one in inner.requires), *more]
         fields |= {"needs": needs, "requires": tuple(dict.fromkeys(requires)), "made_of": made_of}
-        fields["weighted"] = any(inner.weighted for inner in made_of)
+        for fact in ("weighted", "uses_extra_values"):
+            fields[fact] = any(getattr(inner, fact) for inner in made_of)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 

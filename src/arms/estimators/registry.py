@@ -21,11 +21,13 @@ from arms.estimators.biased.gumbel_softmax import GumbelSoftmax
 from arms.estimators.biased.reinmax import ReinMax
 from arms.estimators.biased.straight_through import StraightThrough
 from arms.estimators.bound.disarm import DisARMOnBound
+from arms.estimators.bound.flips import FlipsOnBound
 from arms.estimators.bound.midpoint import MidpointOnBound, shared_midpoints
 from arms.estimators.bound.on_bound import OnBound
 from arms.estimators.bound.vimco import VIMCO
 from arms.estimators.combinators import ExtraSample, Stacked
 from arms.estimators.derivative.double_cv import DoubleCV
+from arms.estimators.derivative.flips import Flips
 from arms.estimators.derivative.midpoint import Midpoint, cross_paired
 from arms.estimators.derivative.relax import REBAR, RELAX, Relaxation, relax_control
 from arms.estimators.derivative.rodeo import RODEO, SteinControl
@@ -40,8 +42,18 @@ from arms.estimators.score.unordered_set import UnorderedSet
 __all__ = ["ALIASES", "ALL_ESTIMATORS", "BIASED_ESTIMATORS", "ENTRIES", "ESTIMATORS"]
 __all__ += ["DEFAULT_NUM_SAMPLES", "as_estimator", "num_samples_of", "resolve"]
 __all__ += ["ARM", "ARMS", "LOORF", "DisARM", "Exact", "LeaveOneOut", "Reinforce", "UnorderedSet"]
-__all__ += ["REBAR", "RELAX", "RODEO", "DoubleCV", "Midpoint", "Relaxation", "SteinControl"]
-__all__ += ["DisARMOnBound", "ExtraSample", "MidpointOnBound", "OnBound", "Stacked", "WithTaylor"]
+__all__ += [
+    "REBAR",
+    "RELAX",
+    "RODEO",
+    "DoubleCV",
+    "Flips",
+    "Midpoint",
+    "Relaxation",
+    "SteinControl",
+]
+__all__ += ["DisARMOnBound", "ExtraSample", "FlipsOnBound", "MidpointOnBound", "OnBound"]
+__all__ += ["Stacked", "WithTaylor"]
 __all__ += ["VIMCO", "GappedStraightThrough", "GumbelSoftmax", "ReinMax", "StraightThrough"]
 __all__ += ["Estimate", "Estimator", "relax_control", "variance_loss"]
 
@@ -95,6 +107,7 @@ TABLE: tuple[Entry, ...] = (
     published("arms-gaussian", partial(ARMS, coupling=Gaussian()), ZHOU, ("arms-n",)),
     experimental("arms-stratified", partial(ARMS, coupling=Stratified()), OURS, ("arms-strat",)),
     recommended("unordered-set", UnorderedSet, f"{KOOL} 2020", ("unord",)),
+    recommended("flips", Flips, OURS),
     recommended("midpoint", Midpoint, OURS),
     recommended("midpoint-single", partial(Midpoint, pairs=1), OURS),
     recommended("cross-paired", cross_paired, OURS, ("repaired",)),
@@ -111,6 +124,7 @@ TABLE: tuple[Entry, ...] = (
     published("arms-ms", arms_ms, f"{ZHOU}; coupling, folding: {OURS}", ("arms-ms-s",)),
     published("arms-ms-dirichlet", partial(arms_ms, coupling=Dirichlet()), ZHOU, ("arms-ms-d",)),
     published("arms-ms-gaussian", partial(arms_ms, coupling=Gaussian()), ZHOU, ("arms-ms-n",)),
+    recommended("flips-ms", FlipsOnBound, OURS),
     experimental("midpoint-ms", MidpointOnBound, OURS),
     experimental("midpoint-ms-shared", shared_midpoints, OURS, ("midpoint-ms-tried",)),
     published("st", StraightThrough, "Bengio et al. 2013"),

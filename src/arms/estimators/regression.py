@@ -43,6 +43,38 @@ def subtract_fitted_control(
     return estimate - latent.with_event_axes(alpha) * control
 
 
+def fit_two_controls(
+    latent: Latent, estimate: Tensor, first: Tensor, second: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return for each row the coefficients of two controls, fitted together on the other rows.
+
+    They minimize the squared norm of estimate - one first - other second over the other rows and
+    `PSEUDO_ROWS` more in which the controls are as large, and explain nothing. They are 0 if there
+    are no other rows. Both are `[*batch]` with trailing axes, to multiply controls.
+    """
+    rows = latent.batch_shape[-1] if latent.batch_shape else 1
+    if rows == 1:
+        zero = latent.with_event_axes(latent.sum_event(torch.zeros_like(estimate)))
+        return zero, zero
+
+    def over_others(one: Tensor, other: Tensor) -> Tensor:
+        along = latent.sum_event(one * other)
+        return sum_of_others(torch.where(along.isfinite(), along, 0.0), -1)
+
+    ridge = 1 + PSEUDO_ROWS / (rows - 1)
+    sizes = [(ridge * over_others(one, one)).sqrt() for one in (first, second)]
+    scale = [torch.where(size > 0, 1 / size, 0.0) for size in sizes]
+    # In units of each control's size, where the determinant is never small.
+    along = [
+        over_others(estimate, one) * by for one, by in zip((first, second), scale, strict=True)
+    ]
+    shared = over_others(first, second) * scale[0] * scale[1]
+    determinant = 1 - shared.square()
+    one = (along[0] - shared * along[1]) * scale[0] / determinant
+    other = (along[1] - shared * along[0]) * scale[1] / determinant
+    return latent.with_event_axes(one), latent.with_event_axes(other)
+
+
 def sum_of_others(tensor: Tensor, dim: Literal[0, -1]) -> Tensor:
     """Return for each entry along the first or the last axis the sum of all the others.
 

@@ -8,6 +8,7 @@ from arms.latents.base import (
     ExchangeablePairs,
     HasMean,
     Latent,
+    Neighbors,
     Relaxable,
 )
 from arms.latents.bits import Bits
@@ -18,4 +19,4 @@ from arms.latents.subset import Subset
 
 __all__ = ["Bits", "Indices", "Joint", "Latent", "Logits", "OneHot", "Subset", "as_latent"]
 __all__ += ["Binary", "Choices", "Couplable", "Enumerable", "ExchangeablePairs", "HasMean"]
-__all__ += ["Relaxable"]
+__all__ += ["Neighbors", "Relaxable"]

@@ -169,6 +169,45 @@ class ExchangeablePairs(Latent):
         """Return E[s s' | sum] times a vector, for differences s = `step` of pairs up to sign."""
 
 
+class Neighbors(HasMean):
+    """Capability: independent variables, each of which can change while the others stay.
+
+    `samples` are `[m, *batch, *event]`. `variable` and `value` are indices `[m, *batch]`; variables
+    are numbered in the order of the event.
+    """
+
+    def count_variables(self) -> int:
+        """Return the number of variables."""
+        return self.event_shape[0]
+
+    @abstractmethod
+    def variable_probs(self) -> Tensor:
+        """Return the probability of every value, `[*batch, variables, K]`, K >= 2, in float64."""
+
+    @abstractmethod
+    def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
+        """Return the value of one variable of each sample, `[m, *batch]`."""
+
+    @abstractmethod
+    def change(self, samples: Tensor, variable: Tensor, value: Tensor) -> Tensor:
+        """Return the samples with one variable of each set to a value."""
+
+    @abstractmethod
+    def rises(self, samples: Tensor, derivatives: Tensor) -> Tensor:
+        """Return by how much f would rise if it were linear, for every change of a single variable.
+
+        Like the samples: the entry of a bit is for its other value, and that of a category is for
+        a change to this category.
+        """
+
+    @abstractmethod
+    def trapezoid(self, samples: Tensor, rises: Tensor) -> Tensor:
+        """Return half of each sample's rises as a gradient with respect to the logits.
+
+        For a sample b and changes to other values a of a variable, 1/2 sum_a p_a rise (e_a - e_b).
+        """
+
+
 class Couplable(Latent):
     """Capability: made of bits or choices, several samples of which a coupling can draw."""
 

@@ -9,14 +9,14 @@ from torch import Generator, Tensor
 from torch.nn.functional import logsigmoid
 
 from arms.arguments import at_least_float32
-from arms.latents.base import Binary, Enumerable, ExchangeablePairs, HasMean, Relaxable
+from arms.latents.base import Binary, Enumerable, ExchangeablePairs, Neighbors, Relaxable
 from arms.random import indicator, uniform
 
 LARGEST_PERTURBED = 1000.0  # a clamp of logits before noise is added, at most 708 in float64
 
 
 @dataclass(frozen=True, eq=False)
-class Bits(HasMean, Enumerable, ExchangeablePairs, Binary, Relaxable):
+class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
     """Bits b ~ Bernoulli(sigmoid(logits)), logits `[*batch, d]`, samples of 0 and 1.
 
     Args:
@@ -37,9 +37,11 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Binary, Relaxable):
     def log_prob(self, samples: Tensor) -> Tensor:
         """Return log p(sample), which is linear in the sample and defined at midpoints too."""
         logits = at_least_float32(self.logits)
-        # The value that was not drawn may have log-probability -inf, and 0 * inf would be NaN.
-        of_one = torch.where(samples > 0, logsigmoid(logits), 0.0)
-        of_zero = torch.where(samples < 1, logsigmoid(-logits), 0.0)
+        of_one, of_zero = logsigmoid(logits), logsigmoid(-logits)
+        # The value that was not drawn may have log-probability -inf, and 0 * inf would be NaN. Any
+        # other stays, for the derivative with respect to the sample.
+        of_one = torch.where((samples > 0) | (of_one > -torch.inf), of_one, 0.0)
+        of_zero = torch.where((samples < 1) | (of_zero > -torch.inf), of_zero, 0.0)
         return (samples * of_one + (1 - samples) * of_zero).sum(-1)
 
     def score(self, samples: Tensor) -> Tensor:
@@ -73,6 +75,23 @@ class Bits(HasMean, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
         return vector * step * step  # bits are swapped independently: only the diagonal remains
+
+    def variable_probs(self) -> Tensor:
+        logits = self.logits.detach().double()
+        return torch.sigmoid(torch.stack([-logits, logits], -1))
+
+    def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
+        return samples.gather(-1, variable.unsqueeze(-1)).squeeze(-1).long()
+
+    def change(self, samples: Tensor, variable: Tensor, value: Tensor) -> Tensor:
+        source = value.unsqueeze(-1).to(samples.dtype)
+        return samples.scatter(-1, variable.unsqueeze(-1), source)
+
+    def rises(self, samples: Tensor, derivatives: Tensor) -> Tensor:
+        return (1 - 2 * samples.to(derivatives.dtype)) * derivatives
+
+    def trapezoid(self, samples: Tensor, rises: Tensor) -> Tensor:
+        return self.score(samples) * rises / -2
 
     def perturb(self, n: int, generator: Generator | None) -> Tensor:
         phi = at_least_float32(self.logits.detach()).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)

@@ -6,14 +6,15 @@ from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import pad
 
 from arms.arguments import at_least_float32
-from arms.latents.base import Choices, Enumerable, ExchangeablePairs, HasMean, Relaxable
+from arms.latents.base import Choices, Enumerable, ExchangeablePairs, Neighbors, Relaxable
 from arms.random import uniform
 
 
 @dataclass(frozen=True, eq=False)
-class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
+class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
     """Choices among K categories, logits `[*batch, d, K]` (softmax), one-hot samples.
 
     Args:
@@ -43,8 +44,9 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
     def log_prob(self, samples: Tensor) -> Tensor:
         samples = self._as_one_hot(samples)
         log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
-        of_chosen = torch.where(samples > 0, log_probs, 0.0)  # 0 * inf would be NaN
-        return (samples * of_chosen).sum((-1, -2))
+        # 0 * inf would be NaN. All else stays, for the derivative with respect to the sample.
+        inside = torch.where((samples > 0) | (log_probs > -torch.inf), log_probs, 0.0)
+        return (samples * inside).sum((-1, -2))
 
     def score(self, samples: Tensor) -> Tensor:
         """Return b - p. For the likeliest category, 1 - p is the sum of the others: more digits."""
@@ -85,6 +87,25 @@ class OneHot(HasMean, Enumerable, ExchangeablePairs, Choices, Relaxable):
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
         return (vector * step).sum(-1, keepdim=True) * step
 
+    def variable_probs(self) -> Tensor:
+        probs = torch.softmax(self.logits.detach().double(), -1)
+        return pad(probs, (0, max(0, 2 - probs.shape[-1])))
+
+    def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
+        return samples.gather(-2, _rows_of(samples, variable)).squeeze(-2).argmax(-1)
+
+    def change(self, samples: Tensor, variable: Tensor, value: Tensor) -> Tensor:
+        where = _rows_of(samples, variable)
+        return samples.scatter(-2, where, one_hot(value.unsqueeze(-1), samples))
+
+    def rises(self, samples: Tensor, derivatives: Tensor) -> Tensor:
+        here = (samples.to(derivatives.dtype) * derivatives).sum(-1, keepdim=True)
+        return derivatives - here
+
+    def trapezoid(self, samples: Tensor, rises: Tensor) -> Tensor:
+        up = self.mean() * rises / 2
+        return torch.addcmul(up, samples.to(up.dtype), up.sum(-1, keepdim=True), value=-1)
+
     def _as_one_hot(self, samples: Tensor) -> Tensor:
         """Return samples `[..., d, K]`, which may be given as indices `[..., d]`."""
         d, k = self.logits.shape[-2:]
@@ -120,6 +141,11 @@ def one_hot(indices: Tensor, logits: Tensor) -> Tensor:
     every = torch.arange(logits.shape[-1], device=indices.device)
     # NaN logits can cause an index out of range, which gives zeros here instead of an error.
     return (indices.unsqueeze(-1) == every).to(logits.dtype)
+
+
+def _rows_of(samples: Tensor, variable: Tensor) -> Tensor:
+    """Return the index of one variable's K entries, to gather and to scatter along axis -2."""
+    return variable[..., None, None].expand(*variable.shape, 1, samples.shape[-1])
 
 
 def softmax_derivative(probs: Tensor, vector: Tensor) -> Tensor:

@@ -1,14 +1,15 @@
 """Several latents drawn together: a mask and an action, bits and categories."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from arms.latents.base import Enumerable, ExchangeablePairs, HasMean, Latent, Relaxable
+from arms.latents.base import Enumerable, ExchangeablePairs, Latent, Neighbors, Relaxable
 from arms.latents.convert import Logits, as_latent
 
 
@@ -25,7 +26,7 @@ def _per_part(name: str) -> Callable[..., Tensor]:
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class Joint(HasMean, Enumerable, ExchangeablePairs, Relaxable):
+class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
     """Independent latents with names, drawn together.
 
     The objective is called with one argument per latent, as in `f(mask=..., action=...)`, and
@@ -50,6 +51,8 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Relaxable):
     covariance_matvec = _per_part("covariance_matvec")
     exchange = _per_part("exchange")
     pair_covariance_matvec = _per_part("pair_covariance_matvec")
+    rises = _per_part("rises")
+    trapezoid = _per_part("trapezoid")
     perturb = _per_part("perturb")
     harden = _per_part("harden")
 
@@ -133,6 +136,41 @@ class Joint(HasMean, Enumerable, ExchangeablePairs, Relaxable):
             found.append(part.from_states(rest[:count]))
             rest = rest[count:]
         return self._join(found)
+
+    def count_variables(self) -> int:
+        return sum(part.count_variables() for part in self._parts_with_neighbors())
+
+    def variable_probs(self) -> Tensor:
+        tables = [part.variable_probs() for part in self._parts_with_neighbors()]
+        widest = max(table.shape[-1] for table in tables)
+        return torch.cat([pad(table, (0, widest - table.shape[-1])) for table in tables], -2)
+
+    def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
+        found = torch.zeros_like(variable)
+        for part, own, at, inside in self._by_variable(samples, variable):
+            found = torch.where(inside, part.values_at(own, at), found)
+        return found
+
+    def change(self, samples: Tensor, variable: Tensor, value: Tensor) -> Tensor:
+        changed = []
+        for part, own, at, inside in self._by_variable(samples, variable):
+            there = part.change(own, at, torch.where(inside, value, part.values_at(own, at)))
+            changed.append(there)
+        return self._join(changed)
+
+    def _by_variable(
+        self, samples: Tensor, variable: Tensor
+    ) -> Iterator[tuple[Neighbors, Tensor, Tensor, Tensor]]:
+        """Yield each part, its samples, an index into its variables, and where that is the one."""
+        first, shares = 0, self._split(samples)
+        for part, own in zip(self._parts_with_neighbors(), shares, strict=True):
+            count = part.count_variables()
+            at = variable - first
+            yield part, own, at.clamp(0, count - 1), (at >= 0) & (at < count)
+            first += count
+
+    def _parts_with_neighbors(self) -> list[Neighbors]:
+        return [part for part in self.parts.values() if isinstance(part, Neighbors)]
 
     def _parts_with_states(self) -> list[Enumerable]:
         return [part for part in self.parts.values() if isinstance(part, Enumerable)]

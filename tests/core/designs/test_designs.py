@@ -138,7 +138,8 @@ def is_listed(design: Design, latent: Latent) -> bool:
 @pytest.mark.parametrize(("design", "latent"), CASES)
 def test_draws_have_the_distribution_that_is_stated(design: Design, latent: Latent) -> None:
     """If the outcomes cannot be listed, every single sample has the distribution of the latent."""
-    drawn = design.draw(latent.expand(draws_of(design)), seeded())
+    # Alone in its batch: what a design flips may depend on the logits of other rows.
+    drawn = design.draw(latent.expand(draws_of(design), 1), seeded())
     if is_listed(design, latent):
         assert agreement(design, latent, drawn) > FAILURE_RATE
     else:

@@ -102,9 +102,10 @@ def test_few_are_refused_and_for_these_reasons() -> None:
     gaussian = {"arms-gaussian", "arms-ms-gaussian"}
     coupled = {name for name in ALL_ESTIMATORS if name.startswith(("arms", "disarm"))}
     relaxed = {"gumbel-softmax", "st-gumbel", "reinmax"}
+    neighbors = {"flips", "flips-ms"}
     assert refused == {
-        "Subset": for_bits | coupled | relaxed,
-        "Joint(Bits, Subset)": for_bits | coupled | relaxed,
+        "Subset": for_bits | coupled | relaxed | neighbors,
+        "Joint(Bits, Subset)": for_bits | coupled | relaxed | neighbors,
         "Joint(Bits, OneHot)": for_bits | gaussian,
         "Joint(Bits, Bits)": set(),
     }

@@ -22,6 +22,8 @@ from arms import (
     Estimator,
     Expectation,
     ExtraSample,
+    Flips,
+    FlipsOnBound,
     Latent,
     Midpoint,
     MidpointOnBound,
@@ -280,6 +282,7 @@ def test_one_sample_bound_is_the_expectation_plus_the_direct_term(
         (DisARMOnBound(2), DisARM(2), slice(0, 2)),
         (OnBound(LOORF(4), 1), LOORF(4), slice(1, 5)),
         (OnBound(ARMS(5), 1), ARMS(5), slice(1, 6)),
+        (FlipsOnBound(1), Flips(1, safe=False), slice(0, 2)),
         (MidpointOnBound(2), Midpoint(2), slice(0, 3)),
         (MidpointOnBound(3, shared=1), Midpoint(2), slice(1, 4)),
         (MidpointOnBound(5, shared=2), Midpoint(4, pairs=1, own_bits=False), slice(1, 7)),
@@ -293,9 +296,12 @@ def test_folded_one_sample_bound_is_the_expectations_estimate(
     draw = folded.design.draw(MANY, seeded())
     values, derivatives, _ = evaluate(folded, table_values, draw, Options())
     whole = folded.combine(draw, values.detach(), derivatives)
-    part = Draw(MANY, draw.points[used], draw.extra)
+    part = Draw(MANY, draw.points[used], draw.extra, draw.memory)
     expected = single.combine(part, values.detach()[used], derivatives)
     torch.testing.assert_close(whole, expected, rtol=0, atol=1e-13)
+
+
+DERIVATIVES_ON_BOUND = FlipsOnBound | MidpointOnBound
 
 
 def has_a_baseline(estimator: Estimator) -> bool:
@@ -317,7 +323,7 @@ def spread_latent(kind: type[Latent]) -> Latent:
     [
         one
         for one in INSTANCES
-        if isinstance(one.estimator, VIMCO | OnBound | DisARMOnBound | MidpointOnBound)
+        if isinstance(one.estimator, VIMCO | OnBound | DisARMOnBound | DERIVATIVES_ON_BOUND)
         and has_a_baseline(one.estimator)
     ],
     ids=str,
@@ -330,7 +336,7 @@ def test_where_q_is_the_posterior_only_the_direct_term_is_left(instance: Instanc
         estimator, lambda b: latent.log_prob(b) + math.pi, draw, Options()
     )
     found = estimator.combine(draw, values.detach(), derivatives)
-    if isinstance(estimator, MidpointOnBound) or getattr(estimator, "folded", False):
+    if isinstance(estimator, DERIVATIVES_ON_BOUND) or getattr(estimator, "folded", False):
         assert found.abs().max() < 1e-13
     else:
         direct = direct_part(estimator, draw, values.detach())

@@ -221,6 +221,8 @@ def test_evaluations_of_the_registry(name: str) -> None:
         "exact": (None, 0, False),
         "rebar": (12, 8, True),
         "relax": (12, 8, True),
+        "flips": (12, 12, False),
+        "flips-ms": (16, 16, False),
         "midpoint": (10, 10, False),
         "midpoint-single": (12, 4, False),
         "arms-taylor": (9, 1, False),

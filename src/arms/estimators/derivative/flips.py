@@ -1,0 +1,141 @@
+r"""FLIPS: derivatives at coupled samples; flips of single latents correct their error.
+
+For n samples b_i of bits, m flips of one latent K each, drawn with probability q_K, and G = df/db,
+
+$$ g_k = \frac1n \sum_i \tfrac12 |b_{ik} - p_k|\, G_k(b_i)
+       + \frac1m \sum_j \frac{1[K_j = k]}{q_k}\, v_k
+         \Big[ f(b_j^1) - f(b_j^0) - \tfrac12 \big(G_k(b_j^0) + G_k(b_j^1)\big) \Big], $$
+
+where v = p (1 - p), and b^1 and b^0 are sample j with latent k at 1 and at 0: one of them is the
+sample, the other its flip. The first sum is `reinmax`, the trapezoid rule. Its error in one bit is
+of third order, and the flips measure it.
+
+Unbiased because, first, the mean of the first sum is v_k/2 (E G_k(b^0) + E G_k(b^1)), however the
+samples are coupled, since b_ik is independent of sample i's other latents. Second, K is independent
+of the samples, so the mean of the second sum is v_k E[f(b^1) - f(b^0)] minus that. In sum, this is
+the gradient. Nothing is asked of G: wrong derivatives cost variance.
+
+For categories, the first sum has 1/2 sum_a p_a (G_a - G_b) (e_a - e_b) for the drawn category b,
+and a flip to a, drawn with p_a / (1 - p_b), has the weight (1 - p_a)(1 - p_b) / (2 - p_a - p_b).
+
+Other rows of the batch help in three ways, all without bias. The latents whose logits move most
+over the rows are flipped most often. A latent's own curvature h_k, the regression of G_k on b_k
+over the other rows, predicts -1/2 (1 - p_k)(mean_i b_ik - p_k) h_k, which has mean zero. And the
+*safe* form subtracts two differences of mean zero, with coefficients from the other rows:
+
+$$ g - \beta\,(g - g_{\mathrm{flips}}) - \gamma\,(g - g_{\mathrm{ARMS}}), $$
+
+where g_flips has no derivatives and g_ARMS is ARMS on the same samples. If derivatives mislead,
+this falls back on values.
+Reference: this project (docs/flips.md).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arms.arguments import as_count
+from arms.designs import Coupling, Draw, Systematic, WithFlips
+from arms.estimators.base import Estimator, count_samples, set_design
+from arms.estimators.regression import fit_two_controls, sum_of_others
+from arms.estimators.score.leave_one_out import leave_one_out
+from arms.latents import Binary, Latent, Neighbors
+
+SAFE_ROWS = 8  # from here on, fitted coefficients lose less than they save
+
+
+@dataclass(frozen=True)
+class Flips(Estimator):
+    """Derivatives at n samples, corrected by single flips: for differentiable objectives.
+
+    Args:
+        num_samples: n. Each flip is one more evaluation, and all points are differentiated.
+        flips: m; one for every two samples by default.
+        safe: Whether coefficients from the other rows of the batch draw the estimate to values
+            where derivatives mislead; by default, in batches of at least 8 rows.
+        coupling: Of the samples; None if they are independent.
+
+    >>> Flips(4)(lambda b: (b.sum(-1) - 2.0) ** 2, torch.zeros(100, 5)).values.shape
+    torch.Size([4, 100])
+    """
+
+    num_samples: int
+    flips: int | None = None
+    safe: bool | None = None
+    coupling: Coupling | None = field(default_factory=Systematic)
+
+    def __post_init__(self) -> None:
+        if self.safe not in (None, True, False):
+            raise ValueError(f"safe must be True, False or None, got {self.safe!r}")
+        set_flips(self, self.coupling, samples_per_flip=2)
+
+    def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        design, latent, weight = self.design, draw.latent, draw.memory
+        assert derivatives is not None
+        assert isinstance(design, WithFlips)
+        assert isinstance(latent, Neighbors)
+        n, samples, slopes = self.num_samples, draw.samples, derivatives[: self.num_samples]
+        step = (draw.points[n:] - design.copied(samples)).to(derivatives.dtype)
+        rise = values[n:] - design.copied(values[:n])
+        by_rule = latent.sum_event(step * (design.copied(slopes) + derivatives[n:])) / 2
+        found = latent.trapezoid(samples, latent.rises(samples, slopes)).mean(0)
+        found = found + along(latent, weight * (rise - by_rule), step)
+        own = torch.zeros_like(found)
+        if rows_of(latent) > 1:
+            excess = latent.score(samples).mean(0)
+            curve = curvature_of_other_rows(latent, samples, slopes)
+            own = (1 - latent.mean()) * excess * curve / 2
+        if not self.is_safe(latent):
+            return found - own
+        from_slopes, from_values = (
+            found - along(latent, weight * rise, step),
+            torch.zeros_like(found),
+        )
+        if n > 1:
+            arms = design.correct(latent, leave_one_out(latent, samples, values[:n]))
+            from_values = found - arms
+        # Without `own`: that of another row has seen this row.
+        one, other = fit_two_controls(latent, found, from_slopes, from_values)
+        return found - own - one * (from_slopes - own) - other * (from_values - own)
+
+    def is_safe(self, latent: Latent) -> bool:
+        rows = rows_of(latent)
+        return rows > 1 and (rows >= SAFE_ROWS if self.safe is None else self.safe)
+
+
+def set_flips(estimator: Any, coupling: Coupling | None, samples_per_flip: int) -> None:
+    """Set the design of an estimator with `num_samples` and `flips`, after checking these."""
+    n, m = count_samples(estimator, 1), estimator.flips
+    what = f"flips of {type(estimator).__name__}"
+    m = max(1, n // samples_per_flip) if m is None else as_count(m, 1, what)
+    set_design(estimator, WithFlips(n, m, coupling), num_samples=n, flips=m)
+
+
+def rows_of(latent: Latent) -> int:
+    return latent.batch_shape[-1] if latent.batch_shape else 1
+
+
+def along(latent: Latent, weights: Tensor, step: Tensor) -> Tensor:
+    """Return the mean over flips of a number times the step from the sample to its flip."""
+    return (latent.with_event_axes(weights) * step).mean(0)
+
+
+def curvature_of_other_rows(latent: Latent, samples: Tensor, slopes: Tensor) -> Tensor:
+    """Return each bit's slope as a regression on that bit over the other rows; 0 for categories.
+
+    It is fitted within rows, and pooled over them; one more observation says 0.
+    """
+
+    def of_part(part: Latent, b: Tensor, slope: Tensor) -> Tensor:
+        if not part.has(Binary):
+            return torch.zeros_like(slope[0])
+        centred = b - b.mean(0)
+        sums = torch.stack([(centred * slope).sum(0), centred.square().sum(0)])
+        # A row of NaN must not spoil the others.
+        sums = torch.where(sums.isfinite(), sums, 0.0)
+        along, square = sum_of_others(sums.transpose(-1, -2), -1).transpose(-1, -2).unbind(0)
+        return along / (square + 1)
+
+    return latent.map_parts(of_part, samples.to(slopes.dtype), slopes)
