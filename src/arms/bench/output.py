@@ -256,8 +256,7 @@ class Watcher:
 
     def _print(self, text: str) -> None:
         if self._bars.has_lines:
-            line = f"{self._label}: {text}".replace("\n", "\\n")
-            self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            print_plain(f"{self._label}: {text}")
 
 
 class SweepBar(Progress):
@@ -280,9 +279,9 @@ def figures(record: Record) -> str:
     alive = min(stopping_values(record).values(), key=lambda values: len(surviving(values)))
     if not surviving(alive):
         return NO_REPLICA_LEFT
-    shown = [metric for key, metric in METRICS.items() if metric.in_progress and key in record]
     parts = [
-        f"{metric.brief or metric.quantity} {format_metric(metric, record[metric.key])}"
-        for metric in shown
+        f"{metric.brief or metric.quantity} {format_metric(metric, record[key])}"
+        for key, metric in METRICS.items()
+        if metric.in_progress and key in record
     ]
     return "  ".join(parts) + format_survivors(alive)

@@ -1,6 +1,7 @@
 """Verbs for runs: runs, archive, and of the newest checkpoint evaluate, variance, sample."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,10 +30,8 @@ from arms.bench.runs.files import shown
 from arms.bench.runs.loading import find_model, load_model
 from arms.bench.runs.run import Run
 
-NAMED = {
-    *("schema", "dataset", "network", "structure", "estimator", "folded", "num_samples"),
-    *("replicas", "steps", "seed"),
-}
+NAMED = {"schema", "dataset", "network", "structure", "estimator", "folded", "num_samples"}
+NAMED |= {"replicas", "steps", "seed"}
 """Fields that the listing of a run shows elsewhere, or omits."""
 
 
@@ -174,16 +173,9 @@ def variance(
     images = data.test[:batch_size].to(where)
     bits = model.likelihood.binarizes_input
     x = observe(images, data.levels, generator, bits=bits).expand(model.replicas, -1, -1)
+    compare = partial(evaluation.gradient_variances, evaluations=evaluations, repeats=repeats)
     with naming_the_model(source.model):
-        table = evaluation.gradient_variances(
-            model,
-            x,
-            estimators or None,
-            budget,
-            generator,
-            evaluations=evaluations,
-            repeats=repeats,
-        )
+        table = compare(model, x, estimators or None, budget, generator)
     for line in str(table).splitlines():
         print_plain(line)
 

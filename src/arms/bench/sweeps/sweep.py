@@ -111,13 +111,9 @@ def sweep(
 
 
 def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) -> list[Path]:
-    """Train what is missing of a figure or table of the paper, and return what was written.
+    """Train what is missing of an experiment, and return what was written: its page, or figures.
 
-    Args:
-        name: The figure or table, see `arms.bench.experiments.EXPERIMENTS`.
-        scale: How long to train: `smoke`, `laptop` or `paper`.
-        output: Folder of new runs and the page. Experiments in one folder share their runs.
-        options: Further arguments of `sweep`.
+    Experiments in one folder share their runs. The options are further arguments of `sweep`.
     """
     source = find_source(name, scale)
     if not isinstance(source, Sweep):
