@@ -460,7 +460,8 @@ def coupling_index() -> str:
 API = {
     "functions": ("Functions", "The functions that most programs call.", (
         "expectation", "importance_bound", "weights", "draw", "attach", "Handle", "variance",
-        "variance_loss", "as_estimator", "as_latent", "relax_control", "rank_generator",
+        "sampling", "Sampling", "sample", "same_samples", "variance_loss", "as_estimator",
+        "as_latent", "relax_control", "rank_generator",
     )),
     "latents": ("Latents and targets", "What is random, and what is differentiated.", (
         "Latent", "Bits", "OneHot", "Indices", "Subset", "Joint", "Target", "Expectation",
@@ -477,7 +478,7 @@ API = {
     )),
 }  # fmt: skip
 """The public names of `arms` by page; a test compares them with `arms.__all__`."""
-MODULES = ("checks", "designs")
+MODULES = ("checks", "designs", "nn")
 """Names in `arms.__all__` that are modules."""
 
 
@@ -501,6 +502,11 @@ def api_pages() -> dict[str, str]:
         "`arms.checks`: for our tests and for yours. `arms.variance` is among the "
         "[functions](functions.md).",
         [(arms.checks, name) for name in arms.checks.__all__ if name != "variance"],
+    )
+    pages["api/nn.md"] = _api_page(
+        "Modules",
+        "`arms.nn`: gates, codes and routers. [Modules](../nn.md) shows how to use them.",
+        [(arms.nn, name) for name in arms.nn.__all__],
     )
     pages["api/bench.md"] = _api_page(
         "The benchmark suite",

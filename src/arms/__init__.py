@@ -1,21 +1,24 @@
 """Unbiased, low-variance gradients through discrete choices in PyTorch."""
 # ruff: noqa: F403, F405
 
-from arms import checks, designs
+from arms import checks, designs, nn
 from arms.api import Handle, attach, draw, expectation, importance_bound
 from arms.checks import variance
 from arms.estimators.registry import *
 from arms.latents import Bits, Indices, Joint, Latent, OneHot, Subset, as_latent
 from arms.random import rank_generator
 from arms.rewards import BestOf, weights
+from arms.sites import Sampling, same_samples, sample, sampling
 from arms.targets import Expectation, ImportanceBound, Target
 
 __version__ = "0.2.0.dev0"
 
 __all__ = ["Handle", "attach", "checks", "designs", "draw", "expectation", "importance_bound"]
+__all__ += ["nn"]
 __all__ += ["Bits", "Indices", "Joint", "Latent", "OneHot", "Subset", "as_latent"]
 __all__ += ["Expectation", "ImportanceBound", "Target", "rank_generator", "variance"]
 __all__ += ["BestOf", "weights"]
+__all__ += ["Sampling", "same_samples", "sample", "sampling"]
 __all__ += ["BIASED_ESTIMATORS", "ESTIMATORS", "Estimate", "Estimator", "as_estimator"]
 __all__ += ["ARM", "ARMS", "LOORF", "DisARM", "Exact", "LeaveOneOut", "Reinforce", "UnorderedSet"]
 __all__ += [

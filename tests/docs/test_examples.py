@@ -16,6 +16,7 @@ SMALL = {
     "belief_network": (["--steps", "3"], r"arms +one for each layer +-\d+\.\d\d"),
     "categorical_codes": (["--steps", "3"], r"9  [a-p]{6}"),
     "discrete_vae": (["--steps", "3"], r"test ELBO: -\d+\.\d\d nats"),
+    "gumbel_vae": (["--steps", "3"], r"test ELBO: -\d+\.\d\d nats"),
     "gates": (["--steps", "3"], r"gumbel-softmax +0\.\d{3} ± 0\.000"),
     "best_subset": (["--steps", "3"], r"SubsetSelector +10 +0\.\d{3} +0\.\d{3}"),
 }

@@ -175,7 +175,7 @@ def parameters_with_docs(module: ModuleType, name: str) -> set[str]:
 
 PUBLIC = [
     (module, name)
-    for module in (arms, arms.designs, arms.checks, arms.bench)
+    for module in (arms, arms.designs, arms.checks, arms.nn, arms.bench)
     for name in module.__all__
     if name not in pages.MODULES
 ]

@@ -1,0 +1,80 @@
+"""Discrete codes of tokens, for tokenizers and discrete autoencoders."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, one_hot
+
+from arms.arguments import as_count
+from arms.estimators import Estimator
+from arms.latents import OneHot
+from arms.sites import sample
+
+
+class Codes(nn.Module):
+    """A discrete code for each token: some bits, or one category of a codebook.
+
+    It returns (code vectors, indices, loss), as in vector-quantize-pytorch; in evaluation mode, of
+    the likeliest code.
+
+    Args:
+        dim: The size of a token, and of its code vector.
+        bits: The number of bits per token, at most 62; or give `categories`.
+        categories: The number of vectors in the codebook.
+        estimator: A biased estimator, such as "reinmax", to train without a block.
+
+    >>> codes = Codes(32, bits=8).eval()
+    >>> vectors, indices, loss = codes(torch.randn(5, 49, 32))
+    >>> vectors.shape, indices.shape, loss.shape
+    (torch.Size([5, 49, 32]), torch.Size([5, 49]), torch.Size([5]))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        bits: int | None = None,
+        categories: int | None = None,
+        estimator: str | Estimator | None = None,
+    ) -> None:
+        super().__init__()
+        if (bits is None) == (categories is None):
+            raise ValueError(f"give bits or categories, got bits={bits}, categories={categories}")
+        self.bits = None if bits is None else as_count(bits, 1, "bits")
+        if bits is not None and bits > 62:
+            raise ValueError(f"an index has at most 62 bits, got {bits}: split the token")
+        self.estimator = estimator
+        size = as_count(categories, 2, "categories") if bits is None else bits
+        self.to_logits, self.codebook = nn.Linear(dim, size), nn.Linear(size, dim, bias=bool(bits))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return code vectors and indices of tokens, and a loss per row that keeps codes in use.
+
+        The loss is KL(q | uniform) in nats, summed over tokens: weight it lightly, or leave it out.
+
+        Args:
+            x: `[rows, ..., dim]`. In a block, vectors and indices are n copies if x has B rows.
+        """
+        logits = self.to_logits(x)
+        if self.bits is not None:
+            code = sample(logits, self.estimator) if self.training else (logits > 0).to(x.dtype)
+            indices = ((code.detach() > 0.5) << torch.arange(self.bits, device=x.device)).sum(-1)
+            p, q = torch.sigmoid(logits), torch.sigmoid(-logits)
+            entropy = -(p * logsigmoid(logits) + q * logsigmoid(-logits)).sum(-1)
+            vectors, most = self.codebook(2 * code - 1), self.bits * math.log(2)
+        else:
+            size = logits.shape[-1]
+            code = one_hot(logits.argmax(-1), size).to(x.dtype)
+            code = sample(OneHot(logits), self.estimator) if self.training else code
+            indices, vectors, most = code.argmax(-1), self.codebook(code), math.log(size)
+            log_p = logits.log_softmax(-1)
+            entropy = -(log_p.exp() * log_p).sum(-1)
+        return vectors, indices, (most - entropy).unsqueeze(-1).flatten(1).sum(-1)
+
+    def vectors(self, indices: Tensor) -> Tensor:
+        """Return the code vectors `[..., dim]` of indices."""
+        if self.bits is None:
+            return self.codebook.weight.T[indices]
+        bits = indices.unsqueeze(-1) >> torch.arange(self.bits, device=indices.device) & 1
+        bits = bits.to(self.codebook.weight.dtype)
+        return torch.as_tensor(self.codebook(2 * bits - 1))

@@ -1,0 +1,79 @@
+"""A router that sends every row or token to k of several experts."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from arms.arguments import as_count
+from arms.estimators import Estimator
+from arms.latents import OneHot, Subset
+from arms.sites import sample
+
+
+class Router(nn.Module):
+    """Choose one of several experts by a softmax, or k by `arms.Subset`; the top k when evaluated.
+
+    `load` is the share of each expert in the last call. It is not part of the state.
+
+    Args:
+        dim: The size of what is routed.
+        experts: The number of experts.
+        k: How many of them are chosen.
+        estimator: A biased one, such as "reinmax", to train without a block; all experts then run.
+
+    >>> router = Router(8, experts=4, k=2).eval()
+    >>> mask, loss = router(torch.randn(5, 8))
+    >>> mask.sum(-1), router.load.sum()
+    (tensor([2., 2., 2., 2., 2.]), tensor(1.))
+    """
+
+    load: Tensor
+
+    def __init__(
+        self, dim: int, experts: int, k: int = 1, estimator: str | Estimator | None = None
+    ) -> None:
+        super().__init__()
+        self.k, self.estimator = as_count(k, 1, "k"), estimator
+        if self.k > as_count(experts, 2, "experts"):
+            raise ValueError(f"k must be at most the number of experts, {experts}, got {k}")
+        self.to_logits = nn.Linear(dim, experts)
+        self.register_buffer("load", torch.full((experts,), 1 / experts), persistent=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a k-hot mask `[rows, ..., experts]`, and a loss that is 1 if all are used alike.
+
+        Args:
+            x: `[rows, ..., dim]`. In a block, the mask is n copies if x has B rows.
+        """
+        logits = self.to_logits(x)
+        size = logits.shape[-1]
+        if self.training:
+            latent = OneHot(logits) if self.k == 1 else Subset(logits, self.k)
+            mask = sample(latent, self.estimator)
+        else:
+            mask = one_hot(logits.topk(self.k, -1).indices, size).sum(-2).to(x.dtype)
+        self.load = mask.detach().flatten(0, -2).mean(0) / self.k
+        share = torch.softmax(logits, -1).flatten(0, -2).mean(0)
+        return mask, size * (self.load * share).sum()
+
+    def mix(self, mask: Tensor, x: Tensor, experts: Sequence[nn.Module]) -> Tensor:
+        """Return the mean output of the chosen experts, each evaluated on its own rows only.
+
+        Args:
+            mask: `[rows, experts]`, what `forward` returned for rows x (or n copies of them).
+            x: `[rows, ...]`.
+            experts: As many modules as the router has experts, with outputs of one shape.
+        """
+        x = x if len(x) == len(mask) else torch.cat([x] * (len(mask) // len(x)))
+        out: Tensor | None = None
+        for weight, expert in zip(mask.unbind(-1), experts, strict=True):
+            # A mask with a gradient needs the outputs of experts that were not chosen too.
+            rows = (torch.ones_like(weight) if mask.requires_grad else weight).nonzero().squeeze(-1)
+            found = expert(x[rows])
+            scale = (weight[rows] / self.k).view(-1, *[1] * (found.ndim - 1)).to(found.dtype)
+            out = found.new_zeros(len(mask), *found.shape[1:]) if out is None else out
+            out = out.index_add(0, rows, found * scale)
+        assert out is not None
+        return out

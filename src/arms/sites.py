@@ -1,0 +1,504 @@
+r"""Sampling sites: discrete choices anywhere in a model, which needs no other change.
+
+$$ g = \sum_i J_i^\top \Big(\frac{f_i - \operatorname{mean} f}{n - 1}\, \nabla \log p(b_i)\Big) $$
+
+The batch is repeated n times, every site draws one choice per copy, and f_i is the loss of copy i.
+J_i is the Jacobian of the site's logits in copy i. Two cases are unbiased:
+
+- Logits of the repeated batch: the choices of different copies are independent given all that came
+  before, so the other copies' losses are a baseline, as in `arms.layers`. Nothing is assumed of the
+  Jacobians.
+- Logits that were computed once, before the batch was repeated: all copies share one Jacobian, and
+  their choices may be coupled by the estimator's design.
+
+Coupled copies need that shared Jacobian, because only the sum over copies is then unbiased. Equal
+logits are not enough: a layer that is initialized to zero makes logits equal and Jacobians
+different. So the number of rows decides, and nothing is ever inferred from values.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Generator, Tensor
+from torch._compile import _disable_dynamo
+
+from arms.arguments import (
+    FLOATS,
+    as_count,
+    at_least_float32,
+    check_generator,
+    in_function_transform,
+    true_or_unreadable,
+)
+from arms.attachment import attach_gradient, needs_gradient
+from arms.designs import Draw
+from arms.estimate import draw_points, gradient, takes
+from arms.estimators import LOORF, Estimator, as_estimator
+from arms.estimators.registry import BIASED_ESTIMATORS, ESTIMATORS, resolve
+from arms.latents import Bits, Latent, Logits, OneHot, as_latent
+from arms.layers import deeper_gradient, reason_not_first_layer
+from arms.objective import Evaluation
+from arms.random import warn_if_ranks_share_noise
+
+
+def sampling(
+    estimator: str | Estimator = "arms",
+    num_samples: int | None = None,
+    generator: Generator | None = None,
+    *,
+    evaluations: int | None = None,
+    validate: bool = True,
+) -> "Sampling":
+    """Return a block in which `arms.sample` records choices, anywhere in a model.
+
+    Args:
+        estimator: An unbiased estimator that needs values only, such as "arms" or "loorf". Where
+            the batch has been repeated before a site, leave-one-out is used instead.
+        num_samples: The number of copies of the batch, n; 8 by default.
+        generator: Source of all randomness; PyTorch's global generator by default.
+        evaluations: The most copies, instead of `num_samples`.
+        validate: Look for NaN and for batch normalization. On a GPU this waits for the device.
+
+    >>> import arms
+    >>> x, scores = torch.ones(5, 3), torch.nn.Linear(3, 2)
+    >>> with arms.sampling(num_samples=4) as s:
+    ...     loss = arms.sample(scores(s.repeat(x))).sum(-1)
+    >>> s.expectation(loss).mean().backward()
+    >>> loss.shape, scores.weight.grad.shape
+    (torch.Size([20]), torch.Size([2, 3]))
+    """
+    chosen = as_estimator(estimator, num_samples, evaluations)
+    reason = "needs derivatives" if chosen.design.needs.derivatives else ""
+    if reason := reason or reason_not_first_layer(chosen):
+        advice = "use arms or loorf; a biased one goes to the site, arms.sample(latent, 'reinmax')"
+        raise ValueError(f"{chosen} {reason} and cannot serve sampling sites: {advice}")
+    check_generator(generator)
+    return Sampling(chosen, generator, validate)
+
+
+def sample(
+    logits: Logits,
+    estimator: str | Estimator | None = None,
+    generator: Generator | None = None,
+    *,
+    temperature: float | None = None,
+    batch_dim: int = 0,
+    tokens: int = 1,
+    validate: bool = True,
+) -> Any:
+    """Return a hard sample of a choice inside a model, in the shape of the logits.
+
+    In a block of `arms.sampling`, the choice is recorded, and the block estimates its gradient
+    without bias. Logits with as many rows as the batch has before `repeat` give n samples per row.
+    With a biased estimator, the sample itself carries a straight-through gradient, and no block is
+    needed, as for `torch.nn.functional.gumbel_softmax`.
+
+    Args:
+        logits: `[rows, ..., d]` for bits; an `arms.OneHot` or a `OneHotCategorical`
+            `[rows, ..., K]` for one choice over the last axis; a `Categorical` for its index; an
+            `arms.Subset`, for a k-hot mask; or any other latent.
+        estimator: The name of a biased estimator (`arms.BIASED_ESTIMATORS`), or such an estimator.
+        generator: Source of randomness; by default that of the block, or PyTorch's.
+        temperature: Of the biased estimator.
+        batch_dim: The axis of the rows.
+        tokens: How many consecutive entries of that axis belong to one row, if tokens were
+            flattened into the batch.
+        validate: Look for NaN, which on a GPU waits for the device.
+
+    >>> from torch.distributions import OneHotCategorical
+    >>> sample(OneHotCategorical(logits=torch.zeros(5, 4))).sum(-1)
+    tensor([1., 1., 1., 1., 1.])
+    >>> logits = torch.zeros(5, 4, requires_grad=True)
+    >>> sample(OneHotCategorical(logits=logits), "reinmax").requires_grad
+    True
+    """
+    check_generator(generator)
+    if estimator is not None:
+        form = _Form.of(as_latent(logits, validate=validate), batch_dim, tokens)
+        return form.restore(_straight_through(form.latent, estimator, temperature, generator))
+    if temperature is not None:
+        raise ValueError("temperature belongs to a biased estimator, as in sample(l, 'st-gumbel')")
+    at_site = _untraced if torch.compiler.is_compiling() else _at_site
+    return at_site(logits, generator, batch_dim, tokens, validate)
+
+
+def _at_site(
+    logits: Logits, generator: Generator | None, batch_dim: int, tokens: int, validate: bool
+) -> Any:
+    """Return samples of a site, after recording it where a block is open."""
+    form, tape = _Form.of(as_latent(logits, validate=validate), batch_dim, tokens), _TAPE.get()
+    points = _drawn(form, generator) if tape is None else tape.samples_of(form, generator)
+    return form.restore(points)
+
+
+# A compiler must not trace what is recorded. The public torch.compiler.disable imports the compiler
+# with this module, which takes longer than all the rest.
+_untraced = _disable_dynamo(_at_site)
+
+
+def _drawn(form: "_Form", generator: Generator | None) -> Tensor:
+    if (block := _BLOCK.get()) is not None:
+        return block.draw(form, generator)
+    if needs_gradient(form.latent):
+        during = "" if not _in_backward() else _CHECKPOINTED
+        raise ValueError(
+            "arms.sample outside of a block would lose its gradient: open a block, `with "
+            "arms.sampling() as s:`, or pass a biased estimator, arms.sample(latent, 'reinmax'), "
+            f"or call it under torch.no_grad(){during}"
+        )
+    return form.latent.detach().sample(1, generator)[0]
+
+
+_CHECKPOINTED = (
+    "; under torch.utils.checkpoint, pass use_reentrant=False and context_fn=arms.same_samples"
+)
+
+
+def _in_backward() -> bool:
+    # Private (tried on PyTorch 2.8 to 2.13). Only the wording of an error depends on it.
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+class Sampling:
+    """A block of `arms.sampling`: what its sites have drawn, and the expectation of the loss.
+
+    Args:
+        estimator: Of sites whose logits are computed once.
+        generator: Source of randomness of all sites.
+        validate: Whether to look at values.
+    """
+
+    def __init__(self, estimator: Estimator, generator: Generator | None, validate: bool) -> None:
+        self.estimator, self.generator, self.validate = estimator, generator, validate
+        self.copies = estimator.design.num_samples
+        """n, the number of copies of the batch."""
+        self.rows: int | None = None
+        """B, the rows of the batch before it is repeated; known from the first repeat or site."""
+        self._sites: list[_Site] = []
+        self._costs: list[tuple[int, Tensor]] = []
+        self._token: Token[Sampling | None] | None = None
+        self._state = "new"
+
+    def __enter__(self) -> Self:
+        if self._state != "new":
+            raise ValueError("a block of arms.sampling is used once: call arms.sampling again")
+        if _BLOCK.get() is not None:
+            raise ValueError("blocks of arms.sampling cannot be nested: use one for all sites")
+        self._token, self._state = _BLOCK.set(self), "open"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._token is not None
+        _BLOCK.reset(self._token)
+        self._token = None
+
+    def repeat(self, *tensors: Tensor, batch_dim: int = 0) -> Any:
+        """Return tensors with n copies of the batch, `[n * B, ...]`: all of copy 1, then copy 2.
+
+        Args:
+            tensors: `[B, ...]`; several are returned as a tuple.
+            batch_dim: The axis of the batch.
+        """
+        self._require_entered("s.repeat")
+        found = []
+        for one in tensors:
+            if not isinstance(one, Tensor) or not -one.ndim <= batch_dim < one.ndim:
+                got = f"shape {list(one.shape)}" if isinstance(one, Tensor) else type(one).__name__
+                raise ValueError(f"s.repeat takes tensors [B, ...], got {got}")
+            rows = one.shape[batch_dim]
+            self.rows = rows if self.rows is None else self.rows
+            if rows != self.rows:
+                raise ValueError(f"s.repeat takes tensors of {self.rows} rows, got {rows}")
+            found.append(torch.cat([one] * self.copies, batch_dim))
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def cost(self, term: Tensor) -> None:
+        """Add a term to the loss which is known here: sites so far learn from it, later ones not.
+
+        Args:
+            term: `[n * B]`, or `[B]` if it depends on no choice. It may depend on choices made so
+                far, and on no later ones.
+        """
+        self._require_entered("s.cost")
+        self._costs.append((len(self._sites), self._as_values(term, "a cost", once=True)))
+
+    def expectation(self, loss: Tensor) -> Tensor:
+        """Return the expected loss per row `[B]`, ready for `.backward()`.
+
+        Args:
+            loss: `[n * B]`, one value per copy of a row, as with `reduction="none"`. The terms
+                passed to `cost` are added to it.
+        """
+        self._require_entered("s.expectation")
+        values = self._as_values(loss, "the loss")
+        if self.validate and self._sites and values.requires_grad:
+            _refuse_batch_norm(values, self._sites[0].latent.logits)
+        self._state = "closed"
+        total, to_go, costs = values, [values] * len(self._sites), list(self._costs)
+        for place, term in costs:
+            total = total + term
+            to_go = [one + term if at < place else one for at, one in enumerate(to_go)]
+        value = self.estimator.target.value(total)
+        for site, signal in zip(self._sites, to_go, strict=True):
+            value = site.attach(value, signal.detach())
+        return value
+
+    def draw(self, form: "_Form", generator: Generator | None) -> Tensor:
+        """Return a site's samples `[n * B, ...]`, one for each row of every copy."""
+        generator, wanted = generator or self.generator, needs_gradient(form.latent)
+        if self._state == "closed" and wanted:
+            raise ValueError("s.expectation has been called: open another block for more choices")
+        if wanted and in_function_transform():
+            raise ValueError("sampling sites do not work in torch.func.grad, vmap and jvp")
+        count, copies = form.count, self.copies
+        self.rows = count if self.rows is None else self.rows
+        if count not in (self.rows, copies * self.rows):
+            raise ValueError(
+                f"logits must have {self.rows} rows (computed once) or {copies * self.rows} (of "
+                f"the repeated batch), got {count}: say tokens= if they were flattened into rows, "
+                "batch_dim= if rows are another axis, and expand logits that all rows share"
+            )
+        latent = form.latent
+        if count != self.rows:
+            points, drawn = self.draw_repeated(latent, generator), None
+        else:
+            # A latent that cannot be coupled is drawn independently.
+            chosen = self.estimator if takes(self.estimator, latent) else LOORF(copies)
+            drawn = self.draw_once(chosen, latent, generator)
+            points = drawn.points.flatten(0, 1)
+            if wanted:
+                self._sites.append(_Once(latent, points, copies, chosen, drawn))
+        if wanted and drawn is None:
+            self._sites.append(_Repeated(latent, points, copies))
+        return points
+
+    def draw_once(self, chosen: Estimator, latent: Latent, generator: Generator | None) -> Draw:
+        """Return n samples for each row of logits that were computed once."""
+        return draw_points(chosen, latent, generator)
+
+    def draw_repeated(self, latent: Latent, generator: Generator | None) -> Tensor:
+        """Return one sample for each row of logits of the repeated batch."""
+        if generator is None:
+            warn_if_ranks_share_noise(latent.logits.device)
+        return latent.detach().sample(1, generator)[0]
+
+    def _require_entered(self, what: str) -> None:
+        if self._state == "new":
+            raise ValueError(f"{what} is called in or after `with arms.sampling() as s:`")
+
+    def _as_values(self, loss: object, what: str, once: bool = False) -> Tensor:
+        """Return one value per row of every copy as floats `[n, B]`."""
+        if self.rows is None:
+            raise ValueError(f"{what} comes after s.repeat or a site, and there was neither")
+        values = loss if isinstance(loss, Tensor) else torch.as_tensor(loss)
+        values = values if values.dtype in FLOATS else values.to(torch.get_default_dtype())
+        n, rows = self.copies, self.rows
+        if values.shape != (n * rows,) and not (once and values.shape == (rows,)):
+            raise ValueError(
+                f"{what} must have one value for each of {n} copies of {rows} rows, shape "
+                f"[{n * rows}], got {list(values.shape)}: use reduction='none', reduce all other "
+                "axes, and pass targets through s.repeat"
+            )
+        if self.validate and not true_or_unreadable(values.detach().isfinite().all()):
+            raise ValueError(f"{what} is NaN or infinite, which would spoil the whole gradient")
+        return values.expand(n, rows) if values.shape == (rows,) else values.view(n, rows)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """A recorded choice: the latent with rows first, and one sample per row of every copy."""
+
+    latent: Latent
+    points: Tensor
+    copies: int
+
+    def attach(self, value: Tensor, signal: Tensor) -> Tensor:
+        """Return the value `[B]` with the site's gradient, from the losses to go `[n, B]`."""
+        raise NotImplementedError
+
+    def per_row(self) -> Latent:
+        """Return the logits `[rows, ...]` as `[rows, entries]`, to attach a gradient per row."""
+        return Bits(self.latent.logits.flatten(1))
+
+
+class _Repeated(_Site):
+    """Logits of the repeated batch: independent copies, each with a Jacobian of its own."""
+
+    def attach(self, value: Tensor, signal: Tensor) -> Tensor:
+        n, batch = self.copies, self.latent.batch_shape[1:]
+        split = self.latent.with_logits(self.latent.logits.unflatten(0, (n, -1)))
+        points = self.points.unflatten(0, (n, -1))
+        grad = deeper_gradient(split, points, _like_batch(signal, batch), n)
+        zero = torch.zeros_like(value.detach()).repeat(n)
+        found = attach_gradient(zero, self.per_row(), grad.flatten(0, 1).flatten(1))
+        return value + found.view(n, -1).sum(0)
+
+
+@dataclass(frozen=True)
+class _Once(_Site):
+    """Logits computed once: copies share their Jacobian, and may be coupled."""
+
+    estimator: Estimator
+    drawn: Draw
+
+    def attach(self, value: Tensor, signal: Tensor) -> Tensor:
+        values = _like_batch(signal, self.latent.batch_shape[1:])
+        grad = gradient(self.estimator, self.drawn, Evaluation(values)).detach()
+        return attach_gradient(value, self.per_row(), grad.flatten(1))
+
+
+def _like_batch(signal: Tensor, rest: Sequence[int]) -> Tensor:
+    """Return values `[n, B]` for every choice of a row, `[n, B, *rest]`."""
+    return signal.view(*signal.shape, *[1] * len(rest)).expand(*signal.shape, *rest)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A latent with rows first, and how its samples return to the form in which it was given."""
+
+    latent: Latent
+    batch_dim: int
+    tokens: int
+    single: bool  # whether an axis was added, because every choice is its own event
+
+    @classmethod
+    def of(cls, latent: Latent, batch_dim: int, tokens: int) -> "_Form":
+        single = isinstance(latent, OneHot)
+        logits = latent.logits.unsqueeze(-2) if single else latent.logits
+        batch = logits.ndim - latent.event_dims
+        if batch < 1:
+            shape = list(latent.logits.shape)
+            raise ValueError(
+                f"logits of a site must have rows, [rows, ..., {latent.event_axes}], got {shape}: "
+                "unsqueeze(-1) for one bit per row, expand(len(h), -1) for gates of all rows"
+            )
+        if isinstance(batch_dim, bool) or not isinstance(batch_dim, int):
+            raise ValueError(f"batch_dim must be an integer, got {batch_dim!r}")
+        if not 0 <= batch_dim < batch:
+            raise ValueError(f"batch_dim must be from 0 to {batch - 1}, got {batch_dim}")
+        logits = logits.movedim(batch_dim, 0) if batch_dim else logits
+        if (tokens := as_count(tokens, 1, "tokens")) > 1:
+            if len(logits) % tokens:
+                raise ValueError(f"{len(logits)} entries cannot be rows of {tokens} tokens")
+            logits = logits.unflatten(0, (-1, tokens))
+        same = logits is latent.logits
+        return cls(latent if same else latent.with_logits(logits), batch_dim, tokens, single)
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.latent.logits)
+
+    def restore(self, points: Tensor) -> Any:
+        """Return samples with rows first in the form in which the logits were given."""
+        found = self.latent.to_objective(points)
+        if isinstance(found, dict):
+            return {name: self._restore(one) for name, one in found.items()}
+        if self.single:  # one-hot [..., 1, K], or indices [..., 1]
+            found = found.squeeze(-1 if found.ndim < points.ndim else -2)
+        return self._restore(found)
+
+    def _restore(self, found: Tensor) -> Tensor:
+        found = found.flatten(0, 1) if self.tokens > 1 else found
+        return found.movedim(0, self.batch_dim) if self.batch_dim else found
+
+
+def _straight_through(
+    latent: Latent,
+    estimator: str | Estimator,
+    temperature: float | None,
+    generator: Generator | None,
+) -> Tensor:
+    """Return one sample per row which carries the gradient of a biased estimator.
+
+    Such an estimator is a matrix M, of the logits and the sample, times the derivative df/db. The
+    sample plus M (logits - logits) has that derivative, because M is symmetric.
+    """
+    named = isinstance(estimator, str) and resolve(estimator)[0] in ESTIMATORS
+    if named or (isinstance(estimator, Estimator) and estimator.unbiased):
+        raise ValueError(
+            f"{estimator} is unbiased, and no sample can carry its gradient: use it in a block, "
+            f"arms.sampling({estimator!r}), or take one of {', '.join(BIASED_ESTIMATORS)}"
+        )
+    options: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
+    try:
+        chosen = as_estimator(estimator, 1, **options)
+    except TypeError:
+        raise ValueError(f"{estimator} has no temperature: leave it out") from None
+    drawn = draw_points(chosen, latent, generator)
+    points = drawn.points[0]
+    if not needs_gradient(latent):
+        return points
+    still = at_least_float32(latent.logits).nan_to_num()  # inf - inf would be NaN
+    step = (still - still.detach()).unsqueeze(0)
+    with torch.autocast(points.device.type, enabled=False):
+        path = chosen.combine(drawn, torch.zeros_like(step), step)
+    return points + path.to(points.dtype)
+
+
+_BLOCK: ContextVar[Sampling | None] = ContextVar("arms.sampling", default=None)
+
+
+class _Tape:
+    """The samples of a checkpointed part of a model, which runs twice."""
+
+    def __init__(self, samples: list[Tensor], replaying: bool) -> None:
+        self.samples, self.replaying, self.position = samples, replaying, 0
+        self.outer: _Tape | None = None
+        self.tokens: list[Token[_Tape | None]] = []
+
+    def __enter__(self) -> None:
+        self.outer, self.position = _TAPE.get(), 0
+        self.tokens.append(_TAPE.set(self))
+
+    def __exit__(self, *_: object) -> None:
+        _TAPE.reset(self.tokens.pop())
+
+    def samples_of(self, form: _Form, generator: Generator | None) -> Tensor:
+        if self.replaying:
+            self.position += 1
+            return self.samples[self.position - 1]
+        outer = self.outer  # another checkpoint around this one, which may run again
+        found = _drawn(form, generator) if outer is None else outer.samples_of(form, generator)
+        self.samples.append(found)
+        return found
+
+
+_TAPE: ContextVar[_Tape | None] = ContextVar("arms.same_samples", default=None)
+
+
+def same_samples() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return contexts for `torch.utils.checkpoint`, so that a second forward repeats its choices.
+
+    Pass it as `checkpoint(module, x, use_reentrant=False, context_fn=arms.same_samples)`.
+    """
+    samples: list[Tensor] = []
+    return _Tape(samples, replaying=False), _Tape(samples, replaying=True)
+
+
+def _refuse_batch_norm(values: Tensor, first: Tensor) -> None:
+    """Raise if rows are normalized by each other after the first site."""
+    before = _nodes(first)
+    for node in _nodes(values) - before:
+        name = type(node).__name__
+        if "BatchNorm" in name and getattr(node, "_saved_training", True):
+            raise ValueError(
+                "batch normalization in training mode makes the loss of a row depend on other "
+                "rows, which biases the gradient: use GroupNorm or LayerNorm, or .eval() on it "
+                "(validate=False lets it through)"
+            )
+
+
+def _nodes(tensor: Tensor) -> set[Any]:
+    """Return all nodes of autograd's graph behind a tensor."""
+    found, waiting = set(), [tensor.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting.extend(parent for parent, _ in node.next_functions)
+    return found

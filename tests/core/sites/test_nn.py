@@ -1,0 +1,211 @@
+"""Gates, codes and routers: shapes, gradients, evaluation mode, state, and what they refuse."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from seeds import seeded
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import arms
+
+MODULES: dict[str, Callable[..., nn.Module]] = {
+    "gates": lambda **options: arms.nn.Gates(8, **options),
+    "bits": lambda **options: arms.nn.Codes(8, bits=5, **options),
+    "categories": lambda **options: arms.nn.Codes(8, categories=6, **options),
+    "top-1": lambda **options: arms.nn.Router(8, 4, **options),
+    "top-2": lambda **options: arms.nn.Router(8, 4, k=2, **options),
+}
+
+
+def output(module: nn.Module, x: Tensor) -> Tensor:
+    """Return what depends on the module's choices, `[rows, ...]`."""
+    found = module(x)
+    return found if isinstance(found, Tensor) else found[0]
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(6, 8, generator=seeded())
+
+
+@pytest.mark.parametrize("repeated", [True, False])
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_trains_in_a_block(name: str, repeated: bool, x: Tensor) -> None:
+    module = MODULES[name]()
+    weights = torch.randn(1, 1, 50)[..., : output(module.eval(), x).shape[-1]].squeeze(0)
+    module.train()
+    with arms.sampling(num_samples=4) as s:
+        out = output(module, s.repeat(x) if repeated else x)
+        assert len(out) == 24
+        loss = (out * weights).sum(-1).square()
+    s.expectation(loss).sum().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_biased_estimator_needs_no_block(name: str, x: Tensor) -> None:
+    estimator = "st" if name == "top-2" else "reinmax"
+    module = MODULES[name](estimator=estimator)
+    out = output(module, x)
+    assert len(out) == 6
+    out.square().sum(-1).exp().sum().backward()
+    learned = dict(module.named_parameters())["logits" if name == "gates" else "to_logits.weight"]
+    assert learned.grad is not None
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_without_a_block_a_module_in_training_raises(name: str, x: Tensor) -> None:
+    with pytest.raises(ValueError, match="outside of a block would lose its gradient"):
+        MODULES[name]()(x)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_evaluation_is_not_random_and_the_state_is_clean(name: str, x: Tensor) -> None:
+    module = MODULES[name]().eval()
+    first, again = output(module, x), output(module, x)
+    assert torch.equal(first, again)
+    wanted = {"logits"} if name == "gates" else {"to_logits.weight", "to_logits.bias"}
+    wanted |= {"codebook.weight"} if name in ("bits", "categories") else set()
+    wanted |= {"codebook.bias"} if name == "bits" else set()
+    assert set(module.state_dict()) == wanted
+    other = MODULES[name]().eval()
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(output(other, x), first)
+    assert torch.equal(output(copy.deepcopy(module), x), first)
+    assert all(str(part).isascii() for part in (module, other))
+
+
+# --- Gates --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dim", "shape"), [(1, (5, 8)), (1, (5, 8, 3, 3)), (2, (5, 4, 8))])
+def test_gates_multiply_their_axis(dim: int, shape: tuple[int, ...]) -> None:
+    gates, x = arms.nn.Gates(8, dim), torch.rand(shape) + 1
+    with torch.no_grad():
+        gates.logits[:4], gates.logits[4:] = 50, -50
+        found = gates(x)
+    assert torch.equal(found, gates.eval()(x))
+    open_part, shut = found.split(4, dim)
+    assert torch.equal(open_part, x.split(4, dim)[0])
+    assert not shut.any()
+    assert gates.is_open().tolist() == [True] * 4 + [False] * 4
+    torch.testing.assert_close(gates.price(), torch.tensor(4.0))
+
+
+def test_rows_have_gates_of_their_own() -> None:
+    with torch.no_grad():
+        gates = arms.nn.Gates(8, initial=0.0)(torch.ones(500, 8))
+    assert len(gates.unique(dim=0)) > 100
+    assert abs(gates.mean() - 0.5) < 0.05
+
+
+def test_a_price_shuts_gates_that_do_nothing() -> None:
+    torch.manual_seed(0)
+    gates, linear = arms.nn.Gates(8, initial=1.0), nn.Linear(8, 1)
+    x = torch.randn(64, 8)
+    optimizer = torch.optim.Adam([*gates.parameters(), *linear.parameters()], lr=0.1)
+    for _ in range(150):
+        with arms.sampling(num_samples=4, generator=None) as s:
+            loss = (linear(gates(x)).squeeze(-1) - s.repeat(x[:, 0])).square()
+        optimizer.zero_grad()
+        (s.expectation(loss).mean() + 0.05 * gates.price()).backward()
+        optimizer.step()
+    assert gates.is_open().tolist() == [True] + [False] * 7
+
+
+# --- Codes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [{"bits": 5}, {"categories": 6}])
+def test_indices_stand_for_the_code_vectors(given: dict[str, Any]) -> None:
+    codes, x = arms.nn.Codes(8, **given), torch.randn(6, 3, 8)
+    with torch.no_grad():
+        for mode in (True, False):
+            vectors, indices, loss = codes.train(mode)(x)
+            assert vectors.shape == (6, 3, 8)
+            assert indices.shape == (6, 3)
+            assert loss.shape == (6,)
+            torch.testing.assert_close(codes.vectors(indices), vectors)
+
+
+@pytest.mark.parametrize(
+    ("given", "nats"), [({"bits": 5}, 5 * math.log(2)), ({"categories": 6}, math.log(6))]
+)
+def test_the_loss_is_what_codes_say(given: dict[str, Any], nats: float) -> None:
+    codes = arms.nn.Codes(8, **given).eval()
+    with torch.no_grad():
+        codes.to_logits.weight.zero_()
+        codes.to_logits.bias.zero_()
+        torch.testing.assert_close(codes(torch.ones(2, 3, 8))[2], torch.zeros(2))
+        codes.to_logits.bias.fill_(-200.0)
+        codes.to_logits.bias[0] = 200.0
+        torch.testing.assert_close(codes(torch.ones(2, 3, 8))[2], torch.full((2,), 3 * nats))
+
+
+# --- Routers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_a_router_chooses_k_experts_and_counts_them(k: int) -> None:
+    router = arms.nn.Router(8, 4, k)
+    for mode in (True, False):
+        with torch.no_grad():
+            mask, balance = router.train(mode)(torch.randn(60, 8))
+        assert torch.equal(mask.sum(-1), torch.full((60,), float(k)))
+        torch.testing.assert_close(router.load, mask.mean(0) / k)
+        assert balance.shape == ()
+        assert k == 4 or balance > 0.9
+
+
+@pytest.mark.parametrize("given", ["mask", "mask with a gradient"])
+def test_a_mixture_is_the_mean_over_chosen_experts(given: str) -> None:
+    router, experts = arms.nn.Router(8, 4, 2), nn.ModuleList(nn.Linear(8, 3) for _ in range(4))
+    x = torch.randn(10, 8)
+    with torch.no_grad():
+        mask, _ = router(x)
+    mask.requires_grad_(given != "mask")
+    every = torch.stack([expert(x) for expert in experts], 1)
+    expected = (every * mask.unsqueeze(-1)).sum(1) / 2
+    torch.testing.assert_close(router.mix(mask, x, list(experts)), expected)
+
+
+def test_experts_see_their_own_rows_only() -> None:
+    seen: list[int] = []
+
+    class Counting(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return super().forward(x)
+
+    router = arms.nn.Router(8, 4)
+    with arms.sampling(num_samples=4) as s:
+        mask, _ = router(x := torch.randn(10, 8))
+        scores = router.mix(mask, x, [Counting(8, 3) for _ in range(4)])
+        loss = cross_entropy(scores, s.repeat(torch.zeros(10, dtype=torch.long)), reduction="none")
+    s.expectation(loss).sum().backward()
+    assert sum(seen) == 40
+    assert router.to_logits.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: arms.nn.Gates(0), "size must be an integer >= 1, got 0"),
+        (lambda: arms.nn.Gates(4)(torch.zeros(2, 5)), r"Gates\(4, dim=1\) got an input of shape"),
+        (lambda: arms.nn.Codes(4), "give bits or categories, got bits=None"),
+        (lambda: arms.nn.Codes(4, bits=2, categories=3), "give bits or categories"),
+        (lambda: arms.nn.Codes(4, bits=63), "an index has at most 62 bits, got 63"),
+        (lambda: arms.nn.Codes(4, categories=1), "categories must be an integer >= 2"),
+        (lambda: arms.nn.Router(4, 3, k=4), "k must be at most the number of experts, 3, got 4"),
+    ],
+)
+def test_wrong_arguments_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
