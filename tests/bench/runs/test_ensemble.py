@@ -17,12 +17,12 @@ from arms.bench.data import Dataset, TrainingImages
 from arms.bench.evaluation import evaluate
 from arms.bench.metrics import Record
 from arms.bench.models import build_vae
-from arms.bench.runs.ensemble import ensemble_trainer, joined_state, share_of_model, stack
+from arms.bench.runs.ensemble import ensemble_trainer, share_of_model, stack
 from arms.bench.runs.files import CHECKPOINTS
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train, train_together
 from arms.bench.training.engine import Engine, free_memory
-from arms.bench.training.trainer import Trainer, of_run
+from arms.bench.training.trainer import Trainer, joined, of_run
 from arms.checks import score_limit
 from arms.designs import Draw
 
@@ -258,16 +258,16 @@ def test_states_come_apart_and_together_again(
     trainer.step()
     state = {name: tensor.clone() for name, tensor in trainer.state().items()}
     parts = [of_run(state, index, 2) for index in range(2)]
-    again = joined_state(parts, SMALL.seed, "cpu")
+    again = joined(parts, SMALL.seed, "cpu")
     assert all(torch.equal(again[name], tensor) for name, tensor in state.items())
     parts[1]["generator"] = torch.Generator().manual_seed(5).get_state()
-    fresh = joined_state(parts, SMALL.seed, "cpu")["generator"]
+    fresh = joined(parts, SMALL.seed, "cpu")["generator"]
     assert not any(torch.equal(fresh, part["generator"]) for part in parts), (
         "noise that one of them has used"
     )
     parts[1]["generator"] = torch.zeros(16, dtype=torch.uint8)
     with pytest.raises(ValueError, match="different kinds of devices"):
-        joined_state(parts, SMALL.seed, "cpu")
+        joined(parts, SMALL.seed, "cpu")
 
 
 @pytest.mark.parametrize("name", ["rebar", "relax", "exact"])

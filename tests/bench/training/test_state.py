@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
-from arms.bench.models import DiscreteVAE
+from arms.bench.models import DiscreteVAE, seeded_generator
 from arms.bench.training.trainer import (
     Trainer,
     check_fits,
@@ -36,10 +36,6 @@ def state(digits: Dataset) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in trainer.state().items()}
 
 
-def no_noise(step: int) -> Tensor:
-    raise AssertionError(step)
-
-
 def test_every_tensor_of_a_trainer_is_declared(state: dict[str, Tensor]) -> None:
     assert all(len(tensor) == 4 for name, tensor in state.items() if has_replica_axis(name))
     assert {name for name in state if not has_replica_axis(name)} == {"generator", "counts"}
@@ -51,13 +47,13 @@ def test_a_tensor_that_is_not_declared_is_not_cut(state: dict[str, Tensor]) -> N
     with pytest.raises(ValueError, match="nothing called 'temperature'"):
         of_run(new, 0, 2)
     with pytest.raises(ValueError, match="nothing called 'temperature'"):
-        joined([new, new], no_noise)
+        joined([new, new], 0, "cpu")
 
 
 def test_cutting_and_joining(state: dict[str, Tensor]) -> None:
     parts = [of_run(state, index, 2) for index in range(2)]
     assert torch.equal(parts[1]["sum.train_elbo"], state["sum.train_elbo"][2:])
-    whole = joined(parts, no_noise)
+    whole = joined(parts, 0, "cpu")
     assert whole.keys() == state.keys()
     assert all(torch.equal(whole[name], tensor) for name, tensor in state.items())
     assert torch.equal(parts[1]["counts"], state["counts"])
@@ -70,19 +66,12 @@ def test_cutting_and_joining(state: dict[str, Tensor]) -> None:
 
 def test_runs_that_used_other_noise_continue_on_fresh(state: dict[str, Tensor]) -> None:
     other = state | {"generator": torch.Generator().manual_seed(5).get_state()}
-    fresh = torch.Generator().manual_seed(6).get_state()
-    asked: list[int] = []
-
-    def draw(step: int) -> Tensor:
-        asked.append(step)
-        return fresh
-
-    assert torch.equal(joined([state, other], draw)["generator"], fresh)
-    assert asked == [3]
+    fresh = seeded_generator(6, "train from 3").get_state()
+    assert torch.equal(joined([state, other], 6, "cpu")["generator"], fresh)
     with pytest.raises(
         ValueError, match="different kinds of devices: resume each where it was begun"
     ):
-        joined([state, state | {"generator": torch.zeros(16, dtype=torch.uint8)}], no_noise)
+        joined([state, state | {"generator": torch.zeros(16, dtype=torch.uint8)}], 0, "cpu")
 
 
 def test_a_run_alone_is_never_cut(digits: Dataset) -> None:
@@ -95,7 +84,7 @@ def test_a_run_alone_is_never_cut(digits: Dataset) -> None:
     )
     trainer.step()
     state = trainer.state()
-    assert of_run(state, 0, 1).keys() == joined([state], no_noise).keys() == state.keys()
+    assert of_run(state, 0, 1).keys() == joined([state], 0, "cpu").keys() == state.keys()
     assert finite_replicas(model_of(state), 1) == [True]
 
 

@@ -1,27 +1,12 @@
 """Data sets by name, from a data folder, the download cache or the network; and your own."""
 
-from arms.bench.data.datasets import (
-    DATASETS,
-    Dataset,
-    Status,
-    TrainingImages,
-    check_same_shape_and_levels,
-    fetch,
-    load,
-    observe,
-    status,
-)
-from arms.bench.data.user_data import as_dataset
-
-__all__ = [
-    "DATASETS",
-    "Dataset",
-    "Status",
-    "TrainingImages",
-    "as_dataset",
-    "check_same_shape_and_levels",
-    "fetch",
-    "load",
-    "observe",
-    "status",
-]
+from arms.bench.data.datasets import DATASETS as DATASETS
+from arms.bench.data.datasets import Dataset as Dataset
+from arms.bench.data.datasets import Status as Status
+from arms.bench.data.datasets import TrainingImages as TrainingImages
+from arms.bench.data.datasets import check_same_shape_and_levels as check_same_shape_and_levels
+from arms.bench.data.datasets import fetch as fetch
+from arms.bench.data.datasets import load as load
+from arms.bench.data.datasets import observe as observe
+from arms.bench.data.datasets import status as status
+from arms.bench.data.user_data import as_dataset as as_dataset

@@ -6,14 +6,13 @@ archived run is read in the same way as a run directory.
 """
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import mean
 
-from arms.bench.metrics import Record
+from arms.bench.metrics import Record, surviving
 from arms.bench.runs import files
 from arms.bench.runs.files import shown
 from arms.bench.runs.run import Run, is_complete, is_record
@@ -51,8 +50,9 @@ class ArchivedRun(Run):
         lacking = f"{self.path} is an archived run without {name}: archive the run again"
         raise ValueError(self.damage or lacking)
 
-    def _records(self) -> Iterator[Record]:
-        return iter(self._thinned)
+    def metrics(self) -> list[Record]:
+        """Return one record for each point of its curves."""
+        return list(self._thinned)
 
 
 def write_archive(path: Path | str, runs: Sequence[Run]) -> int:
@@ -97,23 +97,15 @@ def _thinned(records: Sequence[Record], key: str) -> Record:
     """Average neighbouring records, under the last of their steps, to CURVE_POINTS at most."""
     width = -(-len(records) // CURVE_POINTS)
     parts = [records[start : start + width] for start in range(0, len(records), width)]
-    values = [
-        [_mean(of_replica) for of_replica in zip(*(r[key] for r in part), strict=True)]
-        for part in parts
-    ]
+    of_replicas = [zip(*(record[key] for record in part), strict=True) for part in parts]
+    values = [[_mean(numbers) for numbers in part] for part in of_replicas]
     return {"step": [part[-1]["step"] for part in parts], "values": values}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """Return a mean with six digits, more than a figure shows; None once a replica has stopped."""
-    numbers = [value for value in values if value is not None]
-    if len(numbers) < len(values):
-        return None
-    try:
-        mean = fmean(numbers)
-    except OverflowError:  # of the sum
-        mean = math.fsum(value / len(numbers) for value in numbers)
-    return float(f"{mean:.6g}")
+    numbers = surviving(values)
+    return float(f"{mean(numbers):.6g}") if len(numbers) == len(values) else None
 
 
 def is_archive(path: Path | str) -> bool:
@@ -206,10 +198,9 @@ class UnreadableError(ValueError):
 def run_sources(path: Path | str) -> Iterator[Path]:
     """Yield every run directory and archive at or under a path, or the archived run that it names.
 
-    Links to folders below the path are followed, but no links inside those folders. A link to a
-    folder that the path itself lies in is not followed: a link to / would lead through the whole
-    disk. What links lead to comes last, and only if it was not found before. A folder that cannot
-    be read is yielded too, and `open_runs` raises for it.
+    Links to folders are followed, but no links inside those folders, and none to a folder that the
+    path itself lies in, such as /. What they lead to comes last, unless it was found before. A
+    folder that cannot be read is yielded too, and `open_runs` raises for it.
     """
     top = Path(path)
     if top.is_file() or top.parent.is_file():

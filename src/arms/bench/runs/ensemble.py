@@ -2,7 +2,6 @@
 
 A GPU that five replicas keep half idle trains seventy-five for little more. Runs that share
 everything but estimator, data set and learning rate can therefore go through one trainer together.
-
 Replicas are independent of each other, so a number that is not finite stays in its replica: that
 one stops, and the others continue.
 """
@@ -27,7 +26,7 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
 from arms.bench.evaluation import evaluate, final_bounds
 from arms.bench.metrics import METRICS, TEST_BOUND, TEST_BOUND_SAMPLES, Record, stopping_values
-from arms.bench.models import DiscreteVAE, seeded_generator
+from arms.bench.models import DiscreteVAE
 from arms.bench.output import Watcher
 from arms.bench.runs.files import CHECKPOINTS
 from arms.bench.runs.run import Run
@@ -38,7 +37,6 @@ from arms.bench.training.trainer import (
     Trainer,
     finite_replicas,
     joined,
-    joined_models,
     model_of,
     of_run,
     prepared_estimator,
@@ -164,15 +162,14 @@ class Member:
 
     def show(self, record: Record) -> None:
         """Hand a record to TensorBoard, the progress bar and the user's `on_record`."""
-        listeners: list[OnRecord | None] = [self._write_event, self.watcher, self.on_record]
-        for listener in filter(None, listeners):
-            listener(record)
-
-    def _write_event(self, record: Record) -> None:
         for name, values in record.items():
             for replica, value in enumerate(values if name != "step" else ()):
                 if self.writer and value is not None:
                     self.writer.add_scalar(f"{name}/{replica}", value, record["step"])
+        if self.watcher:
+            self.watcher(record)
+        if self.on_record:
+            self.on_record(record)
 
     def finish(self, result: Record) -> None:
         """Write the final bounds, None for every replica that has stopped, if any survives."""
@@ -185,14 +182,9 @@ class Member:
         self._stop(self.config.steps, causes)
         if not self.surviving:
             return
-        content = dict(result)
-        content["bounds"] = {
-            split: {k: self._masked(values) for k, values in of.items()}
-            for split, of in bounds.items()
-        }
-        if self.stopped:
-            content["stopped"] = {str(one): self.stopped[one] for one in sorted(self.stopped)}
-        self.run.finish(content)
+        masked = {split: {k: self._masked(of[k]) for k in of} for split, of in bounds.items()}
+        stopped = {str(replica): step for replica, step in sorted(self.stopped.items())}
+        self.run.finish(result | {"bounds": masked} | ({"stopped": stopped} if stopped else {}))
 
     def _running(self) -> list[int]:
         return [replica for replica in range(self.config.replicas) if replica not in self.stopped]
@@ -253,7 +245,7 @@ def _resumed(
     ((step, _),) = group_by_step([set(member.states) for member in members])
     if step:
         states = [member.states[step] for member in members]
-        trainer.load_state(joined_state(states, configs[0].seed, device))
+        trainer.load_state(joined(states, configs[0].seed, device))
     for member in members:
         member.states = {}
     return trainer
@@ -304,15 +296,15 @@ def _record(
         if not member.surviving:
             continue
         config, dataset = member.config, data[member.config.dataset]
-        record = share_of_record(whole, index, config.replicas)
+        # The ensemble's replica axis holds run after run, each with its replicas.
+        own = slice(index * config.replicas, (index + 1) * config.replicas)
+        record = {key: value if key == "step" else value[own] for key, value in whole.items()}
         if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
             model = share_of_model(trainer, config, index, len(members))
-            counts, images = [TEST_BOUND_SAMPLES], config.evaluate_images
-            found = evaluate(model, dataset, "test", counts, config.seed, images)
-            record[TEST_BOUND.key] = found[TEST_BOUND_SAMPLES]
-        # The ensemble's replica axis holds run after run, each with its replicas.
-        own = finite[index * config.replicas : (index + 1) * config.replicas]
-        written.append((member, member.append(record, own)))
+            k, images = TEST_BOUND_SAMPLES, config.evaluate_images
+            found = evaluate(model, dataset, "test", [k], config.seed, images)
+            record[TEST_BOUND.key] = found[k]
+        written.append((member, member.append(record, finite[own])))
     return written
 
 
@@ -420,7 +412,8 @@ def ensemble_trainer(
         dataset: config.build_model(dataset.pixel_mean(), dataset.levels)
         for dataset in dict.fromkeys(datasets)
     }
-    weights = joined_models([alone[dataset].state_dict() for dataset in datasets])
+    of_runs = [alone[dataset].state_dict() for dataset in datasets]
+    weights = {name: torch.cat([own[name] for own in of_runs]) for name in of_runs[0]}
     together, rates = _filled(wide, weights, datasets[0].levels), LearningRates(configs, device)
     trainer = Trainer(wide, datasets, device, together, stack(configs), rates)
     # What an estimator learns starts as it would alone, too: each run gets a copy of its own.
@@ -431,26 +424,11 @@ def ensemble_trainer(
     return trainer
 
 
-def share_of_record(record: Record, index: int, replicas: int) -> Record:
-    """Return a run's own part of a record: its replicas of every list."""
-    part = slice(index * replicas, (index + 1) * replicas)
-    return {key: value[part] if key != "step" else value for key, value in record.items()}
-
-
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> DiscreteVAE:
     """Return a run's own model, a copy where it is one of several."""
     if runs == 1:
         return trainer.model
     return _filled(config, model_of(of_run(trainer.state(), index, runs)), trainer.data.levels)
-
-
-def joined_state(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]:
-    """Join the states of runs at one step; those not trained together before get fresh noise."""
-
-    def fresh_noise(step: int) -> Tensor:
-        return seeded_generator(seed, f"train from {step}", device=device).get_state()
-
-    return joined(states, fresh_noise)
 
 
 def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:

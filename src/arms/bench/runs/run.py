@@ -19,7 +19,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import cache
@@ -84,8 +84,7 @@ class Run:
         """Make this the directory of a run, new or to be resumed, and return it.
 
         A run that was asked for fewer steps is given more; its bounds are replaced at the new end.
-        How often one looks (`report_every`, `evaluate_every`, `evaluate_images`) is no part of a
-        run's identity: a run may be resumed with other intervals, and config.json keeps the first.
+        It may be resumed with other intervals of `ObservationConfig`: config.json keeps the first.
         A directory that holds anything else is an error.
 
         Args:
@@ -112,7 +111,7 @@ class Run:
         return self.has("config.json")
 
     def check_same_run(self, config: TrainConfig) -> None:
-        """Raise if the directory cannot be that of this run, perhaps with fewer steps."""
+        """Raise if the directory holds something else than this run, perhaps with fewer steps."""
         remedy = "choose another directory"
         if not self.exists():
             if found := [name for name in FILES_OF_A_RUN if (self.path / name).exists()]:
@@ -173,9 +172,8 @@ class Run:
     def is_finished(self, config: TrainConfig | None = None, images: int | None = None) -> bool:
         """Return whether nothing remains to be done: the final bounds are over enough images.
 
-        This is the one definition of a finished run. Every place that skips a run, or says that it
-        was finished before, calls it. `has_ended` is weaker. A directory that holds another run
-        than `config` is an error.
+        This is the one definition of a finished run; `has_ended` is weaker. A directory that holds
+        another run than `config` is an error.
 
         Args:
             config: The requested configuration, possibly with more steps. By default, config.json's.
@@ -225,7 +223,12 @@ class Run:
 
     def metrics(self) -> list[Record]:
         """Return all records that were written whole."""
-        return list(self._records())
+        records = []
+        for line in self.metric_lines():
+            with suppress(ValueError, RecursionError):
+                if is_record(record := json.loads(line)):
+                    records.append(record)
+        return records
 
     def append(self, record: Mapping[str, object]) -> None:
         """Append a record: `step`, and each metric as a list with a number or None per replica."""
@@ -242,7 +245,23 @@ class Run:
         earlier: Record = {}
         with suppress(ValueError):
             earlier = self.provenance()
-        self._write("provenance.json", provenance_of(device, seconds, together, earlier))
+        before = earlier.get("wall_seconds")
+        if not isinstance(before, int | float) or not math.isfinite(before):
+            before = 0.0  # a damaged note must not end a training
+        on_gpu = device.startswith("cuda")
+        record = {
+            "version": arms.__version__,
+            "commit": commit(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
+            "threads": torch.get_num_threads(),
+            "command": " ".join(sys.argv),
+            "wall_seconds": round(before + seconds, 3),
+        }
+        if shared := list(together) if len(together) > 1 else earlier.get("together"):
+            record["together"] = shared
+        self._write("provenance.json", record)
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint, which `checkpoint()` is to return, and keep the one before."""
@@ -268,12 +287,11 @@ class Run:
 
     def step(self) -> int:
         """Return the step of the newest checkpoint that can be opened, 0 without one."""
-        steps = (step_in(self.path / name) for name in CHECKPOINTS)
-        return next((step for step in steps if step is not None), 0)
+        return next(filter(None, (step_in(self.path / name) for name in CHECKPOINTS)), 0)
 
     def stopped(self) -> dict[int, int]:
         """Return the replicas that have stopped, each with the step of the record that shows it."""
-        return stopped_replicas(self._records())
+        return stopped_replicas(self.metrics())
 
     def has_diverged(self) -> bool:
         """Whether no replica survives."""
@@ -289,7 +307,7 @@ class Run:
         A checkpoint that stayed would push the one in use out at the next save. Those that were
         not read are older than the one in use.
         """
-        kept = [files.to_json(record) for record in self._records() if record["step"] <= step]
+        kept = [files.to_json(record) for record in self.metrics() if record["step"] <= step]
         files.replace_file(self.path / "metrics.jsonl", "".join(kept))
         self._lines = kept
         for name, found in self._checkpoint_steps.items():
@@ -338,13 +356,6 @@ class Run:
                 raise ValueError(f"{file} cannot be read: {error.strerror}: {remedy}") from None
         return self._lines
 
-    def _records(self) -> Iterator[Record]:
-        for line in self.metric_lines():
-            with suppress(ValueError, RecursionError):
-                record = json.loads(line)
-                if is_record(record):
-                    yield record
-
 
 def is_record(content: object) -> bool:
     """Whether a line of metrics is a record: a step, and lists with a value per replica."""
@@ -382,34 +393,10 @@ def _why_no_result(result: Record, replicas: int) -> str:
     return ""
 
 
-def provenance_of(
-    device: str, seconds: float, together: Sequence[str], earlier: Mapping[str, object]
-) -> Record:
-    """Return the provenance of a run after a session, given the one before it."""
-    on_gpu = device.startswith("cuda")
-    before = earlier.get("wall_seconds")
-    if not isinstance(before, int | float) or not math.isfinite(before):
-        before = 0.0  # a damaged note must not end a training
-    record: Record = {
-        "version": arms.__version__,
-        "commit": commit(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": torch.cuda.get_device_name(device) if on_gpu else platform.machine(),
-        "threads": torch.get_num_threads(),
-        "command": " ".join(sys.argv),
-        "wall_seconds": round(before + seconds, 3),
-    }
-    if shared := list(together) if len(together) > 1 else earlier.get("together"):
-        record["together"] = shared
-    return record
-
-
 def commit() -> str:
     """Return the commit of the package, not that of a project it is merely installed in.
 
-    ARMS_COMMIT comes first: a copy of a checkout may have a git that knows it only as dirty.
-    Without either it is a digest of the package's source, equal for equal code.
+    ARMS_COMMIT comes first. Without either it is a digest of the source, equal for equal code.
     """
     said = os.environ.get("ARMS_COMMIT", "").strip()
     return said or _git_commit(PACKAGE) or f"source-{_source_digest()}"

@@ -69,9 +69,8 @@ def train(
 
     Process-wide while it trains, and put back afterwards: the handlers of SIGINT and SIGTERM, so
     that Ctrl-C and the end of a job save first, PyTorch's precision of matrix products on a GPU or
-    its number of threads on a CPU, and the state of a GPU's default generator, which a step
-    borrows. PyTorch's cache of freed GPU memory is emptied at the end. Nothing else is touched:
-    functions that you have compiled stay compiled.
+    its number of threads on a CPU, and the state of a GPU's default generator. PyTorch's cache of
+    freed GPU memory is emptied at the end. Functions that you have compiled stay compiled.
 
     Args:
         config: What to train; its identity decides every number.
@@ -129,22 +128,15 @@ def train_together(
 
     Each is a run as `train` makes it, in its own directory, but for its noise, which depends on
     the other runs too. Finished runs are left alone, and runs at different steps are resumed one
-    after the other. An ensemble that does not fit into memory is halved. `train` says what is
-    process-wide.
+    after the other. An ensemble that does not fit into memory is halved.
+    Other arguments are those of `train`.
 
     Args:
         configs: What to train; `arms.bench.runs.ensemble.group_for_ensembles` sorts runs into those
             that can share an ensemble.
         directories: A directory for each run.
-        device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
         datasets: A data set for each run, in place of those named; all with images of one shape.
-        evaluate: How many images of each split the final bounds are over; all unless given.
-        execution: How steps are executed, see `Engine`.
-        checkpoint_seconds: Time between two checkpoints, written at records; 0 saves at each.
-        progress: Whether to show bars, on a terminal or in a notebook; or the bars to add them to.
         on_record: Called with every record of every run, and its configuration.
-        notify: Called with lines that a user should read.
 
     Raises:
         DivergedError: A run has no replica that survives; the others are trained to their end.

@@ -140,8 +140,18 @@ class Trainer:
 
     def gradients(self, estimate: Callable[[], Estimated] | None = None) -> Sequence[Tensor]:
         """Draw a batch, and return the loss's gradients by encoder, others, estimator and prior."""
-        outputs, starts = (estimate or self.estimate)()
-        return _gradients(list(zip(outputs, starts, strict=True)), [*self.weights, *self.prior])
+        parameters, pairs = (
+            [*self.weights, *self.prior],
+            zip(*(estimate or self.estimate)(), strict=True),
+        )
+        attached = [(output, start) for output, start in pairs if output.requires_grad]
+        if not attached:
+            return [torch.zeros_like(parameter) for parameter in parameters]
+        outputs, starts = zip(*attached, strict=True)
+        found: tuple[Tensor, ...] = torch.autograd.grad(
+            outputs, parameters, starts, allow_unused=True, materialize_grads=True
+        )
+        return found
 
     def note_steps(self, steps: int) -> None:
         """Note that this many updates were done."""
@@ -157,10 +167,9 @@ class Trainer:
         constant = logits.detach()
 
         def log_weights(b: Tensor) -> Tensor:
-            attached = self._attached(len(b))
-            derived, twice = self.needs.derivatives, self.needs.second_order
+            attached, needs = self._attached(len(b)), self.needs
             return self.model.log_weights(
-                b, x, constant, attached=attached, differentiated=derived, twice=twice
+                b, x, constant, attached, needs.derivatives, needs.second_order
             )
 
         latent = self.model.latent(constant, x)
@@ -174,12 +183,7 @@ class Trainer:
         return outputs, starts
 
     def _add_to_sums(self, logits: Tensor, elbo: Tensor) -> None:
-        """Add a step to every metric that is a mean over steps.
-
-        Args:
-            logits: `[R, B, ...]` of the encoder, or of its first layer.
-            elbo: `[R]`, the mean over the batch.
-        """
+        """Add to every metric that is a mean over steps: logits `[R, B, *event]`, ELBO `[R]`."""
         self.sums[TRAIN_ELBO.key].add_(elbo)
 
     def _attached(self, points: int) -> int:
@@ -300,23 +304,8 @@ class Trainer:
         self.step_count.fill_(self.steps_done)
 
     def _batch(self) -> Tensor:
-        replicas, size = self.config.replicas, self.config.batch_size
-        bits = self.model.likelihood.binarizes_input
-        return self.data.batch(replicas, size, self._noise, bits=bits)
-
-
-def _gradients(
-    outputs: Sequence[tuple[Tensor, Tensor]], parameters: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """Return the gradients of parameters, given those of outputs; zero where they have no part."""
-    attached = [(output, grad) for output, grad in outputs if output.requires_grad]
-    if not attached:
-        return tuple(torch.zeros_like(parameter) for parameter in parameters)
-    values, grads = zip(*attached, strict=True)
-    found: tuple[Tensor, ...] = torch.autograd.grad(
-        values, parameters, grads, allow_unused=True, materialize_grads=True
-    )
-    return found
+        size, bits = self.config.batch_size, self.model.likelihood.binarizes_input
+        return self.data.batch(self.config.replicas, size, self._noise, bits=bits)
 
 
 def prepared_estimator(
@@ -347,12 +336,10 @@ def prepared_estimator(
 
 def check_replicas(model: DiscreteVAE, replicas: int) -> None:
     """Raise if a model does not have that many replicas."""
-    if model.replicas != replicas:
-        got = f"got {model.replicas}"
-        raise ValueError(f"the model must have {replicas} replicas, as the configuration, {got}")
-    if replicas == 1:
-        return
-    for name, parameter in model.named_parameters():
+    if (got := model.replicas) != replicas:
+        expected = f"the model must have {replicas} replicas, as the configuration"
+        raise ValueError(f"{expected}, got {got}")
+    for name, parameter in model.named_parameters() if replicas > 1 else ():
         if parameter.ndim == 0 or len(parameter) != replicas:
             raise ValueError(
                 f"with {replicas} replicas every parameter must have a leading axis of {replicas}, "
@@ -379,8 +366,7 @@ def step_of(state: State) -> int:
 
 def model_of(state: State) -> dict[str, Tensor]:
     """Return the model's tensors, as its `state_dict` names them."""
-    own = {name: tensor for name, tensor in state.items() if name.startswith(MODEL)}
-    return {name.removeprefix(MODEL): tensor for name, tensor in own.items()}
+    return {name[len(MODEL) :]: one for name, one in state.items() if name.startswith(MODEL)}
 
 
 def has_replica_axis(name: str) -> bool:
@@ -402,11 +388,10 @@ def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
     }
 
 
-def joined(states: Sequence[State], fresh_noise: Callable[[int], Tensor]) -> dict[str, Tensor]:
+def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]:
     """Return the states of several runs, all at one step, as one.
 
-    Runs that were not trained together so far have used different noise. They continue on noise
-    that none has seen, `fresh_noise` of their step.
+    Runs that were not trained together so far go on with noise that none of them has seen.
     """
     if len(states) == 1:
         return dict(states[0])
@@ -420,20 +405,15 @@ def joined(states: Sequence[State], fresh_noise: Callable[[int], Tensor]) -> dic
         for name, tensor in states[0].items()
     }
     if not all(torch.equal(noise, noises[0]) for noise in noises):
-        whole[GENERATOR] = fresh_noise(step_of(whole))
+        stream = f"train from {step_of(whole)}"
+        whole[GENERATOR] = seeded_generator(seed, stream, device=device).get_state()
     return whole
-
-
-def joined_models(weights: Sequence[State]) -> dict[str, Tensor]:
-    """Return the tensors of several built-in models as those of one wider model."""
-    return {name: torch.cat([own[name] for own in weights]) for name in weights[0]}
 
 
 def finite_replicas(weights: State, replicas: int) -> list[bool]:
     """Return of every replica whether all its numbers among a model's tensors are finite."""
     finite = [tensor.reshape(replicas, -1).isfinite().all(1) for tensor in weights.values()]
-    found: list[bool] = torch.stack(finite).all(0).tolist()
-    return found
+    return torch.stack(finite).all(0).tolist()
 
 
 def check_fits(state: State, own: State, device: torch.device) -> None:
