@@ -42,13 +42,13 @@ class _Group:
                 self._set(name, as_count(value, LEAST.get(name, 1), name))
             elif kind is float:
                 self._set(name, as_positive(value, name))
-            elif kind is bool:
-                _require(isinstance(value, bool), f"{name} must be True or False, got {value!r}")
-            elif kind is str:
-                _require(isinstance(value, str), f"{name} must be a string, got {value!r}")
+            elif kind in (bool, str):
+                expected = "True or False" if kind is bool else "a string"
+                _require(isinstance(value, kind), f"{name} must be {expected}, got {value!r}")
+            if kind is str:
                 half = re.search("[\ud800-\udfff]", value)  # config.json could not be read again
                 _require(not half, f"{name} must be Unicode, got half a surrogate pair: {value!r}")
-            elif get_origin(kind) is Literal:
+            if get_origin(kind) is Literal:
                 choices = ", ".join(get_args(kind))
                 _require(value in get_args(kind), f"{name} must be one of {choices}, got {value!r}")
         self.check()
@@ -175,11 +175,14 @@ class OptimizerConfig(_Group):
     """Matrix products on a GPU: float32; high takes TF32; medium also bfloat16, in gradients."""
 
     def check(self) -> None:
-        warmup, every, cuts = self.warmup_steps, self.decay_every, self.schedule == "step"
-        _require(
-            warmup < self.steps, f"warmup_steps must be below {self.steps} steps, got {warmup}"
+        steps, warmup, every, cuts = (
+            self.steps,
+            self.warmup_steps,
+            self.decay_every,
+            self.schedule == "step",
         )
-        example = f"try a third of steps, {max(1, self.steps // 3)}"
+        _require(warmup < steps, f"warmup_steps must be below {steps} steps, got {warmup}")
+        example = f"try a third of steps, {max(1, steps // 3)}"
         _require(every or not cuts, f"schedule 'step' needs decay_every, got 0: {example}")
         got = f"got {every} with schedule {self.schedule!r}"
         _require(cuts or not every, f"decay_every is for schedule 'step' only, {got}: leave it out")
@@ -220,10 +223,8 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
             group.check(self)
         chosen, n = self.make_estimator(), self.num_samples
         if self.layers and (reason := reason_not_first_layer(chosen)):
-            remedy = "try arms, loorf or midpoint"
-            raise ValueError(
-                f"{self.estimator} {reason} and does not train several layers: {remedy}"
-            )
+            what = f"{self.estimator} {reason} and does not train several layers"
+            raise ValueError(f"{what}: try arms, loorf or midpoint")
         # Beyond the largest that matters, the exact number would take long to compute.
         states, got = self.categories ** min(self.latents, 64), latents_in_words(self)
         if isinstance(chosen.design, AllStates) and states > MOST_STATES:
@@ -293,7 +294,7 @@ def identity(config: TrainConfig) -> dict[str, object]:
 
 
 def digest_of(identity: Mapping[str, object]) -> str:
-    """Return a digest of an identity, the same wherever it is computed."""
+    """Return a digest of an identity."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

@@ -50,7 +50,7 @@ def evaluate(
     """Return the K-sample bounds of a model on one split of a data set, for every K.
 
     Args:
-        model: The model; the images are moved to its device.
+        model: The model.
         dataset: The data set.
         split: "train", "valid" or "test".
         sample_counts: Every K; 1 is the ELBO.
@@ -74,17 +74,10 @@ def bounds(
     sample_counts: Sequence[int],
     generator: Generator,
 ) -> dict[int, Tensor]:
-    """Return the K-sample bound, in nats and as the mean over all images, for every K.
+    """Return the K-sample bound, in nats and as the mean over images `[images, pixels]`, for every K.
 
     The bits of the images are drawn once, and every K takes the first K samples of one draw: a
-    bound does not depend on which other K are evaluated.
-
-    Args:
-        model: The model, on the device of the images, as is the generator.
-        images: uint8 `[images, pixels]`.
-        levels: A pixel is 1 with probability value / levels.
-        sample_counts: Every K; 1 is the ELBO.
-        generator: Draws bits and samples.
+    bound does not depend on which other K are evaluated. All are on the device of the model.
     """
     counts = sorted({as_count(count, 1, "sample_counts") for count in sample_counts})
     if not counts:
@@ -99,9 +92,8 @@ def bounds(
     with torch.no_grad(), evaluating(model):
         for rows, seed in zip(parts, seeds, strict=True):
             noise = Generator(device).manual_seed(seed)
-            x = observe(rows, levels, noise, bits=model.likelihood.binarizes_input).expand(
-                model.replicas, -1, -1
-            )
+            x = observe(rows, levels, noise, bits=model.likelihood.binarizes_input)
+            x = x.expand(model.replicas, -1, -1)
             logits = model.encode(x)
             weights = _log_weights(model, x, logits, counts[-1], noise)
             for count in counts:
@@ -121,14 +113,8 @@ def gradient_variances(
 ) -> VarianceTable:
     """Compare the variance of estimators of the logits' gradient at a model's parameters.
 
-    Args:
-        model: The model, whose parameters stay as they are.
-        x: The bits of one minibatch, float `[R, B, pixels]`; its noise is no part of it.
-        estimators: As for `arms.variance`: names, objects, or None for all that fit.
-        num_samples: Of every estimator given by name.
-        generator: Draws the samples; on the device of the model.
-        evaluations: Instead of it, the most evaluations of the decoder per image and draw.
-        repeats: How many draws.
+    x are the bits of one minibatch, float `[R, B, pixels]`, whose noise is no part of the variance.
+    The other arguments are those of `arms.variance`.
     """
     if len(model.layers) > 1:
         what = "gradient variances are compared at models of one stochastic layer, got several"

@@ -94,11 +94,7 @@ def stopping_values(record: Record) -> dict[str, list[float | None]]:
 
 
 def surviving(values: Sequence[float | None]) -> list[float]:
-    """Return the values of the replicas that have not stopped.
-
-    >>> surviving([-1.5, None, -2.5])
-    [-1.5, -2.5]
-    """
+    """Return the values of the replicas that have not stopped."""
     return [value for value in values if value is not None]
 
 

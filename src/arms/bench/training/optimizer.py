@@ -37,12 +37,9 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-        """Move every parameter.
+        """Move every parameter, after `count` steps `[]`, this one included.
 
-        Args:
-            grads: One per parameter.
-            rate: One for all `[]`, or one per replica `[R]`, the leading axis of every parameter.
-            count: The steps done `[]`, this one included.
+        The rate is one for all `[]`, or one per replica `[R]`, the leading axis of parameters.
         """
 
     @abstractmethod
@@ -67,8 +64,7 @@ class Moments(NamedTuple):
 def fused_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
     """Do a step of Adam with one rate for all, on contiguous tensors, in one pass over memory.
 
-    `torch._fused_adam_` is behind `torch.optim.Adam(fused=True)`, which costs more on the host than
-    the kernel takes. It reads a rate on the CPU in float64; on a GPU it wants float32.
+    `torch.optim.Adam(fused=True)` calls the same kernel, and costs more on the host than it takes.
     """
     if not HAS_FUSED_ADAM:
         foreach_adam_(adam, grads, rate, count)
@@ -143,10 +139,9 @@ class Adam(Optimizer):
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = list(parameters)
-        self.means = [torch.zeros_like(p) for p in self.parameters]
-        self.squares = [torch.zeros_like(p) for p in self.parameters]
+        means, squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
         decays = (FIRST_DECAY, SECOND_DECAY)
-        self._moments = Moments(self.parameters, self.means, self.squares, decays, EPSILON)
+        self._moments = Moments(self.parameters, means, squares, decays, EPSILON)
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
@@ -158,10 +153,10 @@ class Adam(Optimizer):
         (fused_adam_ if fuses else foreach_adam_)(self._moments, grads, rate, count)
 
     def state(self) -> dict[str, list[Tensor]]:
-        return {"mean": self.means, "square": self.squares}
+        return {"mean": self._moments.means, "square": self._moments.squares}
 
     def second_moments(self) -> list[Tensor]:
-        return self.squares
+        return self._moments.squares
 
 
 def build_optimizer(config: TrainConfig, parameters: Sequence[Tensor]) -> Optimizer:
@@ -175,34 +170,6 @@ def descend(parameters: Sequence[Tensor], grads: Sequence[Tensor], rate: Tensor)
     rates = per_parameter(rate, parameters)
     for parameter, grad, own in zip(parameters, grads, rates, strict=True):
         parameter.addcmul_(grad, own, value=-1)
-
-
-def factor(
-    steps_done: Tensor,
-    *,
-    steps: Tensor,
-    warmup: Tensor,
-    cosine: Tensor,
-    decay_every: Tensor,
-    decay_factor: Tensor,
-) -> Tensor:
-    """Return what a schedule multiplies the rate of the next step by.
-
-    min(1, (t + 1) / warmup) · (1 - cosine · (1 - cos(pi (t - warmup) / (steps - warmup))) / 2)
-    · decay_factor ^ floor(t / decay_every)
-
-    These are a rise, a fall and cuts, each 1 where unused: with `warmup` 0, `cosine` 0 instead of
-    1, `decay_factor` 1. All are numbers on the device.
-
-    >>> one, none = torch.ones(2), torch.zeros(2)
-    >>> shape = {"steps": 10 * one, "warmup": none, "decay_every": one, "decay_factor": one}
-    >>> factor(5 * one[0], cosine=torch.tensor([0.0, 1.0]), **shape)  # of two replicas
-    tensor([1.0000, 0.5000])
-    """
-    rise = ((steps_done + 1) / warmup.clamp(min=1)).clamp(max=1)
-    progress = ((steps_done - warmup) / (steps - warmup)).clamp(0, 1)
-    fall = 1 - cosine * (1 - torch.cos(math.pi * progress)) / 2
-    return rise * fall * decay_factor ** torch.floor(steps_done / decay_every)
 
 
 class LearningRates:
@@ -219,21 +186,26 @@ class LearningRates:
         self._changes = any(c.schedule != "constant" or c.warmup_steps for c in configs)
         self._rate = self._column(lambda c: c.learning_rate)
         self._prior_rate = self._column(lambda c: c.prior_learning_rate)
-        self._shape = {
-            "steps": self._column(lambda c: c.steps),
-            "warmup": self._column(lambda c: c.warmup_steps),
-            "cosine": self._column(lambda c: c.schedule == "cosine"),
-            "decay_every": self._column(lambda c: max(1, c.decay_every)),
-            "decay_factor": self._column(lambda c: c.decay_factor if c.schedule == "step" else 1),
-        }
+        self._steps = self._column(lambda c: c.steps)
+        self._warmup = self._column(lambda c: c.warmup_steps)
+        self._cosine = self._column(lambda c: c.schedule == "cosine")
+        self._decay_every = self._column(lambda c: max(1, c.decay_every))
+        self._decay = self._column(lambda c: c.decay_factor if c.schedule == "step" else 1)
 
     def after(self, steps_done: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rates of the next step, Adam's and the prior's."""
         if not self._changes:
             return self._rate, self._prior_rate
         # The prior's descent follows the same curve: it would move on at the end otherwise.
-        now = factor(steps_done, **self._shape)
+        now = self._factor(steps_done)
         return self._rate * now, self._prior_rate * now
+
+    def _factor(self, steps_done: Tensor) -> Tensor:
+        """Return a rise times a fall times cuts, each 1 where a run has none."""
+        rise = ((steps_done + 1) / self._warmup.clamp(min=1)).clamp(max=1)
+        progress = ((steps_done - self._warmup) / (self._steps - self._warmup)).clamp(0, 1)
+        fall = 1 - self._cosine * (1 - torch.cos(math.pi * progress)) / 2
+        return rise * fall * self._decay ** torch.floor(steps_done / self._decay_every)
 
     def _column(self, value: Callable[[TrainConfig], float]) -> Tensor:
         """Return a number of every replica's configuration, or the one that they share."""
