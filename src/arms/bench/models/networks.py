@@ -64,8 +64,7 @@ class ReplicaLinear(nn.Module):
 def tensor_places(module: nn.Module, kind: str) -> dict[str, Tensor]:
     """Return the tensor in every place of a module that holds one, by the name of the place.
 
-    A layer that is used twice has one place, and a parameter that two layers share has two. The
-    kind is "_parameters" or "_buffers".
+    A layer that is used twice has one place, and a parameter that two layers share has two.
     """
     return {
         f"{path}.{name}" if path else name: tensor
@@ -125,9 +124,7 @@ class PixelLikelihood(ABC):
     def log_prob(self, outputs: Tensor, x: Tensor) -> Tensor:
         """Return log p(x|b), the sum over pixels, `[*lead, R, B]`.
 
-        Args:
-            outputs: What the decoder returned, `[*lead, R, B, outputs]`.
-            x: Pixels from 0 to 1, `[R, B, pixels]`.
+        The decoder has returned outputs `[*lead, R, B, outputs]`; x are `[R, B, pixels]`.
         """
 
     @abstractmethod
@@ -255,11 +252,7 @@ LIKELIHOODS: Mapping[str, Callable[[int], PixelLikelihood]] = {
 
 
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """Return the sum of log Bernoulli(x; sigmoid(logits)) over the last axis, for x of 0 and 1.
-
-    >>> bernoulli_log_prob(torch.zeros(2), torch.tensor([0.0, 1.0]))  # 2 log 1/2
-    tensor(-1.3863)
-    """
+    """Return the sum of log Bernoulli(x; sigmoid(logits)) over the last axis, for x of 0 and 1."""
     value: Tensor = _LogProb.apply(logits, x)  # type: ignore[no-untyped-call]
     return value
 
@@ -374,17 +367,15 @@ def _per_row(grad: Tensor, kept: int) -> Tensor:
 
 def _check_first_derivative() -> None:
     if torch.is_grad_enabled():  # create_graph=True, where the residual would count as a constant
-        raise RuntimeError(
-            "this log-probability is differentiable once: ask for it with twice=True"
-        )
+        remedy = "ask for it with twice=True"
+        raise RuntimeError(f"this log-probability is differentiable once: {remedy}")
 
 
 def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
     """From z = logits (1 - 2x), which is overwritten, return log p(x) and x - sigmoid(logits).
 
-    log p(x) is -softplus(z). softplus(z) = relu(z) - log sigmoid(|z|), and sigmoid(|z|) lies in
-    [1/2, 1]: dozens can be multiplied before one logarithm is taken. One sigmoid per pixel serves
-    both results, in two buffers.
+    log p(x) is -softplus(z) = log sigmoid(|z|) - relu(z), and sigmoid(|z|) lies in [1/2, 1]: dozens
+    can be multiplied before one logarithm is taken. One sigmoid per pixel serves both results.
     """
     scratch = z.clamp(min=0)
     missed = scratch.sum(-1)

@@ -8,6 +8,7 @@ the event is `[latents]` or `[latents, K]`. R replicas cost little more than one
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -200,11 +201,10 @@ class DiscreteVAE(nn.Module):
         """Return log p(x|b) + log p(b) - log q(b|x), `[n, R, B]`, of a model with one layer.
 
         Args:
-            b: `[n, R, B, *event]`, samples or points between them.
-            x: `[R, B, pixels]`.
-            logits: `[R, B, *event]` of q(b|x).
-            attached: How many points, the first ones, have a graph to parameters and logits: one
-                pass evaluates points to learn from and others. All by default.
+            b: Samples or points between them.
+            x: The images.
+            logits: Of q(b|x).
+            attached: How many points, the first ones, have a graph to parameters and logits.
             differentiated: How many points, the last ones, pass gradients to themselves. If none
                 of these is attached, everything else is constant there.
             twice: Whether that gradient is differentiated again, which needs a slower likelihood.
@@ -257,9 +257,9 @@ class DiscreteVAE(nn.Module):
         """Draw samples of the layer nearest the image from the model, `[R, count, *event]`."""
         logits = self.prior.expand(-1, count, *self.prior.shape[2:])
         b = self.layers[-1].latent(logits).sample(1, generator)[0]
-        for index in range(len(self.layers) - 1, 0, -1):
-            latent = self.layers[index - 1].latent(self.decode_layer(index, b))
-            b = latent.sample(1, generator)[0]
+        for index in reversed(range(1, len(self.layers))):
+            logits = self.decode_layer(index, b)
+            b = self.layers[index - 1].latent(logits).sample(1, generator)[0]
         return b
 
     def encoder_modules(self) -> list[nn.Module]:
@@ -321,8 +321,7 @@ def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     if not isinstance(function, nn.Module):
         return function
     places = tensor_places(function, "_parameters")
-    constants = {place: weight.detach() for place, weight in places.items()}
-    return lambda *args, **kwargs: call_with(function, constants, *args, **kwargs)
+    return partial(call_with, function, {place: one.detach() for place, one in places.items()})
 
 
 def build_vae(
@@ -361,13 +360,9 @@ def build_vae(
     decoders = [build(replicas, above, below) for below, above in pairwise(outputs)]
     parts = (encoders, decoders, widths, pixel_mean, replicas)
     vae = DiscreteVAE(*parts, likelihood=likelihood, categories=categories)
-    if seed is not None:
-        _initialise(vae, [seeded_generator(seed, "init", replica) for replica in range(replicas)])
-    return vae.to(device)
-
-
-def _initialise(vae: DiscreteVAE, generators: Sequence[Generator]) -> None:
-    """Draw the weights, and let the decoder start at the training mean of each pixel."""
+    if seed is None:
+        return vae.to(device)
+    generators = [seeded_generator(seed, "init", replica) for replica in range(replicas)]
     for layer in vae.modules():
         if isinstance(layer, ReplicaLinear):
             layer.initialise(generators)
@@ -375,4 +370,5 @@ def _initialise(vae: DiscreteVAE, generators: Sequence[Generator]) -> None:
     if not isinstance(last, ReplicaLinear):
         raise ValueError(f"a built-in decoder must end in a ReplicaLinear, got {last}")
     with torch.no_grad():
-        last.bias.copy_(vae.likelihood.initial_outputs(vae.pixel_mean[0, 0]))
+        last.bias.copy_(likelihood.initial_outputs(pixel_mean))
+    return vae.to(device)

@@ -30,8 +30,7 @@ BLOCK = 10
 """Steps in one CUDA graph at the most: enough to hide the launch of the next."""
 
 ONE_THREAD_BELOW = 20_000_000
-"""Multiplications in a step for which a second thread is not worth waiting for: on a busy machine
-it may be long."""
+"""Multiplications in a step for which a second thread is not worth waiting for."""
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 OUT_OF_MEMORY = re.compile(
@@ -156,8 +155,7 @@ class Noise:
     """The generator of a run; on a GPU it lives in the device's default generator during a step.
 
     Compiled code and CUDA graphs draw from the default generator alone. `active()` puts this run's
-    state there, and the user's back afterwards: a trainer changes no other random numbers, not even
-    those of another trainer on the same GPU.
+    state there, and the user's back afterwards.
     """
 
     def __init__(self, own: Generator, default: Generator | None = None) -> None:
@@ -247,23 +245,16 @@ def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
     counts against it, and no reset of the compiler drops the user's functions too.
     """
     assert isinstance(method, MethodType)
-    function = method.__func__
-    copy = FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    return MethodType(copy, method.__self__)
+    own = method.__func__
+    parts = own.__code__.replace(), own.__globals__, own.__name__, own.__defaults__, own.__closure__
+    return MethodType(FunctionType(*parts), method.__self__)
 
 
 def check_execution(execution: Execution, device: str) -> None:
     """Raise if steps cannot be driven like that on that device."""
     if execution in ("graph", "compiled") and not device.startswith("cuda"):
-        raise ValueError(
-            f"execution {execution!r} needs a GPU, and the run is on {device}: try eager"
-        )
+        what = f"execution {execution!r} needs a GPU, and the run is on {device}"
+        raise ValueError(f"{what}: try eager")
 
 
 def choose_device(device: str | torch.device) -> str:
@@ -321,11 +312,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def free_memory() -> None:
-    """Give back what the last ensemble took.
-
-    Its compiled step goes with the objects it belonged to (`_with_own_code`), so
-    `torch.compiler.reset` is not needed: that would drop the user's own compiled functions too.
-    """
+    """Give back what the last ensemble took; its compiled step goes with it (`_with_own_code`)."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
