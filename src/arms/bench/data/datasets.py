@@ -174,8 +174,8 @@ def expand_home(path: Path | str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        expected, remedy = "the home folder of a path must be known", "write the whole path"
-        raise ValueError(f"{expected}, got {str(path)!r}: {remedy}") from None
+        got = f"{str(path)!r}: write the whole path"
+        raise ValueError(f"the home folder of a path must be known, got {got}") from None
 
 
 def import_optional(module: str) -> ModuleType:
@@ -237,12 +237,6 @@ class Source:
         )
 
 
-def default_cache_dir() -> Path:
-    """Return the folder of downloads: ARMS_CACHE_DIR, or the platform's cache folder."""
-    named = os.environ.get("ARMS_CACHE_DIR")
-    return expand_home(named) if named else Path(import_optional("pooch").os_cache("arms-grad"))
-
-
 @dataclass(frozen=True)
 class Digits:
     """The 8x8 digits that come with scikit-learn: small, and never downloaded."""
@@ -292,10 +286,10 @@ class ImageFiles:
 
     def fetch(self, data_dir: Path | None) -> tuple[Path, ...]:
         """Check the archive, or download what is missing in the cache; return the files."""
-        if not (archive := self._archive_in(data_dir)):
-            return tuple(dict.fromkeys(self._originals(data_dir)))
-        self._load_archive(archive)
-        return (archive,)
+        if archive := self._archive_in(data_dir):
+            self._load_archive(archive)
+            return (archive,)
+        return tuple(dict.fromkeys(self._originals(data_dir)))
 
     def load(self, data_dir: Path | None) -> Dataset:
         """Return the data set, split into training, validation and test images."""
@@ -323,8 +317,10 @@ class ImageFiles:
             raise ValueError(f"{error}: replace {path} by an intact copy{remedy}") from None
 
     def _cache(self) -> Path:
+        named = os.environ.get("ARMS_CACHE_DIR")
+        folder = expand_home(named) if named else import_optional("pooch").os_cache("arms-grad")
         # One folder per data set: the files of MNIST and Fashion MNIST have the same names.
-        return default_cache_dir() / self.name
+        return Path(folder, self.name)
 
     def _originals(self, data_dir: Path | None) -> tuple[Path, ...]:
         place = data_dir or "a folder, and name that folder in ARMS_DATA_DIR"
@@ -361,8 +357,6 @@ def read_published(path: Path, part: str) -> Array:
     return images.reshape(-1, SIDE, SIDE).copy()
 
 
-Entry: TypeAlias = Digits | ImageFiles
-
 MNIST_HOSTS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "http://yann.lecun.com/exdb/mnist/",
@@ -385,7 +379,7 @@ def _source(file: str, md5: str, *hosts: str) -> Source:
 
 CHARDATA = _source("chardata.mat", "21ecaf34373511aa7691cf2e0802aa3d", OMNIGLOT_HOST)
 
-_ENTRIES = (
+_ENTRIES: tuple[Digits | ImageFiles, ...] = (
     Digits(
         "digits",
         "8x8 handwritten digits of scikit-learn, for quick trials; fresh bits in every batch",
@@ -435,7 +429,7 @@ _ENTRIES = (
         archive_note=OMNIGLOT_NOTE,
     ),
 )
-DATASETS: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+DATASETS = {entry.name: entry for entry in _ENTRIES}
 
 
 class Status(NamedTuple):
@@ -482,7 +476,7 @@ def _is_path(name: str) -> bool:
     return name not in DATASETS and (like_one or Path(name).exists())
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> Digits | ImageFiles:
     if not isinstance(name, str) or name not in DATASETS:
         or_else = "the path of an .npz or .npy file or a folder of images"
         raise unknown_name("data set", name, DATASETS, or_else=or_else)

@@ -100,8 +100,7 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
     for replica in range(replicas):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeded_generator(seed, "init", replica).initial_seed())
-            model = make()
-            if not isinstance(model, DiscreteVAE):
+            if not isinstance(model := make(), DiscreteVAE):
                 got = type(model).__name__
                 raise ValueError(f"a function must return an arms.bench.DiscreteVAE, got {got}")
             if (count := model.replicas) != 1:
@@ -135,8 +134,8 @@ def keep_replicas(model: DiscreteVAE, kept: Sequence[int]) -> DiscreteVAE:
 def structure_of(model: DiscreteVAE) -> str:
     """Return a fingerprint of a model, whatever its weights and its number of replicas.
 
-    It covers the modules with their settings, and the names, types and shapes of tensors. It does
-    not cover what a `forward` does with them: models that differ in that need different names.
+    It covers the modules with their settings, and the names, types and shapes of tensors. Models
+    that differ only in what a `forward` does with them need different names.
     """
     wrapped = [name for name, part in _networks(model) if isinstance(part, ReplicaModules)]
     if wrapped:
@@ -147,9 +146,8 @@ def structure_of(model: DiscreteVAE) -> str:
     functions = [f for f in (model.encoder, model.decoder) if not isinstance(f, nn.Module)]
     parts += [str(getattr(f, "__qualname__", type(f).__name__)) for f in functions]
     for name, tensor in model.state_dict().items():
-        shape = list(tensor.shape)
-        shape = shape[1:] if shape[:1] == [model.replicas] else shape
-        parts.append(f"{name} {tensor.dtype} {shape}")
+        wide = list(tensor.shape[:1]) == [model.replicas]
+        parts.append(f"{name} {tensor.dtype} {list(tensor.shape[wide:])}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 

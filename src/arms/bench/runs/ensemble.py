@@ -312,9 +312,9 @@ def _record(
 def _interruptible() -> Iterator[Callable[[], int]]:
     """Turn Ctrl-C and SIGTERM into a question that is asked between steps, where a run can resume.
 
-    The answer is the number of the signal, 0 without one. A second Ctrl-C interrupts at once. A
-    second SIGTERM changes nothing: whole groups of processes get it, and their parents pass it on.
-    A process that ignores Ctrl-C goes on to ignore it: it is in the background, or a sweep's.
+    The answer is the number of the signal, 0 without one. A second Ctrl-C interrupts at once, and
+    a second SIGTERM changes nothing: parents pass it on to processes that have it already. A
+    process that ignores Ctrl-C goes on to ignore it: it is in the background, or a sweep's.
     """
     asked: list[int] = []
 
@@ -351,8 +351,7 @@ def names_of(configs: Sequence[TrainConfig]) -> list[str]:
 def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
     """Return what runs of one ensemble have in common: those with equal keys may share one.
 
-    This is the one place that decides it. An estimator that cannot share the replica axis with
-    another is part of the key; it can still serve several data sets.
+    An estimator that cannot share the replica axis with another is part of the key.
     """
     shared = [value for name, value in asdict(config).items() if name not in MAY_DIFFER]
     return (*shared, evaluation_signature(config.make_estimator()) or config.label)
@@ -360,9 +359,6 @@ def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
 
 def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
     """Sort runs into ensembles, in which runs of one estimator are neighbours.
-
-    Their data sets must have images of the same size and number of levels, which is checked once
-    they are loaded.
 
     >>> runs = [TrainConfig(estimator=name) for name in ("loorf", "relax", "arms", "vimco")]
     >>> [[config.estimator for config in together] for together in group_for_ensembles(runs)]
@@ -377,14 +373,12 @@ def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig
 
 def check_same_config(configs: Sequence[TrainConfig]) -> None:
     """Raise, with the reason, if runs cannot share an ensemble."""
-    if len({ensemble_key(config) for config in configs}) > 1:
+    if len(set(map(ensemble_key, configs))) > 1:
         raise ValueError(_why_not_together(configs))
-    names = names_of(configs)
-    if len(set(names)) < len(names):
-        raise ValueError(
-            "runs trained together must differ in estimator, data set or learning rate, got "
-            f"{', '.join(names)}: name each once; more seeds are `replicas`"
-        )
+    if len(set(names := names_of(configs))) < len(names):
+        expected = "runs trained together must differ in estimator, data set or learning rate"
+        got = f"{', '.join(names)}: name each once; more seeds are `replicas`"
+        raise ValueError(f"{expected}, got {got}")
 
 
 def stack(configs: Sequence[TrainConfig]) -> Estimator:
@@ -434,9 +428,8 @@ def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int)
 def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
     """Sort runs, given the steps that each can resume from, into those that resume together.
 
-    The result is the step of each group, and the indices of its runs. A crash between two saves
-    leaves runs of one ensemble a save apart: the step that most of them share is taken first, and
-    of several such steps the newest.
+    The result is the step of each group, and the indices of its runs. The step that most of them
+    share is taken first, and of several such steps the newest.
 
     >>> group_by_step([{120, 110}, {110, 100}, {500, 490}])
     [(110, [0, 1]), (500, [2])]

@@ -77,8 +77,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
     """Write data to a temporary file, through to the disk, and remove it at the end if it is left.
 
-    Others who may write into the folder can guess its name. Therefore nothing that lies there is
-    opened: a leftover of a killed process, or a planted link, is removed, and the file must be new.
+    Others can guess its name. Therefore nothing that lies there is opened: a leftover of a killed
+    process, or a planted link, is removed, and the file must be new.
     """
     path.unlink(missing_ok=True)
     own = None
@@ -113,10 +113,7 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise if there is anything but a regular file in the place of a file to write.
-
-    A link could lead to any file of the user. A device or a pipe would be replaced by the file.
-    """
+    """Raise if there is anything but a regular file, such as a link, in place of a file to write."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -170,11 +167,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def check_local(path: Path) -> None:
-    """Raise if a path is an address, such as s3://bucket/runs, which would become a folder "s3:".
-
-    >>> check_local(Path("runs/s3")), check_local(Path("C:/runs"))
-    (None, None)
-    """
+    """Raise if a path is an address, such as s3://bucket/runs, which would become a folder "s3:"."""
     # A Path drops one of the two slashes.
     if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path)):
         typed = f"{address[1]}://{str(path)[address.end() :]}"
@@ -204,10 +197,7 @@ def parse_json(data: bytes) -> object:
 
 
 def check_json(content: object) -> None:
-    """Raise if what was read from JSON cannot be written as JSON that any reader takes.
-
-    >>> check_json({"bounds": [-1.5, None]})
-    """
+    """Raise if what was read from JSON cannot be written as JSON that any reader takes."""
     try:
         json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:

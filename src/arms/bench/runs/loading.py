@@ -154,9 +154,8 @@ def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor
     """Return two images as a model sees them, its logits, and its log-weights of three samples."""
     images = dataset.train[:2].to(model.prior.device)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
-        x = observe(images, dataset.levels, bits=model.likelihood.binarizes_input).expand(
-            model.replicas, -1, -1
-        )
+        x = observe(images, dataset.levels, bits=model.likelihood.binarizes_input)
+        x = x.expand(model.replicas, -1, -1)
         try:
             logits = model.encode(x)
             samples = model.latent(logits.detach()).sample(3)
