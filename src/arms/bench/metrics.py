@@ -6,7 +6,7 @@ go into `Trainer.record`, and what is evaluated on other images into `_record` i
 Progress bars, messages, curves and reports take it from here.
 """
 
-import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -14,8 +14,6 @@ from typing import Any, Literal, TypeAlias
 Record: TypeAlias = dict[str, Any]
 """One line of metrics.jsonl: "step", and for each metric a list with one value per replica."""
 
-LARGEST_INT = 2**1000
-"""JSON has whole numbers of any size, and none beyond it is a float."""
 TEST_BOUND_SAMPLES = 100
 """K of the bound that stands for the log-likelihood of the test set."""
 
@@ -101,16 +99,13 @@ def surviving(values: Sequence[float | None]) -> list[float]:
 def is_values(content: object) -> bool:
     """Whether JSON is a list with a finite number per replica, null for one that has stopped.
 
-    >>> is_values([-1.5, None, 2]), is_values([math.inf]), is_values([10**400]), is_values(-1.5)
+    >>> is_values([-1.5, None, 2]), is_values([1e999]), is_values([10**400]), is_values(-1.5)
     (True, False, False, False)
     """
-
-    def is_value(value: object) -> bool:
-        if isinstance(value, int):
-            return abs(value) < LARGEST_INT
-        return value is None or (isinstance(value, float) and math.isfinite(value))
-
-    return isinstance(content, list) and all(map(is_value, content))
+    return isinstance(content, list) and all(
+        value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)
+        for value in content
+    )
 
 
 def stopped_replicas(records: Iterable[Record]) -> dict[int, int]:

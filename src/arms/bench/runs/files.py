@@ -189,13 +189,6 @@ def shown(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def parse_json(data: bytes) -> object:
-    """Return the content of JSON; NaN, infinities and text that is not Unicode are errors."""
-    content = json.loads(data.decode("utf-8-sig"))
-    check_json(content)
-    return content
-
-
 def check_json(content: object) -> None:
     """Raise if what was read from JSON cannot be written as JSON that any reader takes."""
     try:

@@ -200,7 +200,8 @@ class Run:
     def _parse(self, name: str) -> Record:
         file = self.path / name
         try:
-            content = files.parse_json(files.read_bytes(file))
+            content = json.loads(files.read_bytes(file).decode("utf-8-sig"))
+            files.check_json(content)
         except FileNotFoundError:
             is_folder = self.path.is_dir()
             what = "is no run directory, or an unfinished one" if is_folder else "is not there"
