@@ -519,9 +519,7 @@ def test_only_the_command_changes_the_allocator(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(
-        "arms.bench.training.engine.keep_freed_memory", lambda: calls.append("mallopt")
-    )
+    monkeypatch.setattr("arms.bench.cli.keep_freed_memory", lambda: calls.append("mallopt"))
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     handler = signal.getsignal(signal.SIGINT)
     train(CONFIG, tmp_path / "run", device="cpu", dataset=digits)
