@@ -13,6 +13,7 @@ from arms import (
     RELAX,
     RODEO,
     VIMCO,
+    BestOf,
     Bits,
     DisARM,
     DisARMOnBound,
@@ -108,6 +109,7 @@ COUPLED = (Dirichlet(), Gaussian(), Systematic())
 EXPECTATION = [
     *(Reinforce(n) for n in (1, 3)),
     *(LOORF(n) for n in (2, 3)),
+    *(LOORF(n, BestOf(k)) for n, k in ((2, 1), (2, 2), (3, 2))),
     *(ARM(n) for n in (2, 4)),
     *(DisARM(n) for n in (2, 4)),
     DisARM(2, correlation=-0.3),

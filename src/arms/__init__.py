@@ -7,9 +7,9 @@ from arms.checks import variance
 from arms.estimators.registry import *
 from arms.latents import Bits, Indices, Joint, Latent, OneHot, Subset, as_latent
 from arms.random import rank_generator
-from arms.rewards import BestOf, weights
+from arms.rewards import weights
 from arms.sites import Sampling, same_samples, sample, sampling
-from arms.targets import Expectation, ImportanceBound, Target
+from arms.targets import BestOf, Expectation, ImportanceBound, Target
 
 __version__ = "0.2.0.dev0"
 

@@ -11,11 +11,13 @@ from arms.arguments import FLOATS, is_readable
 from arms.attachment import attach_gradient, needs_gradient
 from arms.designs import Draw
 from arms.estimate import draw_ahead, estimate, finish
-from arms.estimators import Estimator, as_estimator
+from arms.estimators import LOORF, Estimator, as_estimator
 from arms.estimators.base import Objective, Values
+from arms.estimators.registry import label
 from arms.latents import Latent, Logits, as_latent
 from arms.layers import deeper_gradient, draw_deeper, reason_not_first_layer, returns_to_go
 from arms.objective import Evaluation, Options, as_values, differentiate
+from arms.targets import BestOf, Target
 
 
 def expectation(
@@ -25,6 +27,7 @@ def expectation(
     num_samples: int | None = None,
     generator: Generator | None = None,
     *,
+    target: Target | None = None,
     evaluations: int | None = None,
     chunk: int | None = None,
     validate: bool = True,
@@ -45,6 +48,8 @@ def expectation(
         estimator: The name of an estimator (see `arms.ESTIMATORS`), or an estimator.
         num_samples: The number of samples, 8 by default.
         generator: Source of all randomness; PyTorch's global generator by default.
+        target: `arms.BestOf(k)` for the expected best of k values instead of the expectation, which
+            only `loorf` estimates.
         evaluations: The most evaluations of the objective, at samples and other points, instead of
             `num_samples`.
         chunk: Evaluate this many points at a time, and again in the backward pass, to save memory.
@@ -60,6 +65,7 @@ def expectation(
     chosen = as_estimator(estimator, num_samples, evaluations)
     if chosen.target.subtracts_log_q:
         raise ValueError(f"{chosen} estimates the {chosen.target}: use arms.importance_bound")
+    chosen = chosen if target is None else _with_target(chosen, target)
     return _value_with_gradient(chosen, objective, logits, generator, chunk, validate)
 
 
@@ -101,6 +107,20 @@ def importance_bound(
     if not chosen.target.subtracts_log_q:
         raise ValueError(f"{chosen} estimates the {chosen.target}: use arms.expectation")
     return _value_with_gradient(chosen, log_joint, logits, generator, chunk, validate)
+
+
+def _with_target(estimator: Estimator, target: object) -> Estimator:
+    """Return the estimator of this target on the same samples: itself, or for the best of k."""
+    if not isinstance(target, Target):
+        wanted = "arms.Expectation() or arms.BestOf(k)"
+        raise ValueError(f"target must be {wanted}, got {target!r}")
+    if estimator.target == target:
+        return estimator
+    of_best = isinstance(target, BestOf)
+    if of_best and label(estimator) == "LOORF":
+        return LOORF(estimator.design.num_samples, target)
+    what = f"{label(estimator)} estimates the {estimator.target}, not the {target}"
+    raise ValueError(f"{what}: use " + ("loorf" if of_best else "an estimator of that target"))
 
 
 def _value_with_gradient(

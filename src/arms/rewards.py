@@ -26,33 +26,12 @@ Mnih & Rezende, "Variational inference for Monte Carlo objectives", ICML 2016.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from arms.arguments import as_count, at_least_float32, is_readable
-from arms.targets import Expectation, ImportanceBound
-
-
-@dataclass(frozen=True)
-class BestOf:
-    """The expected maximum of k rewards: max@k, and pass@k if rewards are 0 or 1.
-
-    Args:
-        k: The number of samples that the maximum is taken over.
-
-    >>> weights(torch.tensor([3.0, 1.0, 2.0]), BestOf(3))  # the best improves on the second best
-    tensor([1., 0., 0.])
-    """
-
-    k: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "k", as_count(self.k, 1, "k of BestOf"))
-
-    def __str__(self) -> str:
-        return f"best of {self.k}"
+from arms.arguments import at_least_float32, is_readable
+from arms.targets import BestOf, Expectation, ImportanceBound
 
 
 def weights(
@@ -78,6 +57,8 @@ def weights(
     tensor([ 0.2500, -0.0833, -0.0833, -0.0833])
     >>> weights(torch.tensor([1.0, 0.0, 0.0, 0.0]), BestOf(2))
     tensor([0.5000, 0.0000, 0.0000, 0.0000])
+    >>> weights(torch.tensor([3.0, 1.0, 2.0]), BestOf(3))  # the best improves on the second best
+    tensor([1., 0., 0.])
     """
     target = Expectation() if target is None else target
     rule, least = _rule_for(target, rewards)
@@ -99,9 +80,7 @@ def _rule_for(target: object, rewards: object) -> tuple[Rule, int]:
     if isinstance(target, Expectation) and target.samples is None:
         return _leave_one_out, 2
     if isinstance(target, BestOf):
-        if target.k == 1:
-            return _leave_one_out, 2
-        return lambda values, mask: _best_of(values, mask, target.k), target.k
+        return lambda values, mask: best_of_weights(values, mask, target.k), max(2, target.k)
     if isinstance(target, ImportanceBound):
         n = len(rewards) if isinstance(rewards, Tensor) and rewards.ndim else None
         if target.samples not in (None, n):
@@ -160,7 +139,10 @@ def _leave_one_out(rewards: Tensor, mask: Tensor | None) -> Tensor:
     return (rewards - mean) / (mask.sum(0) - 1).clamp(min=1)
 
 
-def _best_of(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
+def best_of_weights(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
+    """Return the weights for the best of k, given rewards that are checked."""
+    if k == 1:
+        return _leave_one_out(rewards, mask)
     n = len(rewards)
     # Rows are sorted along the last axis, which is several times faster than along the first.
     rows = rewards.movedim(0, -1)

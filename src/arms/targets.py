@@ -1,6 +1,7 @@
 r"""Targets: what is differentiated, as a function of the objective's values.
 
-$$ E[f(b)], \qquad\qquad E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x),
+$$ E[f(b)], \qquad E\Big[\max_{j \le k} f(b_j)\Big], \qquad
+   E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x),
    \quad w(b) = p(x, b) / q(b), \quad b_k \sim q $$
 
 Reference: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016.
@@ -11,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from arms.arguments import as_count, at_least_float32
@@ -61,6 +63,43 @@ class Expectation(Target):
 
     def __str__(self) -> str:
         return "expectation"
+
+
+@dataclass(frozen=True)
+class BestOf(Target):
+    """The expected maximum of k values: max@k, and pass@k if they are 0 or 1.
+
+    The value is the average over all subsets of k of the n samples.
+
+    Args:
+        k: The number of samples that the maximum is taken over.
+
+    >>> import torch
+    >>> BestOf(2).value(torch.tensor([0.0, 1.0, 3.0]))  # the mean of 1, 3 and 3
+    tensor(2.3333)
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", as_count(self.k, 1, "k of BestOf"))
+
+    @property
+    def size(self) -> int:
+        return self.k
+
+    def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
+        n = len(values)
+        # Value j in ascending order is the largest of C(j, k - 1) subsets.
+        shares = [math.comb(j, self.k - 1) / math.comb(n, self.k) for j in range(n)]
+        share = torch.tensor(shares, dtype=values.dtype, device=values.device)
+        return (values.sort(0).values * share.view(n, *[1] * (values.ndim - 1))).sum(0)
+
+    def num_attached(self, n: int) -> int:
+        return n
+
+    def __str__(self) -> str:
+        return f"best of {self.k}"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Weights for rewards: exact unbiasedness by enumeration, masks, and bad input."""
 
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -26,6 +26,15 @@ def value_of(target: object, rewards: Tensor) -> Tensor:
     return rewards.mean(1)
 
 
+def weigh_with_gaps(rewards: Tensor, target: object) -> Tensor:
+    """Return the weights of rewards with masked samples between and after them."""
+    n, groups = rewards.shape
+    present = [2 * i for i in range(n)]
+    filled = torch.full((2 * n + 1, groups), torch.nan, dtype=rewards.dtype)
+    filled[present] = rewards
+    return arms.weights(filled, target, mask=~filled.isnan())[present]  # type: ignore[arg-type]
+
+
 def enumerate_gradients(
     n: int, target: object, weigh: object = arms.weights
 ) -> tuple[Tensor, Tensor]:
@@ -42,9 +51,10 @@ def enumerate_gradients(
     return exact, torch.autograd.grad(weighted, logits)[0]
 
 
+@pytest.mark.parametrize("weigh", [arms.weights, weigh_with_gaps])
 @pytest.mark.parametrize(("n", "target"), TARGETS, ids=str)
-def test_weights_are_unbiased(n: int, target: object) -> None:
-    exact, found = enumerate_gradients(n, target)
+def test_weights_are_unbiased(n: int, target: object, weigh: object) -> None:
+    exact, found = enumerate_gradients(n, target, weigh)
     assert exact.abs().max() > 1e-3
     torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)
 
@@ -150,6 +160,71 @@ def test_weights_carry_no_gradient_and_leave_the_rewards_alone() -> None:
 def test_bad_input_is_refused(rewards: Tensor, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         arms.weights(rewards, **options)  # type: ignore[arg-type]
+
+
+# ---- The best of k as a target of latents
+
+
+def test_loorf_estimates_the_best_of_k() -> None:
+    """The gradient and the value of `expectation` are those of the estimator, which is exact."""
+    logits = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    seeds = [torch.Generator().manual_seed(3) for _ in range(2)]
+
+    def objective(b: Tensor) -> Tensor:
+        return (b @ torch.tensor([1.0, -2.0, 0.5], dtype=b.dtype)).square()
+
+    best = arms.expectation(objective, logits, "loorf", 6, seeds[0], target=arms.BestOf(3))
+    found = arms.LOORF(6, arms.BestOf(3))(objective, logits.detach(), seeds[1])
+    (grad,) = torch.autograd.grad(best.sum(), logits)
+    assert torch.equal(grad, found.grad)
+    assert torch.equal(best.detach(), found.value)
+    subsets = [found.values[list(one)].amax(0) for one in combinations(range(6), 3)]
+    torch.testing.assert_close(found.value, torch.stack(subsets).mean(0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k"), [(n, k) for n in range(2, 5) for k in range(1, n + 1)])
+@pytest.mark.parametrize("kind", [arms.Bits, arms.OneHot, arms.Subset])
+def test_the_best_of_k_is_unbiased(n: int, k: int, kind: object) -> None:
+    logits = LOGITS.view(1, 3) if kind is arms.OneHot else LOGITS
+    latent = kind(logits)  # type: ignore[operator]
+    objective = arms.checks.smooth_objective(latent, torch.Generator().manual_seed(1))
+    estimator = arms.LOORF(n, arms.BestOf(k))
+    found = arms.checks.expected_estimate(estimator, objective, latent)
+    assert found is not None
+    leaf = logits.clone().requires_grad_()
+    value = arms.checks.exact_value(objective, kind(leaf), arms.BestOf(k))  # type: ignore[operator]
+    (exact,) = torch.autograd.grad(value, leaf)
+    assert exact.abs().max() > 1e-4
+    torch.testing.assert_close(found[0], exact, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[1], value.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "target", "message"),
+    [
+        ("arms", arms.BestOf(2), r"ARMS.* estimates the expectation, not the best of 2: use loorf"),
+        ("reinforce", arms.BestOf(2), "not the best of 2: use loorf"),
+        ("midpoint", arms.BestOf(2), "not the best of 2: use loorf"),
+        ("loorf", arms.BestOf(9), "best of 9 needs at least 9 samples, got 8"),
+        ("loorf", arms.ImportanceBound(2), "use an estimator of that target"),
+        ("loorf", "best", r"target must be arms.Expectation\(\) or arms.BestOf\(k\), got 'best'"),
+        (
+            arms.LOORF(4, arms.BestOf(2)),
+            arms.Expectation(),
+            "estimates the best of 2, not the expect",
+        ),
+    ],
+)
+def test_other_estimators_refuse_it(estimator: object, target: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        arms.expectation(lambda b: b.sum(-1), torch.zeros(3), estimator, target=target)  # type: ignore[arg-type]
+
+
+def test_the_best_of_coupled_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"best of 2 needs independent samples, got Coupled"):
+        arms.LeaveOneOut(arms.ARMS(4).design, best_of=2)
+    with pytest.raises(ValueError, match=r"target must be arms.Expectation\(\) or arms.BestOf"):
+        arms.LOORF(4, arms.ImportanceBound(2))
 
 
 def test_k_must_be_positive() -> None:

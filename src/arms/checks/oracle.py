@@ -223,6 +223,8 @@ def univariate_variance(
     """
     logits, design = logits.double(), estimator.design
     one, zero = torch.sigmoid(logits), torch.sigmoid(-logits)
+    if not estimator.target.is_expectation:
+        return None
     if isinstance(estimator, Exact):
         return torch.zeros_like(logits)
     if isinstance(estimator, Reinforce):

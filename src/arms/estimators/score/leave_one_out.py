@@ -7,18 +7,28 @@ independent of b_i. On coupled samples, correcting r for their dependence gives 
 g = r / (1 - rho). Unbiased because r is the average over pairs of (f(b_i) - f(b_j)) (b_i - b_j) / 2,
 whose expectation is (f(1) - f(0)) P(b_i = 1, b_j = 0) = (f(1) - f(0)) p (1-p) (1-rho), the gradient
 times 1 - rho if all pairs share the correlation rho, given all other variables.
+
+For the best of k, which needs independent samples, the weights are those of `arms.weights`:
+
+$$ g = \sum_i w_i \, \nabla \log p(b_i), \qquad
+   w_i = \frac{1}{\binom{n}{k}} \sum_{S \ni i} \big(\max_{S} f - \max_{S \setminus i} f\big) $$
+
+over all subsets S of k samples. The subtracted maximum is a function of the other samples only.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019;
-Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary Variables", 2021.
+Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary Variables", 2021;
+Walder & Karkhanis, "Pass@K policy optimization", 2025.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from arms.arguments import as_count
 from arms.designs import Coupled, Coupling, Design, Draw, Independent, Systematic
-from arms.estimators.base import Estimator
+from arms.estimators.base import Estimator, set_design
 from arms.latents import Latent
+from arms.rewards import best_of_weights
+from arms.targets import BestOf, Expectation, Target
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,7 @@ class LeaveOneOut(Estimator):
 
     Args:
         design: `Independent(n)` makes it LOORF, `Coupled(n, coupling)` ARMS.
+        best_of: k, to estimate the best of k instead of the expectation, on independent samples.
 
     >>> import torch
     >>> constant = lambda b: torch.full(b.shape[:-1], 7.0)
@@ -35,22 +46,49 @@ class LeaveOneOut(Estimator):
     """
 
     design: Design
+    best_of: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.best_of is None:
+            return
+        target = BestOf(self.best_of)
+        if type(self.design) is not Independent:
+            what = f"the {target} needs independent samples, got {self.design}"
+            raise ValueError(f"{what}: use arms.LOORF(n, target)")
+        least, n = max(2, target.k), self.design.num_samples
+        if n < least:
+            raise ValueError(f"the {target} needs at least {least} samples, got {n}")
+        set_design(self, self.design, target=target)
+
+    def __repr__(self) -> str:
+        best_of = "" if self.best_of is None else f", best_of={self.best_of}"
+        return f"{type(self).__name__}(design={self.design!r}{best_of})"
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
+        if self.best_of is not None:
+            signal = draw.latent.with_event_axes(best_of_weights(values, None, self.best_of))
+            return draw.latent.score(draw.points).mul_(signal).sum(0)
         found = leave_one_out(draw.latent, draw.points, values)
         return self.design.correct(draw.latent, found)
 
 
-def LOORF(num_samples: int) -> LeaveOneOut:
+def LOORF(num_samples: int, target: Target | None = None) -> LeaveOneOut:
     """Return leave-one-out REINFORCE (RLOO) on n independent samples.
 
     Args:
         num_samples: n, at least 2.
+        target: `arms.BestOf(k)` for the expected best of k values; the expectation by default.
 
     >>> LOORF(4)
     LeaveOneOut(design=Independent(num_samples=4, differentiated=False))
     """
-    return LeaveOneOut(Independent(as_count(num_samples, 2, "num_samples of LOORF")))
+    design = Independent(as_count(num_samples, 2, "num_samples of LOORF"))
+    if target is None or target == Expectation():
+        return LeaveOneOut(design)
+    if not isinstance(target, BestOf):
+        wanted = "arms.Expectation() or arms.BestOf(k)"
+        raise ValueError(f"target must be {wanted}, got {target!r}")
+    return LeaveOneOut(design, best_of=target.k)
 
 
 def ARMS(num_samples: int, coupling: Coupling | None = None) -> LeaveOneOut:
