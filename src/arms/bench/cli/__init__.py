@@ -35,7 +35,7 @@ Verb = Callable[..., None]
 
 def verbs() -> dict[str, Verb]:
     """Return every verb, as it is typed, with its function; one line here makes a new one known."""
-    from arms.bench.cli import library, runs, sweep, train
+    from arms.bench.cli import audit, library, runs, sweep, train
 
     return {
         "train": train.train,
@@ -47,6 +47,7 @@ def verbs() -> dict[str, Verb]:
         "data get": library.data_get,
         "demo": train.demo,
         "check": library.check,
+        "audit": audit.audit,
         "estimators": library.estimators,
         "report": sweep.report,
         "archive": runs.archive,

@@ -1,0 +1,262 @@
+"""Audits of functions from elsewhere: right ones pass, wrong ones do not, at the declared rate."""
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import gumbel_softmax, one_hot
+
+import arms
+from arms.checks import audit
+
+# ---- Right
+
+
+def leave_one_out(objective: Callable[[Tensor], Tensor], logits: Tensor, n: int = 4) -> Tensor:
+    p = torch.sigmoid(logits.detach())
+    b = torch.bernoulli(p.expand(n, *p.shape))
+    f = objective(b)
+    return ((f - f.mean(0)).unsqueeze(-1) * (b - p)).sum(0) / (n - 1)
+
+
+def by_autograd(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """REINFORCE with a surrogate loss and `torch.distributions`."""
+    q = torch.distributions.Bernoulli(logits=logits)
+    b = q.sample()
+    loss = (objective(b).detach() * q.log_prob(b).sum(-1)).sum()
+    loss.backward()
+    assert logits.grad is not None
+    return logits.grad
+
+
+def shared_noise(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """REINFORCE whose rows all share the uniform numbers of the first."""
+    p = torch.sigmoid(logits.detach())
+    b = (torch.rand(p.shape[-1]) < p).float()
+    return objective(b).unsqueeze(-1) * (b - p)
+
+
+def of_categories(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    q = torch.distributions.OneHotCategorical(logits=logits)
+    b = q.sample((3,))
+    f = objective(b)
+    signal = (f - f.mean(0)).detach()[..., None, None]
+    found: Tensor = (signal * (b - q.probs)).sum(0).detach() / 2
+    return found
+
+
+def in_numpy(rewards: Tensor) -> Any:
+    r = rewards.numpy()
+    return (r - r.mean(0)) / (len(r) - 1)
+
+
+def best_of_three(rewards: Tensor) -> Tensor:
+    return arms.weights(rewards, arms.BestOf(3))
+
+
+RIGHT: list[tuple[Callable[..., Any], Any, dict[str, Any]]] = [
+    (leave_one_out, "gradient", {}),
+    (by_autograd, "gradient", {}),
+    (shared_noise, "gradient", {}),
+    (of_categories, "gradient", {"latent": "categories"}),
+    (in_numpy, "weights", {}),
+    (arms.weights, "weights", {"num_samples": 2}),
+    (best_of_three, "weights", {"target": arms.BestOf(3)}),
+]
+
+
+@pytest.mark.parametrize(("function", "kind", "options"), RIGHT)
+def test_a_right_function_shows_no_bias(
+    function: Callable[..., Any], kind: Any, options: dict[str, Any]
+) -> None:
+    found = audit(function, kind, 20_000, **options)
+    assert not found.biased, found
+    assert found.verdict == "no bias seen"
+    for row in found.rows:
+        assert row.along == pytest.approx(1, abs=6 * row.bias_error)
+        assert row.bias < 5 * row.bias_error
+
+
+def test_the_variance_is_relative_to_loorf() -> None:
+    found = audit(leave_one_out, "gradient")
+    assert found.evaluations == 4
+    assert found.reference == "LOORF with 4 samples"
+    assert all(row.variance == pytest.approx(1, abs=0.06) for row in found.rows)
+    found = audit(best_of_three, "weights", target=arms.BestOf(3))
+    assert found.reference == "LOORF(best_of=3) with 8 samples"
+    assert all(row.variance == pytest.approx(1, abs=0.06) for row in found.rows)
+
+
+# ---- Wrong
+
+
+def short(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """The baseline is the mean of all samples, and nothing makes up for it."""
+    return leave_one_out(objective, logits) * 3 / 4
+
+
+def own_reward_in_baseline(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """The baseline is the mean over the batch, which contains the row itself."""
+    p = torch.sigmoid(logits.detach())
+    b = torch.bernoulli(p)
+    f = objective(b)
+    return (f - f[:4].mean()).unsqueeze(-1) * (b - p)
+
+
+def without_log_prob_of_absent(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """The score counts the bits that are 1 only."""
+    p = torch.sigmoid(logits.detach())
+    b = torch.bernoulli(p)
+    return objective(b).unsqueeze(-1) * b * (1 - p)
+
+
+def divided_by_deviation(rewards: Tensor) -> Tensor:
+    return (rewards - rewards.mean(0)) / (rewards.std(0) + 1e-4) / len(rewards)
+
+
+def centered_best(rewards: Tensor) -> Tensor:
+    found = best_of_three(rewards)
+    return found - found.mean(0)
+
+
+def straight_through(logits: Tensor) -> Tensor:
+    p = logits.softmax(-1)
+    index = torch.distributions.Categorical(probs=p.detach()).sample()
+    return one_hot(index, p.shape[-1]) + p - p.detach()
+
+
+def hard_gumbel(logits: Tensor) -> Tensor:
+    return gumbel_softmax(logits, hard=True)
+
+
+WRONG: list[tuple[Callable[..., Any], Any, dict[str, Any]]] = [
+    (short, "gradient", {}),
+    (own_reward_in_baseline, "gradient", {"draws": 2000}),
+    (without_log_prob_of_absent, "gradient", {}),
+    (divided_by_deviation, "weights", {}),
+    (centered_best, "weights", {"target": arms.BestOf(3)}),
+    (best_of_three, "weights", {}),
+    (straight_through, "sample", {}),
+    (hard_gumbel, "sample", {}),
+]
+
+
+@pytest.mark.parametrize(("function", "kind", "options"), WRONG)
+def test_a_wrong_function_is_called_biased(
+    function: Callable[..., Any], kind: Any, options: dict[str, Any]
+) -> None:
+    found = audit(function, kind, **{"draws": 20_000, **options})
+    assert found.biased, found
+    assert "biased" in str(found).splitlines()[0]
+
+
+def test_parts_along_and_across_the_gradient() -> None:
+    for row in audit(short, "gradient").rows:
+        assert row.along == pytest.approx(0.75, abs=0.02)
+        assert row.across < 0.02
+        assert row.bias == pytest.approx(math.hypot(row.along - 1, row.across), abs=1e-6)
+
+
+# ---- The declared rate of false alarms
+
+
+@pytest.mark.slow
+def test_five_in_a_hundred_audits_of_right_functions_end_in_biased() -> None:
+    """200 audits of right functions of every kind, at a rate of 0.05: 10 alarms, give or take 6."""
+    alarms = sum(
+        audit(function, kind, 2000, 0.05, seed=seed, **options).biased
+        for seed in range(40)
+        for function, kind, options in (*RIGHT[:4], RIGHT[6])
+    )
+    assert 4 <= alarms <= 16
+
+
+# ---- One row at a time, other latents, seeds
+
+
+def test_a_function_that_takes_no_batch() -> None:
+    def single(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+        assert logits.shape == (3,)
+        return leave_one_out(objective, logits)
+
+    assert not audit(single, "gradient", 2000, batched=False).biased
+    assert not audit(arms.weights, "weights", 2000, batched=False).biased
+
+
+def test_a_latent_of_your_own() -> None:
+    latent = arms.Subset(torch.tensor([0.4, -0.6, 1.0, 0.1]), k=2)
+
+    def reinforce(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+        rows = arms.Subset(logits.detach(), k=2)
+        b = rows.sample(1)[0]
+        return objective(b).unsqueeze(-1) * rows.score(b)
+
+    found = audit(reinforce, "gradient", 20_000, latent=latent)
+    assert not found.biased, found
+    assert [row.problem for row in found.rows] == ["Subset 1", "Subset 2"]
+
+
+def test_an_audit_can_be_repeated_and_leaves_the_generators_alone() -> None:
+    def noisy(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+        p = torch.sigmoid(logits.detach())
+        uniform = np.random.rand(*p.shape) * (1 if random.random() < 2 else 0)  # noqa: NPY002
+        b = (torch.as_tensor(uniform) < p).float()
+        return objective(b).unsqueeze(-1) * (b - p)
+
+    random.seed(1)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # type: ignore[index] # noqa: NPY002
+    first, second = (audit(noisy, "gradient", 2000, seed=5) for _ in range(2))
+    after = torch.get_rng_state(), np.random.get_state()[1], random.getstate()  # type: ignore[index] # noqa: NPY002
+    assert first == second
+    assert torch.equal(before[0], after[0])
+    assert (before[1] == after[1]).all()
+    assert before[2] == after[2]
+    assert audit(noisy, "gradient", 2000, seed=6) != first
+
+
+# ---- Errors
+
+
+def raises(*_: object) -> Tensor:
+    raise RuntimeError("out of luck")
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "options", "message"),
+    [
+        (raises, "gradient", {}, r"calling function\(objective, logits\) .* out of luck"),
+        (lambda _: 1.0, "gradient", {}, "raised TypeError"),
+        (
+            lambda f, x: x[..., :2],
+            "gradient",
+            {},
+            r"returned shape \[200, 2\] instead of \[200, 3\]",
+        ),
+        (lambda f, x: None, "gradient", {}, "but it returned NoneType"),
+        (lambda f, x: x * torch.nan, "gradient", {}, "gradient must be finite, got NaN"),
+        (lambda f, x: f(x[..., :1]), "gradient", {}, r"takes points \[..., 200, 3\], got"),
+        (lambda x: x.detach(), "sample", {}, "autograd must lead from the sample to the logits"),
+        (lambda x: (x, x), "sample", {}, "must be function.* but it returned tuple"),
+        (lambda r: r.sum(0), "weights", {}, r"returned shape \[200\] instead of \[8, 200\]"),
+        (lambda r: r / 0, "weights", {}, "weights must be finite"),
+        (3, "weights", {}, "function must be callable, as function.* got int"),
+        (short, "slope", {}, "no kind is called 'slope'"),
+        (short, "gradient", {"latent": "dice"}, 'latent must be "bits", "categories" or a latent'),
+        (short, "gradient", {"latent": arms.Bits(torch.zeros(2, 3))}, "no batch axes"),
+        (short, "gradient", {"target": arms.ImportanceBound(2)}, "target of gradient must be arms"),
+        (hard_gumbel, "sample", {"target": arms.BestOf(2)}, "target of sample must be arms.Expec"),
+        (arms.weights, "weights", {"target": arms.BestOf(9)}, "num_samples of at least 9, got 8"),
+        (arms.weights, "weights", {"num_samples": 1}, "num_samples must be an integer >= 2"),
+        (arms.weights, "weights", {"failure_rate": 1.0}, "failure_rate must be a float between"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(
+    function: Any, kind: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        audit(function, kind, **options)
