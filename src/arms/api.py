@@ -1,4 +1,4 @@
-"""The public functions: values whose gradient is the estimate, in one call or in two steps."""
+"""The public functions: they return values whose gradient is the estimate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -32,10 +32,10 @@ def expectation(
     chunk: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Return E[objective(b)] `[*batch]` for a discrete latent b, estimated, for `.backward()`.
+    """Estimate E[objective(b)] `[*batch]` for a discrete latent b, for `.backward()`.
 
-    The value is the mean of the objective's values. Its gradient is the estimator's for the logits,
-    plus autograd's own for everything else that the objective depends on.
+    The value is the mean of the objective's values. Calling `.backward()` gives the logits the
+    estimator's gradient, and everything else in the objective its ordinary gradient by autograd.
 
     Args:
         objective: Maps samples `[n, *batch, d]` to values `[n, *batch]`; it may be a black box. For
@@ -53,7 +53,7 @@ def expectation(
         evaluations: The most evaluations of the objective, at samples and other points, instead of
             `num_samples`.
         chunk: Evaluate this many points at a time, and again in the backward pass, to save memory.
-        validate: Look for NaN and infinity. On a GPU this waits for the device.
+        validate: Raise on NaN and infinity. On a GPU this waits for the device.
 
     >>> import torch
     >>> logits = torch.zeros(5, 3, requires_grad=True)
@@ -80,11 +80,11 @@ def importance_bound(
     chunk: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Return the bound log(1/K sum_k w_k) `[*batch]` of log p(x), for `.backward()`.
+    """Estimate the importance-weighted bound on log p(x) `[*batch]`, for `.backward()`.
 
-    The weights are w = p(x, b) / q(b) with q given by the logits; the library computes log q. The
-    gradient is unbiased for that of E[log(1/K sum_k w_k)] over independent samples: the estimator's
-    for the logits, autograd's own for everything else that `log_joint` depends on.
+    The bound is E[log(1/K sum_k w_k)] over independent samples, with weights w = p(x, b) / q(b) and
+    q given by the logits; the library computes log q. `.backward()` gives the logits the estimator's
+    gradient, and everything else in `log_joint` its ordinary gradient by autograd.
 
     Args:
         log_joint: Maps samples `[n, *batch, d]` to log p(x, b) `[n, *batch]`.
@@ -146,7 +146,7 @@ class Handle:
     given: Latent = field(repr=False)
     """The latent as it was passed, with its graph."""
     drawn: Draw = field(repr=False)
-    """The points, and what the estimator must know about them."""
+    """The points, and what the estimator needs to know about them."""
     original: Tensor | None = field(default=None, repr=False)
     """A copy of the points, to notice if they were changed in place."""
     parent: "Handle | None" = field(default=None, repr=False)
@@ -180,7 +180,7 @@ def draw(
 ) -> Handle:
     """Draw samples now and pass their values to `attach` later.
 
-    This serves simulators, and models with several layers. An optimizer step in between does no
+    Use it for simulators, and for models with several layers. An optimizer step in between does no
     harm, because the draw keeps its probabilities.
 
     Args:
@@ -193,7 +193,7 @@ def draw(
         given: The draw of the layer before, if this is a deeper layer: the logits were computed
             from its `samples`, or from its `points` if the first layer's estimator needs more than
             values. Estimator and number of samples are then those of the first layer.
-        validate: Look for NaN, and let `attach` notice changed points.
+        validate: Raise on NaN, and let `attach` detect changed points.
 
     >>> first = draw(torch.zeros(3), num_samples=2)
     >>> first.samples.sum(0)  # at p = 1/2 two coupled samples are complementary

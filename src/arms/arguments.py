@@ -1,4 +1,4 @@
-"""What users hand in, checked once; what can be known of a tensor's values; lazy properties."""
+"""Checks of user input, tests of what can be read from a tensor, and lazy properties."""
 
 import difflib
 import math
@@ -94,12 +94,12 @@ def version_of(tensor: Tensor) -> int:
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Return the tensor in float32 if it is a half-precision one: noise and sums need the bits."""
+    """Return a half-precision tensor as float32: noise and sums need the precision."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def true_or_unreadable(condition: Tensor) -> bool:
-    """Whether a boolean scalar is true, or cannot be read."""
+    """Return whether a boolean scalar is true, or cannot be read."""
     return not is_readable(condition) or bool(condition)
 
 

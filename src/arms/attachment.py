@@ -1,4 +1,4 @@
-"""Attaching an estimate to the logits, as the derivative of a value, or to learnt parameters."""
+"""Attach an estimate to the logits, as the derivative of a value, or to learned parameters."""
 
 import inspect
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def needs_gradient(latent: Latent) -> bool:
 
 
 def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
-    """Return the value with `grad` as a further derivative, with respect to the logits, if any."""
+    """Return the value with `grad`, if any, added as its derivative with respect to the logits."""
     logits = latent.logits
     if not needs_gradient(latent):
         return value

@@ -90,7 +90,7 @@ def _check_fits(estimator: Estimator, latent: Latent) -> None:
 
 
 def _check_draw(estimator: Estimator, draw: Draw) -> None:
-    """Raise if a design has not drawn what it says: tables and ensembles rely on its needs."""
+    """Raise if the draw does not match the design's `needs`: tables and ensembles rely on them."""
     needs, name = estimator.design.needs, type(estimator.design).__name__
     if not isinstance(draw, Draw):
         raise ValueError(f"the design {name} must return a Draw, got {type(draw).__name__}")

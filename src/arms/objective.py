@@ -1,4 +1,4 @@
-"""Calling the user's objective: its checked values at the points of a draw, and derivatives."""
+"""Call the user's objective at the points of a draw; check its values, and differentiate them."""
 
 import warnings
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from arms.latents import Latent
 
 @dataclass(frozen=True)
 class Options:
-    """How `estimate` runs; nothing here changes what is estimated."""
+    """Options of `estimate` that do not change what is estimated."""
 
     chunk: int | None = None
     """Evaluate this many points at a time, and again in the backward pass; None for all."""
@@ -74,7 +74,7 @@ def refuse_transforms(estimator: Estimator) -> None:
 def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options: Options) -> Tensor:
     """Return the derivative of the values at the last points, as many as the design needs.
 
-    It can be differentiated once more if the design asks for that and parameters are learning.
+    It can be differentiated again if the design needs that and parameters are learning.
     """
     needs = estimator.design.needs
     first = len(points) - needs.derivatives
@@ -109,7 +109,7 @@ def _pull_back(
 
 
 def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor) -> None:
-    """Raise if the value at one point depends on another: its derivative is then not its own.
+    """Raise if the value at one point depends on another point, which would mix their derivatives.
 
     Each value is multiplied by a power of two: a derivative that involves only the value at its own
     point is multiplied by exactly that, one that involves other values by something else.
@@ -136,7 +136,7 @@ def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor)
 def _excess(
     values: Tensor, points: Tensor, own: Tensor, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return by how much derivatives exceed each point's own, and the limit, `[points, *batch]`."""
+    """Return how far derivatives differ from each point's own, and the limit, `[points, *batch]`."""
     weights = _powers_of_two(values)
     weighted = _pull_back(values, scale * weights, points)
     assert weighted is not None
@@ -167,7 +167,7 @@ def _powers_of_two(values: Tensor) -> Tensor:
 
 
 def is_learning(estimator: Estimator) -> bool:
-    """Whether the estimate is to be attached to parameters of the estimator."""
+    """Return whether the estimate must be attached to parameters of the estimator."""
     return torch.is_grad_enabled() and any(one.requires_grad for one in estimator.parameters())
 
 

@@ -35,7 +35,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
 
     The logits of one bit per feature descend along an unbiased estimate of the gradient of
     E[log RSS(b)], in several searches side by side, with the sum of the probabilities held at the
-    size that is asked for. The best subset that each has seen is then improved by exchanging single
+    requested size. The best subset that each search has seen is then improved by exchanging single
     features. Units do not matter, except that outputs with larger numbers count for more.
 
     Args:

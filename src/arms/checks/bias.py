@@ -1,7 +1,8 @@
 """The bias test: means of many gradients and values against enumeration.
 
 The problems differ in what they expose: the dtype, the size of the batch, rows of very different
-scale, logits far from zero. Their objectives have no structure to be lucky with.
+scale, logits far from zero. Their objectives are random, so no error
+cancels by structure.
 """
 
 import math
@@ -43,7 +44,7 @@ class Cases:
     moderate: Sequence[Any]
     many: Sequence[Any]  # like moderate ones, with more joint states than samples
     small: Sequence[Any] | Tensor
-    exact: Sequence[Any]  # the farthest: there no test with random draws sees anything
+    exact: Sequence[Any]  # so far from zero that random draws show nothing
     far: Sequence[Any] = ()
     infinite: Sequence[Any] = ()
     unequal: Sequence[Any] = ()

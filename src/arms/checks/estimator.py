@@ -1,4 +1,4 @@
-"""What a user may rely on in an estimator or a coupling, tested on a live one."""
+"""Test an estimator or a coupling: expectation, bias, shapes, repeatability, extreme logits."""
 
 import inspect
 import warnings
@@ -44,7 +44,7 @@ def findings(
     with the gradient, for up to four samples and at logits up to ±14. Means over many draws are
     compared at every number of samples, and at one of them also far from zero, in float32, and in
     calls with one or two rows. Shapes, repeatability and extreme logits are tested too. The result
-    says what is not.
+    lists what is not tested.
 
     **Couplings.** For bits: marginals, correlation, counts, exchangeability, independence of the
     latents and extreme logits. For categories: marginals and the correction.

@@ -1,4 +1,4 @@
-"""Exact values, gradients and variances, and objectives without structure to be lucky with."""
+"""Exact values, gradients and variances, and random objectives for tests."""
 
 import math
 from collections import Counter

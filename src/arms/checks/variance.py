@@ -55,7 +55,7 @@ class VarianceRow:
     milliseconds: float
     """Time of one estimate, objective included: the median over all draws."""
     unbiased: bool = True
-    """What the estimator says of itself."""
+    """Whether the estimator is labeled as unbiased."""
     untrained: bool = False
     """Whether it was given by name and has parameters, which are then the initial ones."""
     variance_error: float = math.nan
@@ -68,7 +68,7 @@ class VarianceRow:
 
     @property
     def title(self) -> str:
-        """The name, and what a reader must know of it."""
+        """The name, with the marks "biased" and "untrained"."""
         return self.estimator + " (untrained)" * self.untrained + " (biased)" * (not self.unbiased)
 
 
@@ -88,7 +88,7 @@ class VarianceTable:
     unscored: int = 0
     """How many logits have no bias score: too few flips, or too few repeats."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Why an estimator that was not asked for by name has no row: its name to the reason."""
+    """Estimators without a row, unless they were given by name, and the reason for each."""
 
     def __str__(self) -> str:
         rows = [HEADINGS, *self._cells()]
@@ -394,7 +394,7 @@ def _measure(
             start = perf_counter()
             grad: Tensor = estimate(one, objective, latent, generator, Options()).grad
             if grad.is_cuda:
-                torch.cuda.synchronize(grad.device)  # a GPU works on after the call has returned
+                torch.cuda.synchronize(grad.device)  # a GPU continues after the call has returned
             if number:
                 tally.add(grad, perf_counter() - start)
     return tallies

@@ -20,7 +20,7 @@ class Finding:
     name: str
     """What was tested."""
     passed: bool
-    """Whether it is as it should be."""
+    """Whether the test passed."""
     figure: str
     """What was measured, and the limit, in words."""
     label: str = ""
@@ -41,7 +41,7 @@ class Findings:
     findings: tuple[Finding, ...]
     """The findings, in the order of the tests."""
     not_checked: tuple[str, ...] = ()
-    """What a user might believe to be checked and is not."""
+    """What was not checked, although a user might expect it."""
 
     @property
     def passed(self) -> bool:

@@ -14,7 +14,7 @@ from arms.random import indicator
 
 @dataclass(frozen=True)
 class Needs:
-    """What a design asks of the objective, per call."""
+    """What a design needs from the objective, per call."""
 
     evaluations: int | None
     """Number of points; None if it depends on the latent, as when all states are enumerated."""
@@ -28,7 +28,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Draw:
-    """Points at which the objective is evaluated, and what the estimator must know about them."""
+    """Points at which the objective is evaluated, and what the estimator needs to know about them."""
 
     latent: Latent
     """What was drawn; its logits are constants."""
@@ -37,7 +37,7 @@ class Draw:
     extra: int = 0
     """Number of points that are not samples."""
     memory: Any = None
-    """What `combine` needs beside the points, such as the noise behind them."""
+    """What `combine` needs besides the points, such as the noise behind them."""
     weights: Tensor | None = None
     """`[n, *batch]`: weights of the samples in the expectation; None for the plain mean."""
 
@@ -98,7 +98,7 @@ class Design:
         raise NotImplementedError(f"{type(self).__name__} must define draw_rows or draw")
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:
-        """Return the draw that the rows stand for. By default, the rows are the samples."""
+        """Make the draw from the rows. By default, the rows are the samples."""
         return Draw(latent, rows)
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class Coupling:
 
 
 class BitCoupling(Coupling, ABC):
-    """A coupling of bits, undone by one factor per latent."""
+    """A coupling of bits, corrected by one factor per latent."""
 
     @abstractmethod
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:

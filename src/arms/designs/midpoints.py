@@ -24,7 +24,7 @@ class Midpoints(Design):
 
     Args:
         pairs: At least this many pairs share a midpoint; all n/2 if there are fewer.
-        coupling: Of the 2m samples that make the midpoints; None if they are independent.
+        coupling: The coupling of the 2m samples that make the midpoints; None: independent.
         evaluate_midpoints: Whether the objective is evaluated and differentiated at the midpoints.
             It is differentiated at the samples if they share midpoints, or if this is False.
     """

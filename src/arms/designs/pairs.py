@@ -64,8 +64,8 @@ class Pairs(Design):
     the categories on its right or on its left.
 
     Args:
-        correlation: Of the two bits of a pair, from -1 to below 1. Where p does not allow it, the
-            most negative correlation that p allows.
+        correlation: The correlation of the two bits of a pair, from -1 to below 1. If p does not
+            allow it, the most negative correlation that p allows.
         tree: "balanced", or "stick", whose bit k takes category k or goes on.
     """
 

@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
     value: Tensor
     """`[*batch]`, the target estimated from the samples, with autograd's graph."""
     values: Tensor
-    """`[n, *batch]`, the objective at the samples (log-weights for a bound), likewise."""
+    """`[n, *batch]`, the objective at the samples (log-weights for a bound), with its graph."""
 
 
 class Estimator(ABC):
@@ -46,11 +46,11 @@ class Estimator(ABC):
     unbiased: bool = True
     """Whether the expectation of the estimate is the gradient, for every objective."""
     requires: tuple[type, ...] = ()
-    """Capabilities that `combine` asks of the latent, beside those that the design requires."""
+    """Capabilities of the latent that `combine` needs, besides those that the design requires."""
 
     @abstractmethod
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        """Return the gradient `[*batch, *event]` with respect to the logits, ascent direction.
+        """Combine values into the gradient `[*batch, *event]` for the logits, ascent direction.
 
         It must be a pure function, because exact tests evaluate it on all outcomes at once. The
         result may be attached to `parameters()` only.
@@ -63,7 +63,7 @@ class Estimator(ABC):
         """
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield what the estimator itself learns, by minimizing `arms.variance_loss`."""
+        """Yield the estimator's own parameters, which minimize `arms.variance_loss`."""
         return iter(())
 
     def __call__(
@@ -135,7 +135,7 @@ class Learnable(Estimator):
 
 
 def uniform_weights(shape: Sequence[int], generator: Generator) -> nn.Parameter:
-    """Return initial weights `[..., inputs, outputs]` of a learnt network (Glorot)."""
+    """Return initial weights `[..., inputs, outputs]` of a learned network (Glorot)."""
     limit = math.sqrt(6 / (shape[-2] + shape[-1]))
     draw = torch.rand(*shape, generator=generator, device=generator.device)
     return nn.Parameter(limit * (2 * draw - 1))

@@ -72,7 +72,7 @@ class Stacked(Estimator):
 
 
 def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
-    """Return what an estimator asks of the objective; None if it cannot be stacked."""
+    """Return what an estimator needs from the objective; None if it cannot be stacked."""
     needs, target = estimator.design.needs, estimator.target
     if needs.evaluations is None or any(True for _ in estimator.parameters()):
         return None
@@ -89,7 +89,7 @@ def reason_not_stacked(first: Estimator, other: Estimator) -> str:
     if evaluation_signature(first) == evaluation_signature(other):
         return ""
     asked = [f"{type(one).__name__} ({describe_signature(one)})" for one in (first, other)]
-    return f"stacked estimators must ask the same of the objective, got {' and '.join(asked)}"
+    return f"stacked estimators must need the same from the objective, got {' and '.join(asked)}"
 
 
 def describe_signature(estimator: Estimator) -> str:

@@ -232,4 +232,4 @@ class Relaxable(Latent):
 
     @abstractmethod
     def harden(self, perturbed: Tensor) -> Tensor:
-        """Return the samples that perturbed logits stand for, in the dtype of the logits."""
+        """Return the samples given by perturbed logits, in the dtype of the logits."""

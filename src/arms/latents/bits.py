@@ -1,4 +1,4 @@
-"""Independent bits, and what estimators may ask of them."""
+"""Independent bits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     Args:
         logits: `[*batch, d]`. Infinite logits are allowed.
-        context: `[*batch, c]`, what produced the logits, for estimators with a network that looks
-            at it (`RELAX`).
+        context: `[*batch, c]`, the input that produced the logits, for estimators with a network
+            that uses it (`RELAX`).
 
     >>> Bits(torch.zeros(5, 3)).sample(4).shape
     torch.Size([4, 5, 3])

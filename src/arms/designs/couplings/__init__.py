@@ -1,1 +1,1 @@
-"""Couplings: n exchangeable samples of every variable, and what undoes their dependence."""
+"""Couplings: n exchangeable samples of every variable, and the correction for their dependence."""

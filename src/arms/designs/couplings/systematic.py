@@ -1,4 +1,4 @@
-r"""Systematic and stratified samples: the smallest correlation of n bits, and that of categories.
+r"""Systematic and stratified samples, with the smallest correlation that n bits can have.
 
 A binary tree halves the categories from level to level. Node v has probability P_v and
 x_v = n P_v - floor(n P_v). Of the n samples, floor(n P_v) fall into v, or one more (s_v = 1) with

@@ -6,7 +6,7 @@ $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{y_i (1 - y_
 The chosen logit of the two, 0 and phi, is raised until it is a gap gamma above the other one. The
 move is a constant, and the gradient goes through the softmax of the moved logits.
 Biased because the derivative at b is not a difference, as for straight-through Gumbel-softmax, and
-the factor is not p (1 - p) even on average. What is saved is the variance of the noise.
+the factor is not p (1 - p) even on average. This removes the variance of the noise.
 Reference: Fan, Chi, Rudnicky & Ramadge, "Training discrete deep generative models via gapped
 straight-through estimator", ICML 2022.
 """

@@ -41,7 +41,7 @@ class Midpoint(Estimator):
 
     Args:
         num_samples: n, even: the number of evaluations at samples. Each midpoint is one more.
-        coupling: Of the samples that make the midpoints; independent if None.
+        coupling: The coupling of the samples that make the midpoints; None: independent.
         pairs: The least number of pairs that share a midpoint, at most n/2. With 1, only the
             midpoints are differentiated; with more, all points are.
         own_bits: Whether to remove the noise of a latent's own part, if there are several

@@ -31,11 +31,11 @@ HIDDEN = 137
 
 
 class Relaxation(nn.Module):
-    """The learnt temperature tau > 0 and scale eta of c(z) = eta f(sigma(z / tau)).
+    """The learned temperature tau > 0 and scale eta of c(z) = eta f(sigma(z / tau)).
 
     Args:
-        temperature: tau, as it begins.
-        scale: eta, as it begins.
+        temperature: The initial tau.
+        scale: The initial eta.
         shape: Broadcasts to the batch: `()` is one pair for all, `(5, 1)` one per replica.
 
     >>> Relaxation().temperature

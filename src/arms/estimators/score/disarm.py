@@ -38,8 +38,8 @@ class DisARM(Estimator):
 
     Args:
         num_samples: n, even.
-        correlation: Of the bits of a pair, from -1 to below 1, as far as p allows. 0 makes it LOORF
-            on pairs.
+        correlation: The correlation of the bits of a pair, from -1 to below 1, as far as p allows.
+            0 makes it LOORF on pairs.
         tree: For categories: "balanced", or "stick", whose bit k takes category k or goes on.
 
     >>> DisARM(2)(lambda b: b[..., 0], torch.zeros(1)).grad

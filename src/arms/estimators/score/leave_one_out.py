@@ -96,7 +96,7 @@ def ARMS(num_samples: int, coupling: Coupling | None = None) -> LeaveOneOut:
 
     Args:
         num_samples: n, at least 2.
-        coupling: Of the n samples; `Systematic()` by default.
+        coupling: How the n samples depend on each other; `Systematic()` by default.
 
     >>> import torch
     >>> ARMS(2)(lambda b: b[..., 0], torch.zeros(1)).grad  # an antithetic pair is exact here
