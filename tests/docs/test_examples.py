@@ -17,6 +17,7 @@ SMALL = {
     "categorical_codes": (["--steps", "3"], r"9  [a-p]{6}"),
     "discrete_vae": (["--steps", "3"], r"test ELBO: -\d+\.\d\d nats"),
     "gumbel_vae": (["--steps", "3"], r"test ELBO: -\d+\.\d\d nats"),
+    "resnet_gates": (["--steps", "3"], r"accuracy 0\.\d{3} with \d\.\d of 5 blocks"),
     "gates": (["--steps", "3"], r"gumbel-softmax +0\.\d{3} ± 0\.000"),
     "best_subset": (["--steps", "3"], r"SubsetSelector +10 +0\.\d{3} +0\.\d{3}"),
 }

@@ -1,5 +1,6 @@
 """The page on sampling sites: its diffs are applied to the example, and the results train."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -43,3 +44,10 @@ def test_a_diff_changes_at_most_five_lines_and_trains(difference: str, tmp_path:
     script.write_text(changed(MODEL, difference))
     assert script.read_text() != MODEL
     assert elbo(script, 400) > elbo(script, 2) + 10
+
+
+def test_the_overhead_is_what_was_measured() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "results" / "sites_overhead.json").read_text())
+    ratios = [row["ratio"] for row in rows["results"]]
+    assert max(ratios) <= 1.15
+    assert f"takes {min(ratios):.1f} to {max(ratios):.1f} times as long" in PAGE
