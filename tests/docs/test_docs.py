@@ -198,6 +198,7 @@ def test_the_page_of_commands_counts_runs_rightly() -> None:
             r"\| [a-z].*\d \|",
         ),
         ("bound.md", ["benchmarks/direct_term.py", "show"], r"\|"),
+        ("rewards.md", ["benchmarks/best_of_variance.py", "--markdown"], r"\|"),
         ("distributed.md", ["benchmarks/sweep_overhead.py", "--markdown"], r"\|"),
     ],
 )

@@ -19,6 +19,7 @@ SMALL = {
     "gumbel_vae": (["--steps", "3"], r"test ELBO: -\d+\.\d\d nats"),
     "resnet_gates": (["--steps", "3"], r"accuracy 0\.\d{3} with \d\.\d of 5 blocks"),
     "gates": (["--steps", "3"], r"gumbel-softmax +0\.\d{3} ± 0\.000"),
+    "best_of_k": (["--steps", "3"], r"GRPO +0\.\d{3} ± 0\.000 +0\.\d{3}"),
     "best_subset": (["--steps", "3"], r"SubsetSelector +10 +0\.\d{3} +0\.\d{3}"),
 }
 
@@ -85,6 +86,16 @@ def test_the_selector_finds_the_true_subset_more_often_than_lasso() -> None:
     cases = {key[:2] for key in found}
     assert len(cases) == 6
     assert all(found[*case, "SubsetSelector"] > found[*case, "lasso"] for case in cases)
+
+
+def test_the_table_of_best_of_k_is_that_of_the_results() -> None:
+    result = json.loads((EXAMPLES / "results" / "best_of_k.json").read_text())
+    page = (ROOT / "docs" / "rewards.md").read_text()
+    assert result["command"] in page
+    for row in result["rows"]:
+        mean = f"{row['mean']:.3f} ± {row['std']:.3f}"
+        best = f"{row['pass4']:.3f} ± {row['pass4_std']:.3f}"
+        assert f"{mean} | {best} |" in page
 
 
 def test_the_table_of_gates_is_that_of_the_results() -> None:
