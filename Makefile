@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick signals colours slow cluster lint docs browser smoke oldest clean
+.PHONY: demo test quick signals colors slow cluster lint docs browser smoke oldest clean
 
 demo: .venv/installed
 	$(BIN)/arms demo
@@ -18,8 +18,8 @@ quick: .venv/installed
 signals: .venv/installed
 	trap '' INT; $(BIN)/pytest -n 2 --dist worksteal -m 'signals and not slow and not cluster'
 
-# The tests of the command line as on a CI system that asks every program for colours.
-colours: .venv/installed
+# The tests of the command line as on a CI system that asks every program for colors.
+colors: .venv/installed
 	FORCE_COLOR=1 $(BIN)/pytest -n 2 --dist worksteal tests/bench/cli
 
 # The cases that `make test` leaves out, being much like those it runs.
@@ -33,6 +33,7 @@ cluster: .venv-cluster/installed
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

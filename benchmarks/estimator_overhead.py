@@ -1,4 +1,4 @@
-"""What an estimator costs: one optimisation step of a 784-200-784 linear VAE, as a ratio to hand-written LOORF.
+"""What an estimator costs: one optimization step of a 784-200-784 linear VAE, as a ratio to hand-written LOORF.
 
     python benchmarks/estimator_overhead.py --output benchmarks/results/estimator_overhead.json
 
@@ -25,7 +25,7 @@ Step = Callable[[], None]
 
 
 class Model:
-    """Encoder, decoder, prior and their optimiser: the same for every contender."""
+    """Encoder, decoder, prior and their optimizer: the same for every contender."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_step.py --precision medium --output benchmarks/results/gpu_step.json
 
-A run-step is one optimisation step of one replica. Made-up images of MNIST's shape; batch 50, 200 latents. Estimators
+A run-step is one optimization step of one replica. Made-up images of MNIST's shape; batch 50, 200 latents. Estimators
 joined by + are an ensemble: `loorf+disarm` with R = 10 is five replicas of each. The floor is what no step can do
 without, at rates measured on the same device: Adam's traffic, 28 bytes a parameter, at the speed of a copy, and the
 matrix products at the speed of a large TF32 one.
@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
-from train_step import grey_images
+from train_step import gray_images
 
 from arms.bench.config import TrainConfig
 from arms.bench.runs.ensemble import ensemble_trainer
@@ -79,7 +79,7 @@ def build(
         )
         for name in names
     ]
-    engine = Engine(ensemble_trainer(configs, [grey_images()] * len(names), "cuda"))
+    engine = Engine(ensemble_trainer(configs, [gray_images()] * len(names), "cuda"))
     engine.advance(2 * BLOCK)
     torch.cuda.synchronize()
     return engine

@@ -44,12 +44,12 @@ class Contender:
         return f"{self.name} R={self.replicas}" if self.name not in (FLOOR, HAND) else self.name
 
 
-def grey_images() -> Dataset:
+def gray_images() -> Dataset:
     """Images with MNIST's share of ink, made up."""
     generator = torch.Generator().manual_seed(0)
     ink = torch.rand(2000, PIXELS, generator=generator) < 0.19
-    grey = (torch.randint(1, 256, (2000, PIXELS), generator=generator) * ink).to(torch.uint8)
-    return Dataset("made up", grey, grey[:10], grey[:10], 28, 28, levels=255)
+    gray = (torch.randint(1, 256, (2000, PIXELS), generator=generator) * ink).to(torch.uint8)
+    return Dataset("made up", gray, gray[:10], gray[:10], 28, 28, levels=255)
 
 
 def make_step(contender: Contender) -> Callable[[], object]:
@@ -59,7 +59,7 @@ def make_step(contender: Contender) -> Callable[[], object]:
         b, pixels = torch.rand(n * BATCH, LATENTS), torch.rand(n * BATCH, PIXELS)
         into, out = torch.rand(PIXELS, LATENTS), torch.rand(LATENTS, PIXELS)
         return lambda: (x @ into, b @ out, b.T @ pixels, x.T @ logits)
-    dataset = grey_images()
+    dataset = gray_images()
     if contender.name == HAND:
         return Handwritten(dataset.train, dataset.levels, n).step
     keep_freed_memory()

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from generators import colours, filled, mathematics, navigation, pages, picture, repository
+from generators import colors, filled, mathematics, navigation, pages, picture, repository
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -42,9 +42,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Turn formulas into MathML, and colour differences by their standard errors."""
+    """Turn formulas into MathML, and color differences by their standard errors."""
     if page.file.src_uri == "reproduced.md":
-        html = colours.coloured(html)
+        html = colors.colored(html)
     html = re.sub(
         r"(?<=\d) ([±/]) (?=\d)", r"&nbsp;\1&nbsp;", html
     )  # numbers that belong together stay on one line

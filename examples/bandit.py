@@ -1,4 +1,4 @@
-"""A combinatorial bandit: which 20 of 60 adverts to show, learnt from clicks alone.
+"""A combinatorial bandit: which 20 of 60 adverts to show, learned from clicks alone.
 
 Each round shows a page to each of several visitors, and says how many of them bought. Adverts of one brand get in each
 other's way, so that the best page is not made of the best adverts. The reward is a black box: `arms.draw` makes the

@@ -54,7 +54,7 @@ for title, model, columns in (
     print(f"{title:24}{count:9}{train:10.3f}{test:9.3f}")
 
 print(
-    "\nselected, with coefficients of standardised columns and what the search made of their probability:"
+    "\nselected, with coefficients of standardized columns and what the search made of their probability:"
 )
 for j in selector.get_support(indices=True):
     print(f"  {names[j]:8} {selector.coef_[j]:+8.2f}  {selector.probabilities_[j]:.2f}")

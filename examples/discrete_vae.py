@@ -21,7 +21,7 @@ options = parser.parse_args()
 torch.manual_seed(0)
 
 digits = torch.from_numpy(load_digits().data).float() / 16
-images = digits.bernoulli()  # a pixel's grey is its probability
+images = digits.bernoulli()  # a pixel's gray is its probability
 train, test = images[:1500], images[1500:]
 
 encoder = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 40))
@@ -57,7 +57,7 @@ with torch.no_grad():
 for row in range(8):  # six images that the model has made up
     print(
         "   ".join(
-            "".join(" .:*#"[int(4.99 * grey)] * 2 for grey in one.view(8, 8)[row].tolist())
+            "".join(" .:*#"[int(4.99 * gray)] * 2 for gray in one.view(8, 8)[row].tolist())
             for one in made
         )
     )

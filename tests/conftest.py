@@ -79,7 +79,7 @@ def all_digits() -> Dataset:
 
 @pytest.fixture(scope="session")
 def digits(all_digits: Dataset) -> Dataset:
-    """Few images: most tests are not about what is learnt."""
+    """Few images: most tests are not about what is learned."""
     train, valid, test = all_digits.train[:100], all_digits.valid[:20], all_digits.test[:20]
     return replace(all_digits, train=train, valid=valid, test=test)
 

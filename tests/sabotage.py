@@ -93,7 +93,7 @@ class FlippedNoise(ARM):
 
 @dataclass(frozen=True)
 class StraightThrough(Reinforce):
-    """mean_i df/db(b_i) p (1 - p), labelled as unbiased: the derivative taken for a difference."""
+    """mean_i df/db(b_i) p (1 - p), labeled as unbiased: the derivative taken for a difference."""
 
     def __post_init__(self) -> None:
         set_design(self, Independent(self.num_samples, differentiated=True))
@@ -114,7 +114,7 @@ class MarkedStraightThrough(StraightThrough):
 
 @dataclass(frozen=True)
 class MarkedLOORF(Reinforce):
-    """An unbiased estimator that is labelled as biased."""
+    """An unbiased estimator that is labeled as biased."""
 
     unbiased = False
 
@@ -280,8 +280,8 @@ class OwnCurvature(Flips):
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
         b, slopes, p = draw.samples, derivatives[: self.num_samples], draw.latent.logits.sigmoid()
-        centred = b - b.mean(0)
-        curve = (centred * slopes).sum(0) / (centred.square().sum(0) + 0.5)
+        centered = b - b.mean(0)
+        curve = (centered * slopes).sum(0) / (centered.square().sum(0) + 0.5)
         own = (1 - p) * (b.mean(0) - p) * curve / 2
         return super().combine(draw, values, derivatives) - own
 
@@ -379,8 +379,8 @@ class MedianBaseline(LeaveOneOut):
     """The median of all samples as the baseline, its own included."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        centred = (values - values.quantile(0.5, 0)) / len(values)
-        return (draw.latent.score(draw.points) * draw.latent.with_event_axes(centred)).sum(0)
+        centered = (values - values.quantile(0.5, 0)) / len(values)
+        return (draw.latent.score(draw.points) * draw.latent.with_event_axes(centered)).sum(0)
 
 
 class ThreePercent(LeaveOneOut):
@@ -432,8 +432,8 @@ class BatchBaseline(LeaveOneOut):
     """The mean over all samples of all rows as the baseline."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        centred = (values - values.mean()) / len(values)
-        return (draw.latent.score(draw.points) * draw.latent.with_event_axes(centred)).sum(0)
+        centered = (values - values.mean()) / len(values)
+        return (draw.latent.score(draw.points) * draw.latent.with_event_axes(centered)).sum(0)
 
 
 class WrongForManySamples(LeaveOneOut):

@@ -29,7 +29,7 @@ def write_font(site: Path) -> None:
     options = subset.Options()
     options.flavor = "woff"
     options.layout_features = ["*"]
-    options.name_IDs = ["*"]  # its licence is in there
+    options.name_IDs = ["*"]  # its license is in there
     letters = [
         *range(0x20, 0x250),
         *range(0x370, 0x400),

@@ -1,4 +1,4 @@
-"""The picture of the decision, as SVG inside the page: it takes its colours from the page, light or dark."""
+"""The picture of the decision, as SVG inside the page: it takes its colors from the page, light or dark."""
 
 from dataclasses import dataclass
 from html import escape

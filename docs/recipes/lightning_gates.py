@@ -28,7 +28,7 @@ class LightningGates(lightning.LightningModule):
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimiser."""
+        """Return the optimizer."""
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 

@@ -104,8 +104,8 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         )
         rows, p = X.shape
         size = self._size(p)
-        features = centre(X)
-        targets = centre(np.asarray(y, dtype=np.float64).reshape(rows, -1))
+        features = center(X)
+        targets = center(np.asarray(y, dtype=np.float64).reshape(rows, -1))
         # Outputs keep their relative units: the sum of their squared errors is what counts.
         regressions = Regressions.of(features.values, _in_one_unit(targets))
         limit = size or max(1, min(p, rows // 2))
@@ -209,7 +209,9 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         values = cost(regressions.unexplained(likely), likely.sum(-1))
         return _best_seen(best, lowest, likely[None], values[None], size)[0], found
 
-    def _fit_coefficients(self, features: "Centred", targets: "Centred", one_output: bool) -> None:
+    def _fit_coefficients(
+        self, features: "Centered", targets: "Centered", one_output: bool
+    ) -> None:
         norms = np.sqrt((features.values**2).sum(0))
         used = self.support_ & (norms > 0)  # a constant column has the coefficient zero
         # With columns of length one, no feature is dropped for being small in its units.
@@ -228,7 +230,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         self.intercept_ = intercept[0] if one_output else intercept
 
 
-class Centred(NamedTuple):
+class Centered(NamedTuple):
     """Columns in units in which their largest value is below one, minus their means."""
 
     values: Any  # [rows, columns]
@@ -236,8 +238,8 @@ class Centred(NamedTuple):
     exponents: Any  # [columns]: the unit of a column is two to this power, which changes no digit
 
 
-def centre(columns: Any) -> Centred:
-    """Centre columns of any size, without an overflow of their sums or squares."""
+def center(columns: Any) -> Centered:
+    """Center columns of any size, without an overflow of their sums or squares."""
     exponents = np.frexp(np.abs(columns).max(0))[1]
     small = np.ldexp(columns, -exponents)
     means = small.mean(0)
@@ -247,10 +249,10 @@ def centre(columns: Any) -> Centred:
     error = np.where(np.abs(error) > 1e-10 * spread, error, 0.0)
     # What is left of a constant column is rounding.
     values = np.where(spread > 10 * np.finfo(np.float64).eps, values - error, 0.0)
-    return Centred(values, means + error, exponents)
+    return Centered(values, means + error, exponents)
 
 
-def _in_one_unit(columns: Centred) -> Any:
+def _in_one_unit(columns: Centered) -> Any:
     """Return the values of all columns in one unit, in which the largest is below one."""
     spreads = columns.exponents + np.frexp(np.abs(columns.values).max(0))[1]
     # A constant column, however large, does not count: next to it the others would vanish.
@@ -260,7 +262,7 @@ def _in_one_unit(columns: Centred) -> Any:
 
 @dataclass(frozen=True)
 class Regressions:
-    """The least-squares fits on any subsets of standardised features, all at once."""
+    """The least-squares fits on any subsets of standardized features, all at once."""
 
     gram: Tensor  # [p, p], correlations
     cross: Tensor  # [p, q], with the targets, which are scaled to a total variance of one
@@ -269,7 +271,7 @@ class Regressions:
 
     @classmethod
     def of(cls, X: Any, y: Any) -> "Regressions":
-        """Take centred features and targets, whose squares neither overflow nor vanish."""
+        """Take centered features and targets, whose squares neither overflow nor vanish."""
         scale, total = np.sqrt((X**2).sum(0)), math.sqrt((y**2).sum())
         scaled = torch.from_numpy(X / np.where(scale > 0, scale, 1.0))
         return cls(scaled.mT @ scaled, scaled.mT @ torch.from_numpy(y / (total or 1.0)))

@@ -49,7 +49,7 @@ class Browser:
         self.driver = driver
 
     def open(self, page: Path | str, width: int = 1200, scheme: str = "light") -> None:
-        """Open a page at that width and colour scheme."""
+        """Open a page at that width and color scheme."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}

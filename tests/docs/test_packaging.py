@@ -75,8 +75,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         "arms_command.py",
         "arms/bench/report/templates/page.html.j2",
     } <= inside
-    (licence,) = [name for name in names if name.endswith("LICENSE")]
-    assert "MIT" in zipfile.ZipFile(wheel).read(licence).decode()
+    (notice,) = [name for name in names if name.endswith("LICENSE")]
+    assert "MIT" in zipfile.ZipFile(wheel).read(notice).decode()
 
 
 def test_its_metadata_say_what_it_needs(wheel: Path) -> None:

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import griffe
 import pytest
-from generators import colours, filled, measured, navigation, pages, picture, repository, speed
+from generators import colors, filled, measured, navigation, pages, picture, repository, speed
 from generators.doctests import fenced
 from generators.mathematics import as_mathml
 
@@ -231,21 +231,21 @@ def test_examples_in_docstrings_are_fenced() -> None:
     assert fenced(text) == made
 
 
-def test_differences_are_coloured_by_their_standard_errors() -> None:
+def test_differences_are_colored_by_their_standard_errors() -> None:
     cells = [
         "+0.42 (+0.9)",
         "\u22120.25 (\u22121.8)",
         "<strong>+1.11 (+8.6)</strong>",
         "not one (x)",
     ]
-    html = colours.coloured("<table>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</table>")
+    html = colors.colored("<table>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</table>")
     assert html.startswith('<p class="legend">')
     assert '<td class="difference above within-1">+0.42' in html
     assert '<td class="difference below within-2">\u22120.25' in html
     assert '<td class="difference above beyond"><strong>+1.11' in html
     assert "<td>not one" in html
     with pytest.raises(ValueError, match="has none"):
-        colours.coloured("<table></table>")
+        colors.colored("<table></table>")
 
 
 def test_the_navigation_takes_pages_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The experiment bench: discrete VAEs, runs that survive a crash, sweeps, reports.
+"""The benchmark suite: discrete VAEs, runs that survive a crash, sweeps, reports.
 
 It needs arms-grad[bench]. What most scripts need can be imported from here. Each name is loaded
 when it is first used: `import arms.bench` itself needs torch and numpy only.

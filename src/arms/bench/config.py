@@ -1,4 +1,4 @@
-"""The configuration of a run, its presets, and the identity and name that are made from it."""
+"""The configuration of a run, its presets, its identity and its name."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ SCHEMA = 4
 """Version of the identity. Raise it when the same fields begin to mean another experiment. Leave
 the defaults of `TrainConfig` as they are, because identities are relative to them."""
 RETIRED_FIELDS = (("layer_samples", "chains"),)
-"""Fields that no longer exist, with the value that means what is done now."""
+"""Fields that no longer exist, with the value that corresponds to the present behavior."""
 LEAST = {"seed": 0, "warmup_steps": 0, "decay_every": 0, "evaluate_every": 0, "categories": 2}
 """The smallest value of whole numbers that do not start at 1."""
 
@@ -62,7 +62,7 @@ class _Group:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(_Group):
-    """What is learnt from."""
+    """The data."""
 
     dataset: str = "digits"
     """Data set by name (see `arms data list`), or an .npz or .npy file, or a folder of images."""
@@ -72,7 +72,7 @@ class DataConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Group):
-    """What is trained."""
+    """The model."""
 
     network: str = "linear"
     """One affine layer each way, or two hidden layers of 200 in between; or your model's name."""
@@ -81,9 +81,9 @@ class ModelConfig(_Group):
     layers: tuple[int, ...] = ()
     """Latents of several stochastic layers, the one nearest the image first, such as 200 200."""
     categories: int = 2
-    """Among which each latent variable chooses; 2 makes them bits."""
+    """Number of categories of each latent variable; 2 makes them bits."""
     likelihood: Likelihood = "bernoulli"
-    """Of the pixels: bits; grey values, with noise of standard deviation 0.1 or as categories."""
+    """Pixels are bits, gray values with noise of standard deviation 0.1, or categories of gray."""
     structure: str = ""
     """Fingerprint of your own model; a built-in network has none."""
 
@@ -118,7 +118,7 @@ class EstimatorConfig(_Group):
     """How the gradient is estimated."""
 
     estimator: str = "arms"
-    """Gradient estimator by name (see `arms estimators`)."""
+    """Name of the gradient estimator (see `arms estimators`)."""
     num_samples: int = 4
     """Evaluations of the decoder per image and step."""
     folded: bool = True
@@ -151,28 +151,28 @@ class EstimatorConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(_Group):
-    """How it is trained."""
+    """The training."""
 
     replicas: int = 1
     """Independent seeds trained at once."""
     steps: int = 10_000
-    """Optimisation steps."""
+    """Optimization steps."""
     seed: int = 0
     """Seed of everything: weights, batches, bits, samples."""
     learning_rate: float = 1e-4
-    """Adam's, for encoder and decoder."""
+    """Learning rate of Adam, for encoder and decoder."""
     prior_learning_rate: float = 1e-2
-    """Gradient ascent's, for the prior logits."""
+    """Learning rate of gradient ascent, for the prior logits."""
     schedule: Schedule = "constant"
-    """Both rates stay, fall along half a cosine to 0, or are cut every `decay_every` steps."""
+    """Both rates stay constant, fall to 0 along a cosine, or are cut every `decay_every` steps."""
     warmup_steps: int = 0
-    """Steps over which both rates first rise in a straight line, whatever the schedule."""
+    """Steps over which both rates first rise linearly, with any schedule."""
     decay_every: int = 0
     """Steps between two cuts of the schedule `step`."""
     decay_factor: float = 0.1
-    """What each cut of the schedule `step` multiplies both rates by."""
+    """Factor by which each cut of the schedule `step` multiplies both rates."""
     precision: Precision = "highest"
-    """Matrix products on a GPU: float32; high takes TF32; medium also bfloat16, in gradients."""
+    """Matrix products on a GPU: highest is float32, high TF32, medium also bfloat16 in gradients."""
 
     def check(self) -> None:
         steps, warmup, every, cuts = (
@@ -192,14 +192,14 @@ class OptimizerConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationConfig(_Group):
-    """How often a run is looked at, which decides none of its numbers."""
+    """How often a run is evaluated and recorded. This does not affect its numbers."""
 
     report_every: int = 100
     """Steps between two records of the metrics."""
     evaluate_every: int = 0
-    """Steps between two looks at the test set, a multiple of `report_every`; 0: only at the end."""
+    """Steps between test evaluations, a multiple of `report_every`; 0: only at the end."""
     evaluate_images: int = 500
-    """Test images of such a look; at the end it is all of them."""
+    """Test images of such an evaluation; the final one uses all."""
 
     def check(self) -> None:
         whole = self.evaluate_every % self.report_every == 0
@@ -213,9 +213,9 @@ OBSERVATION = tuple(field.name for field in fields(ObservationConfig))
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConfig, DataConfig):
-    """Everything that decides the numbers of a run, and how often it is looked at.
+    """All settings of a run: those that affect its numbers, and how often it is recorded.
 
-    The defaults are the paper's, but for the decoder's gradient.
+    The defaults are the paper's, except for the decoder's gradient.
     """
 
     def check(self) -> None:
@@ -254,7 +254,7 @@ def _require(holds: object, message: str) -> None:
 
 
 def latents_in_words(config: TrainConfig) -> str:
-    """Return the size of the latents as it is typed.
+    """Return the size of the latents in words.
 
     >>> latents_in_words(TrainConfig(latents=20, categories=10)), latents_in_words(TrainConfig())
     ('20x10', '200')
@@ -268,7 +268,7 @@ def paper_preset(config: TrainConfig) -> TrainConfig:
 
 
 def fast_preset(config: TrainConfig) -> TrainConfig:
-    """Return the best recipe found: the midpoint estimator, and a large rate on half a cosine.
+    """Return the best recipe found: midpoint, and a large rate with a cosine schedule.
 
     With the linear network it passes a million steps of the paper's recipe (docs/midpoint.md).
     """
@@ -281,7 +281,7 @@ PRESETS = {"paper": paper_preset, "fast": fast_preset}
 
 
 def identity(config: TrainConfig) -> dict[str, object]:
-    """Return what tells this run from others: fields that decide numbers and are not the default.
+    """Return a run's identity: fields that affect its numbers and differ from the default.
 
     A new field renames no run if its default means what was done before.
 
@@ -309,7 +309,7 @@ def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, 
 
 
 def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
-    """Whether one run is the other with more steps; half a cosine ends at the last step.
+    """Return whether one run is the other with more steps, which a cosine schedule rules out.
 
     >>> is_longer(TrainConfig(steps=300), TrainConfig(steps=200))
     True
@@ -319,12 +319,12 @@ def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
 
 
 def _deciding(config: TrainConfig) -> dict[str, object]:
-    """Return the fields that decide numbers."""
+    """Return the fields that affect a run's numbers."""
     return {name: value for name, value in asdict(config).items() if name not in OBSERVATION}
 
 
 def run_name(config: TrainConfig) -> str:
-    """Return a name that tells runs apart at a glance, and for certain by a digest.
+    """Return a readable name, made unique by a digest.
 
     >>> run_name(TrainConfig())
     'digits-linear-arms-n4-r1-seed0-a231e32c'

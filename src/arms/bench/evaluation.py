@@ -1,4 +1,4 @@
-"""K-sample bounds of a trained model for any K, and the gradient variance of estimators there."""
+"""K-sample bounds of a trained model, and gradient variances at its parameters."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ from arms.estimators import Estimator
 from arms.targets import log_mean_exp
 
 DECODER_ROWS_AT_ONCE = {"cpu": 8192, "cuda": 262_144}
-"""Enough to keep the matrix products busy, few enough to stay in memory."""
+"""Enough rows for efficient matrix products, few enough to fit into memory."""
 SAMPLES_AT_ONCE = 4
-"""Fixed, whatever K is: the first K samples are then the same, whichever other K are evaluated."""
+"""Fixed for all K, so that the first K samples do not depend on the other K."""
 
 
 def final_bounds(
@@ -27,7 +27,7 @@ def final_bounds(
 ) -> dict[str, Any]:
     """Return the content of result.json: bounds for K = 1, n/2 and n, and on test K = 100.
 
-    It names the number of images of each split, unless it is over all of them.
+    It states the number of images per split, unless all were used.
     """
     counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
     bounds = {}
@@ -55,7 +55,7 @@ def evaluate(
         split: "train", "valid" or "test".
         sample_counts: Every K; 1 is the ELBO.
         seed: The same seed draws the same bits and samples.
-        images: How many images of the split, from the first on; all unless given.
+        images: How many images of the split, the first ones; all by default.
 
     Returns:
         {K: bound of each replica, in nats}.
@@ -113,7 +113,7 @@ def gradient_variances(
 ) -> VarianceTable:
     """Compare the variance of estimators of the logits' gradient at a model's parameters.
 
-    x are the bits of one minibatch, float `[R, B, pixels]`, whose noise is no part of the variance.
+    x are the bits of one minibatch, float `[R, B, pixels]`. Minibatch noise is not part of the variance.
     The other arguments are those of `arms.variance`.
     """
     if len(model.layers) > 1:

@@ -1,4 +1,4 @@
-"""Lists of configurations: of every figure and table of the ARMS paper, and of TOML files.
+"""Lists of configurations: for every figure and table of the ARMS paper, and from TOML files.
 
 In a file, a list of values stands for one run of each:
 
@@ -87,7 +87,7 @@ class Experiment:
 
 
 def draw_correlations(scale: Scale, folder: Path) -> list[Path]:
-    """Draw the correlation of every coupling against p, as exact at any scale."""
+    """Draw the correlation of every coupling against p, which is exact at any scale."""
     from arms.bench.report.paper_figures import correlation_curves, write_correlations
 
     return write_correlations(correlation_curves(), folder)
@@ -131,7 +131,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def find_source(name: str, scale: Scale) -> Sweep | Drawing:
-    """Return what an experiment consists of."""
+    """Return the source of an experiment by its name."""
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
     if scale not in SCALES:
@@ -161,7 +161,7 @@ def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
 
 
 def read_sweep(path: Path | str) -> list[TrainConfig]:
-    """Return the runs that a TOML file asks for. Any error names the file."""
+    """Return the runs of a TOML file. Any error names the file."""
     try:
         return list(_configs(tomllib.loads(Path(path).read_text(encoding="utf-8"))))
     except RecursionError:
@@ -188,7 +188,7 @@ def _choices(name: str, value: object) -> list[object]:
         return [value]
     if not value:
         raise ValueError(f"{name} must be a value or a list of values, got an empty list")
-    if name == "precision":  # runs are recognised at any precision: one would stand for the other
+    if name == "precision":  # runs are recognized at any precision: one would stand for the other
         raise ValueError("precision must be one value, as a run at any precision counts for all")
     if name == "layers" and not isinstance(value[0], list):
         return [value]

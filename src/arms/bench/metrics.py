@@ -1,4 +1,4 @@
-"""Every number that a run records while it trains: its key, its words, its axis.
+"""Every metric that a run records while it trains: its key, its name in words, its axis.
 
 A new metric is one entry in METRICS, and the code that computes it. For a mean over the training
 steps, set `mean_over_steps` and add each step in `Trainer._add_to_sums`. Other numbers of training
@@ -15,7 +15,7 @@ Record: TypeAlias = dict[str, Any]
 """One line of metrics.jsonl: "step", and for each metric a list with one value per replica."""
 
 TEST_BOUND_SAMPLES = 100
-"""K of the bound that stands for the log-likelihood of the test set."""
+"""K of the bound that approximates the log-likelihood of the test set."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def surviving(values: Sequence[float | None]) -> list[float]:
 
 
 def is_values(content: object) -> bool:
-    """Whether JSON is a list with a finite number per replica, null for one that has stopped.
+    """Return whether JSON is a list with a finite number per replica, or null if it has stopped.
 
     >>> is_values([-1.5, None, 2]), is_values([1e999]), is_values([10**400]), is_values(-1.5)
     (True, False, False, False)

@@ -1,7 +1,7 @@
-"""What users see: numbers and names as text, the console of every command, and progress.
+"""Output for users: numbers and names as text, the console, and progress.
 
-Names come from files of other people. The console shows control characters in them as text: an
-escape sequence could otherwise clear the screen, hide lines or set the title.
+Names may come from other people's files. The console shows control characters in them as text, because
+an escape sequence could clear the screen, hide lines or set the title.
 """
 
 import math
@@ -62,7 +62,7 @@ def is_drawable(value: float) -> bool:
 
 
 def format_mean_std(values: Sequence[float | None]) -> str:
-    """Return mean and standard deviation over the surviving replicas, and how many those are."""
+    """Return mean, standard deviation and number of the surviving replicas."""
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
@@ -128,7 +128,7 @@ def describe_result(result: Record) -> str:
 class SafeConsole(Console):
     """A console that prints control characters as text, and nothing once its reader has left.
 
-    What runs goes on then: a training is worth more than its output. The exit code says so.
+    Training then continues, because it is worth more than its output. The exit code shows it.
     """
 
     reader_left = False
@@ -228,7 +228,7 @@ class Watcher:
         self._shown_step, self._shown_at = 0, perf_counter()
 
     def start(self, step: int) -> None:
-        """Say where a run resumes, in a log: a bar shows it."""
+        """Print the step at which a run resumes, in a log; a bar shows it by itself."""
         self._shown_step = step
         if step:
             self._print(f"resumes at step {step:,} of {self._steps:,}")
@@ -260,7 +260,7 @@ class Watcher:
 
 
 class SweepBar(Progress):
-    """One bar about a sweep, below the lines that are printed, on a terminal; nothing elsewhere."""
+    """One bar for a sweep, below the printed lines, on a terminal; nothing elsewhere."""
 
     def __init__(self, *, hidden: bool = False) -> None:
         console = get_console()

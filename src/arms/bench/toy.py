@@ -1,4 +1,4 @@
-"""The paper's toy problem: ascend E[(b - 0.499)^2] from sigma(phi) = 0.1 to 0.9."""
+"""The paper's toy problem: maximize E[(b - 0.499)^2] from sigma(phi) = 0.1 to 0.9."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

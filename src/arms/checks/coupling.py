@@ -130,8 +130,8 @@ def _pattern_scores(samples: Tensor) -> Tensor:
 def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
     """Sample i of one latent and sample j of another must be uncorrelated."""
     spread = (torch.sigmoid(logits) * torch.sigmoid(-logits)).sqrt()
-    centred = ((samples - torch.sigmoid(logits)) / spread).unbind(-1)
-    pairs = [torch.einsum("ir,jr->ij", one, other) for one, other in combinations(centred, 2)]
+    centered = ((samples - torch.sigmoid(logits)) / spread).unbind(-1)
+    pairs = [torch.einsum("ir,jr->ij", one, other) for one, other in combinations(centered, 2)]
     return torch.stack(pairs) / math.sqrt(samples.shape[1])
 
 

@@ -612,12 +612,12 @@ def test_a_reader_may_go_early(words: list[str]) -> None:
 
 def test_help_says_what_holds(say: Say) -> None:
     said = " ".join(re.sub(r"[^\x20-\x7e]", " ", say("train", "--help")[1]).split())
-    assert "The same command again does nothing once it is finished" in said
-    assert "they must differ and ask the same of the model" in said
-    assert "written after a record only" in said
-    assert "--steps INT Optimisation steps. (default: 10000)" in said
+    assert "If the run is finished, the same command does nothing" in said
+    assert "They must differ and need the same from the model" in said
+    assert "written only after a record" in said
+    assert "--steps INT Optimization steps. (default: 10000)" in said
     assert (
-        "--estimator STR Gradient estimator by name (see `arms estimators`). (default: arms)"
+        "--estimator STR Name of the gradient estimator (see `arms estimators`). (default: arms)"
         in said
     )
     assert "--decoder-samples {all,extra} What decoder and prior learn from" in said

@@ -278,7 +278,7 @@ ABSURD = "4000000000000000000"
         (["train", *FLAGS, "--seed", "1" * 400], "seed must be .*, got 1111"),
         (
             ["evaluate", "runs/run", "--samples", ABSURD],
-            "does not fit into memory: ask for fewer samples",
+            "does not fit into memory: use fewer samples",
         ),
         (["variance", "runs/run", "--num-samples", ABSURD], "does not fit into memory"),
         (["variance", "runs/run", "--evaluations", ABSURD], "does not fit into memory"),
@@ -527,7 +527,7 @@ class Huge(Systematic):
         (["loorf", "--latent", "sys:exit"], r"exit>\(\) raised SystemExit: give a latent"),
         (["ending:leave"], r"leave at .*>\(1\) raised SystemExit: 0"),
         (["ending:Leaving"], r"Leaving'>\(\) raised SystemExit: 0: give a coupling object"),
-        (["ending:Huge"], "does not fit into memory: ask for fewer samples"),
+        (["ending:Huge"], "does not fit into memory: use fewer samples"),
     ],
 )
 def test_a_check_ends_in_one_line(words: list[str], message: str, say: Say) -> None:

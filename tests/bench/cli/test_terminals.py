@@ -1,4 +1,4 @@
-"""The command line on odd terminals: closed, narrow, without colours, without Unicode, and faced with hostile names."""
+"""The command line on odd terminals: closed, narrow, without colors, without Unicode, and faced with hostile names."""
 
 import json
 import os

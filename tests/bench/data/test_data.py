@@ -294,7 +294,7 @@ def test_mat_columns_are_images_column_by_column(tmp_path: Path) -> None:
     assert np.array_equal(read_published(path, "test"), images[:2])
 
 
-def test_mat_values_are_rounded_to_grey_levels(tmp_path: Path) -> None:
+def test_mat_values_are_rounded_to_gray_levels(tmp_path: Path) -> None:
     path = tmp_path / "some.mat"
     scipy.io.savemat(path, {"data": np.full((784, 1), 0.5019)})
     assert np.unique(read_published(path, "train")).tolist() == [128]

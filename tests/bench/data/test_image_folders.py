@@ -15,12 +15,12 @@ from PIL import Image
 from arms.bench import Dataset, load
 
 RANDOM = np.random.default_rng(0)
-GREY = RANDOM.integers(0, 256, (12, 6, 5), dtype=np.uint8)
+GRAY = RANDOM.integers(0, 256, (12, 6, 5), dtype=np.uint8)
 DEEP = RANDOM.integers(0, 65536, (12, 6, 5), dtype=np.uint16)
 DEPTH_NOTE = "images of more than 8 bits rounded to 255 levels"
 
 
-def pictures(array: Any = GREY, mode: str | None = None) -> list[Image.Image]:
+def pictures(array: Any = GRAY, mode: str | None = None) -> list[Image.Image]:
     found = [Image.fromarray(image) for image in array]
     return [image.convert(mode) for image in found] if mode else found
 
@@ -47,15 +47,15 @@ def all_rows(dataset: Dataset) -> list[bytes]:
 
 # ---- kinds of pixels
 
-GREY_AGAIN = np.rint(DEEP.astype(float) / 257).astype(np.uint8)
+GRAY_AGAIN = np.rint(DEEP.astype(float) / 257).astype(np.uint8)
 
 
 @pytest.mark.parametrize(
     ("suffix", "options", "expected"),
     [
-        (".png", {}, GREY_AGAIN),
-        (".pgm", {}, GREY_AGAIN),
-        (".tif", {}, GREY_AGAIN),
+        (".png", {}, GRAY_AGAIN),
+        (".pgm", {}, GRAY_AGAIN),
+        (".tif", {}, GRAY_AGAIN),
         (
             ".tif",
             {"tiffinfo": {262: 0}},
@@ -85,7 +85,7 @@ def test_files_of_1_8_and_16_bits_can_be_mixed(tmp_path: Path) -> None:
     bits = [np.asarray(image) * np.uint8(255) for image in pictures(mode="1")]
     dataset = load(folder)
     assert dataset.note == DEPTH_NOTE
-    assert all_rows(dataset) == sorted_rows([*GREY_AGAIN, *GREY, *bits])
+    assert all_rows(dataset) == sorted_rows([*GRAY_AGAIN, *GRAY, *bits])
 
 
 def test_a_tiff_of_12_bits_says_so_itself(tmp_path: Path) -> None:
@@ -115,13 +115,13 @@ def test_a_tiff_of_12_bits_says_so_itself(tmp_path: Path) -> None:
         ("1", ".png", ""),
         ("L", ".png", ""),
         ("LA", ".png", ""),
-        ("RGB", ".png", "colour images turned grey"),
-        ("RGBA", ".png", "colour images turned grey"),
-        ("CMYK", ".tif", "colour images turned grey"),
-        ("P", ".gif", "colour images turned grey"),
+        ("RGB", ".png", "color images turned gray"),
+        ("RGBA", ".png", "color images turned gray"),
+        ("CMYK", ".tif", "color images turned gray"),
+        ("P", ".gif", "color images turned gray"),
     ],
 )
-def test_other_kinds_of_pixels_are_turned_grey(
+def test_other_kinds_of_pixels_are_turned_gray(
     mode: str, suffix: str, note: str, tmp_path: Path
 ) -> None:
     images = pictures(mode=mode)
@@ -160,13 +160,13 @@ UNKNOWN_WHITE = (
         (
             pictures(mode="P"),
             ".png",
-            {"transparency": int(GREY[0, 0, 0])},
+            {"transparency": int(GRAY[0, 0, 0])},
             "must be opaque, got transparent pixels",
         ),
         (
             pictures(),
             ".png",
-            {"transparency": int(GREY[0, 0, 0])},
+            {"transparency": int(GRAY[0, 0, 0])},
             "must be opaque, got transparent pixels",
         ),
         (
@@ -196,14 +196,9 @@ def test_pixels_that_say_too_little_are_refused(
 
 
 def test_a_photograph_with_previews_is_one_image(tmp_path: Path) -> None:
-    colour, other = pictures(mode="RGB")[:2]
+    color, other = pictures(mode="RGB")[:2]
     write(
-        tmp_path / "camera",
-        [colour] * 3,
-        ".jpg",
-        format="MPO",
-        save_all=True,
-        append_images=[other],
+        tmp_path / "camera", [color] * 3, ".jpg", format="MPO", save_all=True, append_images=[other]
     )
     assert len(load(tmp_path / "camera").train) == 1
 
@@ -265,8 +260,8 @@ def test_layouts_that_are_clear(
         ),
         ({".": 8, "train": 4}, "got train and also .*images/000.png: move it"),
         (
-            {"train": 8, "test": 3, "unlabelled": 3},
-            "got test and train and also .*unlabelled/000.png",
+            {"train": 8, "test": 3, "unlabeled": 3},
+            "got test and train and also .*unlabeled/000.png",
         ),
         (
             {"train": 8, "val": 3, "validation": 3, "dev": 3},
@@ -363,6 +358,6 @@ def test_an_uncompressed_tiff_on_its_side_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_transparent_value_that_no_pixel_has_does_no_harm(tmp_path: Path) -> None:
-    for number, array in enumerate((GREY.clip(1), DEEP.clip(1))):
+    for number, array in enumerate((GRAY.clip(1), DEEP.clip(1))):
         folder = write(tmp_path / str(number), pictures(array), transparency=0)
         assert len(all_rows(load(folder))) == 12

@@ -19,14 +19,14 @@ from arms.bench import Run, TrainConfig, as_dataset, evaluate, load, load_model,
 from arms.bench.cli import main
 
 RANDOM = np.random.default_rng(0)
-GREY = RANDOM.integers(0, 256, (50, 6, 5), dtype=np.uint8)
+GRAY = RANDOM.integers(0, 256, (50, 6, 5), dtype=np.uint8)
 CONFIG = TrainConfig(steps=10, report_every=10, latents=4, num_samples=2)
 
 
 class Pairs:
     """What torchvision's data sets are like: images of PIL, and labels."""
 
-    def __init__(self, images: Any = GREY) -> None:
+    def __init__(self, images: Any = GRAY) -> None:
         self.images = images
 
     def __len__(self) -> int:
@@ -54,72 +54,72 @@ def rows(dataset: Any) -> list[bytes]:
 @pytest.mark.parametrize(
     "source",
     [
-        GREY,
-        GREY[:, None],
-        GREY[..., None],
-        torch.from_numpy(GREY),
-        GREY.astype(np.int64),
-        GREY.astype(np.float32),
+        GRAY,
+        GRAY[:, None],
+        GRAY[..., None],
+        torch.from_numpy(GRAY),
+        GRAY.astype(np.int64),
+        GRAY.astype(np.float32),
         Pairs(),
         Rows(),
         {"train": Rows()},
-        GREY.tolist(),
-        GREY[..., None].tolist(),
-        [(image.tolist(), 0) for image in GREY],
-        GREY.astype(">u2"),
-        torch.from_numpy(GREY / 255),
-        {"train": GREY[:30], "validation": GREY[30:40], "test": GREY[40:]},
+        GRAY.tolist(),
+        GRAY[..., None].tolist(),
+        [(image.tolist(), 0) for image in GRAY],
+        GRAY.astype(">u2"),
+        torch.from_numpy(GRAY / 255),
+        {"train": GRAY[:30], "validation": GRAY[30:40], "test": GRAY[40:]},
     ],
 )
 def test_every_kind_of_source(source: Any) -> None:
     dataset = as_dataset(source, "mine")
     assert (dataset.name, dataset.height, dataset.width, dataset.levels) == ("mine", 6, 5, 255)
-    assert rows(dataset) == sorted(image.tobytes() for image in GREY), "every image once"
+    assert rows(dataset) == sorted(image.tobytes() for image in GRAY), "every image once"
     assert repr(as_dataset(source, "mine")) == repr(dataset)
     assert torch.equal(as_dataset(source, "mine").valid, dataset.valid), "split alike every time"
 
 
 def test_splits_that_are_there_are_kept() -> None:
-    dataset = as_dataset({"train": GREY[:30], "val": GREY[30:40], "test": GREY[40:]}, "mine")
-    assert torch.equal(dataset.valid, torch.from_numpy(GREY[30:40].reshape(10, -1)))
+    dataset = as_dataset({"train": GRAY[:30], "val": GRAY[30:40], "test": GRAY[40:]}, "mine")
+    assert torch.equal(dataset.valid, torch.from_numpy(GRAY[30:40].reshape(10, -1)))
     assert repr(dataset) == "Dataset('mine', 30 train, 10 valid, 10 test images of 6x5, 255 levels)"
-    without = as_dataset({"train": GREY[:30], "test": GREY[40:]}, "mine")
+    without = as_dataset({"train": GRAY[:30], "test": GRAY[40:]}, "mine")
     assert (len(without.train), len(without.valid), len(without.test)) == (27, 3, 10)
 
 
 def test_levels() -> None:
-    assert as_dataset(GREY > 100, "bits").levels == 1
-    assert as_dataset((GREY > 100).astype(float), "bits").levels == 1
-    fractions = as_dataset(GREY / 255, "fractions")
+    assert as_dataset(GRAY > 100, "bits").levels == 1
+    assert as_dataset((GRAY > 100).astype(float), "bits").levels == 1
+    fractions = as_dataset(GRAY / 255, "fractions")
     assert fractions.levels == 255
-    assert rows(fractions) == rows(as_dataset(GREY, "mine"))
-    assert as_dataset(GREY // 16, "few", levels=15).levels == 15
+    assert rows(fractions) == rows(as_dataset(GRAY, "mine"))
+    assert as_dataset(GRAY // 16, "few", levels=15).levels == 15
 
 
 def test_files(tmp_path: Path) -> None:
-    np.save(tmp_path / "one.npy", GREY)
-    np.savez(tmp_path / "one.npz", GREY)
+    np.save(tmp_path / "one.npy", GRAY)
+    np.savez(tmp_path / "one.npz", GRAY)
     np.savez(
         tmp_path / "keras.npz",
-        x_train=GREY[:40],
-        x_test=GREY[40:],
+        x_train=GRAY[:40],
+        x_test=GRAY[40:],
         y_train=np.zeros(40),
         y_test=np.zeros(10),
     )
-    np.savez(tmp_path / "few.npz", train=GREY[:40] // 16, test_images=GREY[40:] // 16, levels=15)
+    np.savez(tmp_path / "few.npz", train=GRAY[:40] // 16, test_images=GRAY[40:] // 16, levels=15)
     one, also = load(tmp_path / "one.npy"), load(str(tmp_path / "one.npz"))
     assert one.name == also.name
     assert one.name.startswith("one@")
     assert one.path == str(tmp_path / "one.npy")
-    assert rows(one) == rows(as_dataset(GREY, "mine"))
+    assert rows(one) == rows(as_dataset(GRAY, "mine"))
     assert len(load(tmp_path / "keras.npz").test) == 10
     assert load(tmp_path / "few.npz").levels == 15
-    np.save(tmp_path / "one.npy", GREY[:49])
+    np.save(tmp_path / "one.npy", GRAY[:49])
     assert load(tmp_path / "one.npy").name != one.name, "other images are another data set"
 
 
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for split, images in {"train": GREY[:40], "test": GREY[40:]}.items():
+    for split, images in {"train": GRAY[:40], "test": GRAY[40:]}.items():
         for index, image in enumerate(images):
             folder = tmp_path / "faces" / split / str(index % 2)
             folder.mkdir(parents=True, exist_ok=True)
@@ -127,12 +127,12 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     dataset = load("faces")
     assert (len(dataset.train), len(dataset.valid), len(dataset.test)) == (36, 4, 10)
-    assert rows(dataset) == rows(as_dataset(GREY, "mine"))
+    assert rows(dataset) == rows(as_dataset(GRAY, "mine"))
     assert dataset.note == ""
-    assert rows(load(tmp_path / "faces" / "test")) == sorted(image.tobytes() for image in GREY[40:])
-    coloured = np.stack([GREY[0]] * 3, -1)
-    Image.fromarray(coloured).save(tmp_path / "faces" / "train" / "colour.png")
-    assert load("faces").note == "colour images turned grey"
+    assert rows(load(tmp_path / "faces" / "test")) == sorted(image.tobytes() for image in GRAY[40:])
+    colored = np.stack([GRAY[0]] * 3, -1)
+    Image.fromarray(colored).save(tmp_path / "faces" / "train" / "color.png")
+    assert load("faces").note == "color images turned gray"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (np.full((5, 8, 8), np.inf), "must be whole numbers from 0 to 255, got inf to inf"),
         (
-            np.ma.masked_greater(GREY, 100),
+            np.ma.masked_greater(GRAY, 100),
             "must have a value for every pixel, got a masked array: fill it first",
         ),
         (
@@ -169,30 +169,30 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "must hold dense arrays of integers or floats, got NotImplemented",
         ),
         (np.full((5, 8, 8), "a"), "must hold numbers, got <U1"),
-        ({"a": GREY}, "must have training images, got none: call them train"),
-        ({"test": GREY}, "must have training images, got test only"),
-        ({"train": GREY, "training": GREY}, "must have one train split, got train and training"),
+        ({"a": GRAY}, "must have training images, got none: call them train"),
+        ({"test": GRAY}, "must have training images, got test only"),
+        ({"train": GRAY, "training": GRAY}, "must have one train split, got train and training"),
         (
-            {"train": GREY, "test": GREY > 9},
+            {"train": GRAY, "test": GRAY > 9},
             "the same range, got train from 0 to 255, test from 0 to 1: scale them",
         ),
-        ({"train": GREY[:1], "test": GREY}, "must have at least 2 images to split, got 1"),
-        ({"valid": GREY, "test": GREY}, "must have training images, got valid, test only"),
+        ({"train": GRAY[:1], "test": GRAY}, "must have at least 2 images to split, got 1"),
+        ({"valid": GRAY, "test": GRAY}, "must have training images, got valid, test only"),
         (
-            {"train": GREY, "test": GREY[:, 1:]},
+            {"train": GRAY, "test": GRAY[:, 1:]},
             "must have one size, got 6x5 in train of mine and 5x5 in test of mine: resize",
         ),
         (
-            [GREY[0], GREY[1, 1:]],
+            [GRAY[0], GRAY[1, 1:]],
             "must have one size, got 6x5 in item 0 of mine and 5x5 in item 1 of mine",
         ),
-        ([GREY[0], GREY[1] > 9], "must have one type of number, got bool and uint8: convert them"),
+        ([GRAY[0], GRAY[1] > 9], "must have one type of number, got bool and uint8: convert them"),
         (
-            [Image.fromarray(GREY[0]).convert("P")],
-            r"must be grey, got mode P: turn .* image.convert\('L'\)",
+            [Image.fromarray(GRAY[0]).convert("P")],
+            r"must be gray, got mode P: turn .* image.convert\('L'\)",
         ),
         (
-            [Image.fromarray(GREY[0]).convert("LA")],
+            [Image.fromarray(GRAY[0]).convert("LA")],
             r"must be images .* got \[1, 6, 5, 2\]: turn .* image.convert\('L'\)",
         ),
         ([()], r"must be images \[images, height, width\], at least one, got \[1, 0\]"),
@@ -235,14 +235,14 @@ def test_what_is_refused_of_files(tmp_path: Path) -> None:
     (tmp_path / "empty" / "a.png").write_text("hello")
     with pytest.raises(ValueError, match=r"a.png cannot be read as an image"):
         load(tmp_path / "empty")
-    for name, image in (("a", GREY[0]), ("b", GREY[1, 1:])):
+    for name, image in (("a", GRAY[0]), ("b", GRAY[1, 1:])):
         Image.fromarray(image).save(tmp_path / "empty" / f"{name}.png")
     with pytest.raises(
         ValueError, match=r"one size, got 6x5 in .*a.png and 5x5 in .*b.png: resize them"
     ):
         load(tmp_path / "empty")
     with pytest.raises(ValueError, match="need a name for runs and reports"):
-        as_dataset(GREY)
+        as_dataset(GRAY)
 
 
 # ---- files that are not what they seem
@@ -308,7 +308,7 @@ def test_damaged_files_are_named_in_one_line(
 )
 def test_levels_in_an_archive_are_a_whole_number(levels: Any, got: str, tmp_path: Path) -> None:
     path = tmp_path / "few.npz"
-    np.savez(path, train=GREY // 16, levels=np.array(levels))
+    np.savez(path, train=GRAY // 16, levels=np.array(levels))
     with pytest.raises(
         ValueError, match=rf"levels in .*few.npz must be an integer >= 1, got {got}"
     ):
@@ -317,24 +317,24 @@ def test_levels_in_an_archive_are_a_whole_number(levels: Any, got: str, tmp_path
 
 @pytest.mark.parametrize("levels", [16.0, [16]])
 def test_levels_in_an_archive_may_be_stored_otherwise(levels: Any, tmp_path: Path) -> None:
-    np.savez(tmp_path / "few.npz", train=GREY // 16, levels=np.array(levels))
+    np.savez(tmp_path / "few.npz", train=GRAY // 16, levels=np.array(levels))
     assert load(tmp_path / "few.npz").levels == 16
 
 
 @pytest.mark.parametrize("levels", [0, 16.7, np.nan, "16"])
 def test_levels_that_are_given_are_a_whole_number(levels: Any, tmp_path: Path) -> None:
-    np.savez(tmp_path / "few.npz", train=GREY // 16, levels=15)
-    for source in (GREY // 16, tmp_path / "few.npz"):
+    np.savez(tmp_path / "few.npz", train=GRAY // 16, levels=15)
+    for source in (GRAY // 16, tmp_path / "few.npz"):
         with pytest.raises(ValueError, match="levels must be an integer >= 1, got"):
             as_dataset(source, "mine", levels=levels)
 
 
 def test_messages_about_pixels_name_the_file(tmp_path: Path) -> None:
     for pixels, levels in (
-        (GREY, 15),
-        (GREY / 255, 15),
-        (GREY * 2.0, 255),
-        (np.where(GREY > 9, np.nan, 0), 255),
+        (GRAY, 15),
+        (GRAY / 255, 15),
+        (GRAY * 2.0, 255),
+        (np.where(GRAY > 9, np.nan, 0), 255),
     ):
         np.savez(tmp_path / "odd.npz", train=pixels, levels=levels)
         with pytest.raises(
@@ -345,14 +345,14 @@ def test_messages_about_pixels_name_the_file(tmp_path: Path) -> None:
 
 def test_an_archive_may_hold_more_than_arrays(tmp_path: Path) -> None:
     path = tmp_path / "described.npz"
-    np.savez(path, train=GREY, labels=np.zeros(50))
+    np.savez(path, train=GRAY, labels=np.zeros(50))
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("README", "fifty images")
-    assert rows(load(path)) == rows(as_dataset(GREY, "mine"))
+    assert rows(load(path)) == rows(as_dataset(GRAY, "mine"))
 
 
 def test_a_test_set_alone_is_no_training_set(tmp_path: Path) -> None:
-    np.savez(tmp_path / "half.npz", x_test=GREY, y_test=np.zeros(50))
+    np.savez(tmp_path / "half.npz", x_test=GRAY, y_test=np.zeros(50))
     with pytest.raises(ValueError, match=r"half.npz must have training images, got test only"):
         load(tmp_path / "half.npz")
 
@@ -370,7 +370,7 @@ def test_a_folder_is_called_by_its_own_name(
 ) -> None:
     folder = tmp_path / "faces"
     folder.mkdir()
-    for index, image in enumerate(GREY[:9]):
+    for index, image in enumerate(GRAY[:9]):
         Image.fromarray(image).save(folder / f"{index}.png")
     name = load(folder).name
     monkeypatch.chdir(folder)
@@ -378,7 +378,7 @@ def test_a_folder_is_called_by_its_own_name(
 
 
 def test_a_run_finds_its_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.save(tmp_path / "mine.npy", GREY)
+    np.save(tmp_path / "mine.npy", GRAY)
     run = train(CONFIG, tmp_path / "run", dataset=tmp_path / "mine.npy")
     assert run.config().dataset == load(tmp_path / "mine.npy").name
     model, dataset = load_model(run, "cpu")
@@ -405,7 +405,7 @@ def test_by_name_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    np.save("mine.npy", GREY)
+    np.save("mine.npy", GRAY)
     flags = ["--steps", "10", "--report-every", "10", "--latents", "4", "--evaluate", "5"]
     monkeypatch.setattr(sys, "argv", ["arms", "train", "--dataset", "mine.npy", *flags])
     main()

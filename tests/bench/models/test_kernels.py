@@ -41,12 +41,12 @@ def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("pixels", [1, 150, 256, 16_500])
 def test_value_and_gradients(pixels: int) -> None:
     h, weight, bias, x = inputs(pixels)
-    learnt = [tensor.requires_grad_() for tensor in (h, weight, bias)]
-    exact = [tensor.detach().double().requires_grad_() for tensor in learnt]
-    value, truth = kernels.affine_log_prob(*learnt, x, 3), plain(x.double(), *exact)
+    learned = [tensor.requires_grad_() for tensor in (h, weight, bias)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in learned]
+    value, truth = kernels.affine_log_prob(*learned, x, 3), plain(x.double(), *exact)
     assert close(value, truth, 1e-6)
     grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
-    ours = torch.autograd.grad(value, learnt, grad)
+    ours = torch.autograd.grad(value, learned, grad)
     theirs = torch.autograd.grad(truth, exact, grad.double())
     assert all(close(one, other, 1e-6) for one, other in zip(ours, theirs, strict=True))
 
@@ -55,14 +55,14 @@ def test_value_and_gradients(pixels: int) -> None:
 @pytest.mark.parametrize("attached", [0, 1, 2])
 def test_gradients_of_the_first_samples_only(attached: int) -> None:
     h, weight, bias, x = inputs()
-    learnt = [tensor.requires_grad_() for tensor in (h, weight, bias)]
-    exact = [tensor.detach().double().requires_grad_() for tensor in learnt]
-    value, truth = kernels.affine_log_prob(*learnt, x, attached), plain(x.double(), *exact)
+    learned = [tensor.requires_grad_() for tensor in (h, weight, bias)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in learned]
+    value, truth = kernels.affine_log_prob(*learned, x, attached), plain(x.double(), *exact)
     assert close(value, truth, 1e-6)
     if not attached:
         return
     grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
-    ours = torch.autograd.grad(value, learnt, grad)
+    ours = torch.autograd.grad(value, learned, grad)
     theirs = torch.autograd.grad(truth[:attached], exact, grad[:attached].double())
     assert all(close(one, other, 1e-6) for one, other in zip(ours, theirs, strict=True))
 
@@ -70,10 +70,10 @@ def test_gradients_of_the_first_samples_only(attached: int) -> None:
 @pytest.mark.usefixtures("tiles")
 def test_gradients_towards_more_samples_than_are_learnt_from() -> None:
     h, weight, bias, x = inputs()
-    learnt = [tensor.requires_grad_() for tensor in (h, weight, bias)]
-    exact = [tensor.detach().double().requires_grad_() for tensor in learnt]
-    value, truth = kernels.affine_log_prob(*learnt, x, 1, inward=3), plain(x.double(), *exact)
-    ours = torch.autograd.grad(value.sum(), learnt)
+    learned = [tensor.requires_grad_() for tensor in (h, weight, bias)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in learned]
+    value, truth = kernels.affine_log_prob(*learned, x, 1, inward=3), plain(x.double(), *exact)
+    ours = torch.autograd.grad(value.sum(), learned)
     (of_h,) = torch.autograd.grad(truth.sum(), exact[:1], retain_graph=True)
     theirs = (of_h, *torch.autograd.grad(truth[:1].sum(), exact[1:]))
     assert all(close(one, other, 1e-6) for one, other in zip(ours, theirs, strict=True))
@@ -111,12 +111,12 @@ def test_one_image_batch_may_serve_all_replicas() -> None:
 )
 def test_less_precise_products(rough: bool, least: float, most: float) -> None:
     h, weight, bias, x = inputs()
-    learnt = [tensor.requires_grad_() for tensor in (h, weight, bias)]
-    exact = [tensor.detach().double().requires_grad_() for tensor in learnt]
+    learned = [tensor.requires_grad_() for tensor in (h, weight, bias)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in learned]
     torch.set_float32_matmul_precision("high")
     try:
-        value = kernels.affine_log_prob(*learnt, x, 3, rough)
-        ours = torch.autograd.grad(value.sum(), learnt)
+        value = kernels.affine_log_prob(*learned, x, 3, rough)
+        ours = torch.autograd.grad(value.sum(), learned)
     finally:
         torch.set_float32_matmul_precision("highest")
     theirs = torch.autograd.grad(plain(x.double(), *exact).sum(), exact)
@@ -132,7 +132,7 @@ def test_a_rough_product_is_exact_and_its_gradient_nearly_so(wanted: tuple[bool,
     ]
     product, truth = kernels.rough_product(*factors), torch.bmm(*factors)
     assert torch.equal(product, truth)
-    learnt = [factor for factor in factors if factor.requires_grad]
-    ours, theirs = (torch.autograd.grad(out.square().sum(), learnt) for out in (product, truth))
+    learned = [factor for factor in factors if factor.requires_grad]
+    ours, theirs = (torch.autograd.grad(out.square().sum(), learned) for out in (product, truth))
     for one, other in zip(ours, theirs, strict=True):
         assert 1e-6 * other.norm() < (one - other).norm() <= 1e-2 * other.norm()

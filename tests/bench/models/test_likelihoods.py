@@ -44,7 +44,7 @@ CONFIG = TrainConfig(
 @pytest.mark.parametrize("network", ["linear", "nonlinear"])
 @pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
 @pytest.mark.parametrize("sizes", [{}, {"layers": (10, 6)}, {"categories": 3}])
-def test_built_in_networks_learn_grey_values(
+def test_built_in_networks_learn_gray_values(
     network: str, likelihood: str, sizes: dict[str, object], digits: Dataset
 ) -> None:
     config = replace(CONFIG, network=network, likelihood=likelihood, **sizes)  # type: ignore[arg-type]

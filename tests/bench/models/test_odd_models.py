@@ -438,7 +438,7 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
     ),
     (
         with_nan,
-        "must be finite before the first step, got NaN in decoder.*bias: check how it is initialised",
+        "must be finite before the first step, got NaN in decoder.*bias: check how it is initialized",
         (1, 2),
     ),
     (

@@ -307,7 +307,7 @@ def test_models_with_other_likelihoods_learn(
     assert 0 <= float(grid.min()) <= float(grid.max()) <= 1
 
 
-def test_grey_values_are_no_bits(digits: Dataset) -> None:
+def test_gray_values_are_no_bits(digits: Dataset) -> None:
     assert set(Trainer(CONFIG, digits)._batch().unique().tolist()) == {0.0, 1.0}
     seen = Trainer(CONFIG, digits, model=gaussian(digits))._batch()
     assert set((seen * 16).unique().tolist()) == set(map(float, range(17)))

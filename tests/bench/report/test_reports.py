@@ -20,7 +20,7 @@ from arms.bench.report.tables import (
     comparison,
     mark_best,
     overview,
-    summarise,
+    summarize,
 )
 from arms.estimators.registry import ALL_ESTIMATORS, PAPER_FORMS
 
@@ -65,7 +65,7 @@ def test_more_replicas_make_the_mark_stricter() -> None:
 
 
 def test_what_is_never_best() -> None:
-    single, diverged = Stat(0.0, None, 1), summarise([1.0, math.inf])
+    single, diverged = Stat(0.0, None, 1), summarize([1.0, math.inf])
     assert not math.isfinite(diverged.mean)
     assert "not finite" in str(diverged)
     assert str(Stat(-1.5e31, 2.5e30, 2)) == "\u22121.5e+31 ± 2.5e+30"
@@ -76,7 +76,7 @@ def test_what_is_never_best() -> None:
 
 
 def test_labels() -> None:
-    assert str(summarise([-1.0, -2.0, -3.0])) == "\u22122.00 ± 1.00"
+    assert str(summarize([-1.0, -2.0, -3.0])) == "\u22122.00 ± 1.00"
     assert work("loorf", 4) == []
     assert work("midpoint", 4) == ["5 evaluations", "5 derivatives"]
     assert (marked("arms"), marked("reinmax")) == ("arms", "reinmax (biased)")
@@ -85,10 +85,10 @@ def test_labels() -> None:
 
 
 def test_standard_deviation_is_the_samples() -> None:
-    stat = summarise([-1.0, -2.0, -6.0])
+    stat = summarize([-1.0, -2.0, -6.0])
     assert stat.mean == pytest.approx(-3.0)
     assert stat.std == pytest.approx(math.sqrt(7.0))
-    assert summarise([-1.0]).std is None
+    assert summarize([-1.0]).std is None
 
 
 def test_a_biased_estimator_is_never_best_and_no_other_is_held_against_it(tmp_path: Path) -> None:

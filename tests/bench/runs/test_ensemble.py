@@ -145,7 +145,7 @@ def test_runs_trained_together_are_runs_of_their_own(whole: list[Run], digits: D
         trainer.load_state(state)  # fits: it could be resumed alone
         found = evaluate(trainer.model, digits, "test", [1, 2, 4, 100], SMALL.seed)
         of_run = {int(count): values for count, values in result["bounds"]["test"].items()}
-        assert found == of_run, "bounds depend on the run's own weights, not on its neighbours"
+        assert found == of_run, "bounds depend on the run's own weights, not on its neighbors"
     assert whole[0].metrics() != whole[1].metrics()
 
 
@@ -213,7 +213,7 @@ def test_data_sets_side_by_side(
         assert evaluate(trainer.model, dataset, "test", [1, 2, 4, 100], SMALL.seed) == of_run
 
 
-def test_neighbours_with_one_estimator_draw_at_once() -> None:
+def test_neighbors_with_one_estimator_draw_at_once() -> None:
     configs = [
         replace(SMALL, estimator=name, dataset=data) for name in NAMES for data in ("a", "b", "c")
     ]
@@ -313,7 +313,8 @@ def test_an_ensemble_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
         ),
     ):
         with pytest.raises(
-            ValueError, match=f"must ask the same of the model, got {what}: train them separately"
+            ValueError,
+            match=f"must need the same from the model, got {what}: train them separately",
         ):
             together(tmp_path, digits, names)
     assert not list(tmp_path.iterdir())

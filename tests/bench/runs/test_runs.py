@@ -255,8 +255,8 @@ def test_refusals(tmp_path: Path, whole: Run) -> None:
     Run(tmp_path / "new").begin(CONFIG)
     with pytest.raises(ValueError, match="no intact checkpoint"):
         load_model(Run(tmp_path / "new"))
-    (tmp_path / "new" / "config.json").write_text('{"steps": 5, "colour": "red"}')
-    with pytest.raises(ValueError, match="unknown fields colour"):
+    (tmp_path / "new" / "config.json").write_text('{"steps": 5, "color": "red"}')
+    with pytest.raises(ValueError, match="unknown fields color"):
         Run(tmp_path / "new").config()
     (tmp_path / "new" / "config.json").write_text("[1]")
     with pytest.raises(ValueError, match="must hold a JSON object"):
@@ -353,11 +353,11 @@ def test_how_often_one_looks_is_no_part_of_a_run() -> None:
 def test_a_field_that_is_added_renames_no_run() -> None:
     @dataclass(frozen=True)
     class Later(TrainConfig):
-        colour: str = "red"
+        color: str = "red"
 
     values = asdict(CONFIG)
     assert run_name(Later(**values)) == run_name(CONFIG)
-    assert run_name(Later(**values, colour="blue")) != run_name(CONFIG)
+    assert run_name(Later(**values, color="blue")) != run_name(CONFIG)
 
 
 def test_a_configuration_may_lack_fields(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def interrupt(config: TrainConfig, path: Path, step: int) -> None:
 # ---- one definition of the paper's sweep
 
 
-def test_every_committed_full_run_is_recognised() -> None:
+def test_every_committed_full_run_is_recognized() -> None:
     committed = list(find_runs(RESULTS))
     assert len(committed) == 103
     jobs = plan(configs("table1", "paper"), "nowhere", results=[RESULTS], on_gpu=True)

@@ -1,4 +1,4 @@
-"""Adam, in its two forms, against PyTorch's; and what the trainer asks of any optimiser."""
+"""Adam, in its two forms, against PyTorch's; and what the trainer asks of any optimizer."""
 
 from collections.abc import Sequence
 
@@ -123,7 +123,7 @@ def test_plain_descent() -> None:
 
 
 class Momentum(Optimizer):
-    """What one who adds an optimiser writes."""
+    """What one who adds an optimizer writes."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = list(parameters)
@@ -143,7 +143,7 @@ class Momentum(Optimizer):
         return self.squares
 
 
-def test_another_optimiser_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_optimizer_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "arms.bench.training.trainer.build_optimizer",
         lambda config, parameters: Momentum(parameters),

@@ -136,7 +136,7 @@ def test_a_biased_estimator_under_its_true_label_passes_as_biased() -> None:
     assert not bias_finding(StraightThrough(4), draws=20_000).passed
 
 
-def test_an_unbiased_estimator_labelled_as_biased_fails() -> None:
+def test_an_unbiased_estimator_labeled_as_biased_fails() -> None:
     finding = bias_finding(MarkedLOORF(4), draws=20_000)
     assert not finding.passed
     assert finding.verdict == "FAIL"
@@ -181,7 +181,7 @@ class Remembering(Independent):
 
 @dataclass(frozen=True)
 class LearntBaseline(Reinforce):
-    """REINFORCE minus a learnt constant, which goes through the draw or straight into combine."""
+    """REINFORCE minus a learned constant, which goes through the draw or straight into combine."""
 
     baseline: nn.Parameter = field(
         default_factory=lambda: nn.Parameter(torch.tensor(0.0, dtype=torch.float64))
@@ -195,8 +195,8 @@ class LearntBaseline(Reinforce):
         yield self.baseline
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        centred = values - (draw.memory if self.remembered else self.baseline)
-        return (draw.latent.with_event_axes(centred) * draw.latent.score(draw.points)).mean(0)
+        centered = values - (draw.memory if self.remembered else self.baseline)
+        return (draw.latent.with_event_axes(centered) * draw.latent.score(draw.points)).mean(0)
 
 
 @pytest.mark.parametrize("remembered", [False, True])

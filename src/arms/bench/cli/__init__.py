@@ -1,4 +1,4 @@
-"""The `arms` command: its verbs, its parser, and what users see of an error, in one line."""
+"""The `arms` command: its verbs, its parser, and its one-line errors."""
 
 import inspect
 import io
@@ -24,7 +24,7 @@ DESCRIPTION = (
 )
 
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-"""Type of an argument for what a verb writes."""
+"""Type of the argument for a verb's output path."""
 RunPath = Annotated[Path, tyro.conf.Positional]
 """Type of an argument for a run directory."""
 ModelName = Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")]
@@ -34,7 +34,7 @@ Verb = Callable[..., None]
 
 
 def verbs() -> dict[str, Verb]:
-    """Return every verb, as it is typed, with its function; one line here makes a new one known."""
+    """Return every verb with its function. A new verb is one line here."""
     from arms.bench.cli import audit, library, runs, sweep, train
 
     return {
@@ -60,7 +60,7 @@ def verbs() -> dict[str, Verb]:
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user is one line on stderr and exit code 2."""
+    """Run the command line. Wrong usage prints one line on stderr and exits with code 2."""
     words = sys.argv[1:]
     try:
         if words in (["--version"], ["-V"]):
@@ -80,7 +80,7 @@ def main() -> None:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        _end("it does not fit into memory: ask for fewer samples, images or replicas")
+        _end("it does not fit into memory: use fewer samples, images or replicas")
     except OSError as error:
         if not error.filename:
             _discard_output()  # it may be on a full disk
@@ -92,13 +92,13 @@ def main() -> None:
 
 
 def _discard_output() -> None:
-    """Send what is still to be written to the null device; Python would fail again at its exit."""
+    """Discard pending output. Otherwise Python would fail again when it exits."""
     with suppress(OSError, ValueError):  # a stdout that is no file, as in a notebook
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
-    """Print why the command ends, as one line that no name in it can disturb, and end it."""
+    """Print why the command ends, as one line without control characters, and exit."""
     line = shorten_words(printable(" ".join(message.splitlines())), sys.argv[1:])
     with suppress(OSError):  # stderr may be on a full disk, or its reader gone: the code remains
         sys.stderr.write(f"arms: {line}\n")
@@ -109,7 +109,7 @@ def _end(message: str, code: int = 2) -> NoReturn:
 
 
 def parse(verbs: Mapping[str, Verb], words: Sequence[str]) -> Callable[[], object]:
-    """Return the call that the words ask for. A verb may be two words, such as "data list".
+    """Parse the words into a call. A verb may be two words, such as "data list".
 
     Raises:
         ValueError: Something is wrong with the words. The message is one line.
@@ -173,7 +173,7 @@ def _paths(value: object) -> list[Path]:
 
 
 def _in_one_line(complaint: str) -> str:
-    """Return the first paragraph of the parser's complaint, which has a title and perhaps a box.
+    """Return the first paragraph of the parser's error, which may have a title and a box.
 
     >>> _in_one_line("╭ Error ╮\\n│ Wrong: --n │\\n│ ── │\\n│ Perhaps you meant: │\\n│ --m INT │")
     'Wrong: --n: perhaps --m'
@@ -196,7 +196,7 @@ def _print_verbs(verbs: Mapping[str, Verb]) -> None:
 
 @contextmanager
 def naming_the_model(name: str | None) -> Iterator[None]:
-    """Turn an exception of the user's own model, if there is one, into a `ValueError` naming it.
+    """Turn an exception in the user's model, if there is one, into a `ValueError` that names it.
 
     Errors about values and files stay as they are: they are one line already.
     """

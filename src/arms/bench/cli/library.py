@@ -37,9 +37,9 @@ def check(
     Args:
         subject: A name (see `arms estimators`), or module:attribute of your own class, imported
             from this folder too.
-        num_samples: The numbers of samples to check; several small ones unless given.
-        latent: module:attribute of a latent of your own, without batch axes and with few states, to
-            check an estimator on; bits and categories unless given.
+        num_samples: The numbers of samples to check; by default several small ones.
+        latent: module:attribute of your own latent to check an estimator on, without batch axes
+            and with few states; by default bits and categories.
         draws: Draws per statistical test, at least 1,000; more draws detect smaller errors.
         failure_rate: How often a correct subject may fail by chance.
         seed: Of the draws.
@@ -67,7 +67,7 @@ def _find_latent(subject: str) -> Any:
 
 
 def estimators() -> None:
-    """List every estimator, with its evaluations and derivatives for 8 samples, and its origin."""
+    """List every estimator, with its evaluations and derivatives for 8 samples, and its reference."""
     titles = {
         (True, False): "unbiased, gradient of the expectation",
         (True, True): "unbiased, gradient of the importance-weighted bound",
@@ -86,10 +86,10 @@ def estimators() -> None:
 
 
 def data_list(data_dir: Path | None = None) -> None:
-    """List the data sets, and which of them are on this machine.
+    """List the data sets, and show which are on this machine.
 
     Args:
-        data_dir: Folder with data files; ARMS_DATA_DIR unless given.
+        data_dir: Folder with data files; by default ARMS_DATA_DIR.
     """
     table = Table("name", "description", "available", "location")
     for one in data.status(data_dir):

@@ -1,4 +1,4 @@
-"""Verbs for runs: runs, archive, and of the newest checkpoint evaluate, variance, sample."""
+"""Verbs for runs: runs, archive, and evaluate, variance and sample for the newest checkpoint."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -37,15 +37,15 @@ NAMED |= {"replicas", "steps", "seed"}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run, and what its newest checkpoint is loaded with."""
+    """A run, and how to load its newest checkpoint."""
 
     run: RunPath  # Run directory.
-    model: ModelName = None  # The function that makes your own model, if the run is of one.
-    dataset: str | None = None  # Your own images, if they are not where the run has found them.
+    model: ModelName = None  # The function that makes your own model, if the run has one.
+    dataset: str | None = None  # Your own images, if they have moved.
     data_dir: Path | None = None  # Folder with data files.
 
     def load(self, device: str = "cpu") -> tuple[Run, DiscreteVAE, Dataset]:
-        """Load it, and print what should be known about it."""
+        """Load the checkpoint, and print warnings about it."""
         run, make = Run(self.run), find_model(self.model) if self.model else None
         model, data = load_model(run, device, self.data_dir, model=make, dataset=self.dataset)
         config = run.config()
@@ -64,7 +64,7 @@ Source = tyro.conf.OmitArgPrefixes[Checkpoint]
 
 
 def runs(folder: RunPath = Path("runs")) -> None:
-    """List the runs in a folder: what each is, how far it has come, and its test bounds in nats.
+    """List the runs in a folder: configuration, progress, and test bounds in nats.
 
     Args:
         folder: Folder of runs, or a file of `arms archive`.
@@ -115,13 +115,13 @@ def evaluate(
     images: int | None = None,
     device: str = "auto",
 ) -> None:
-    """Print K-sample bounds of a run's newest checkpoint in nats: mean and deviation over replicas.
+    """Print K-sample bounds of a run's newest checkpoint, in nats: mean and std over replicas.
 
     Args:
         source: The run.
         samples: Every K to evaluate; 1 is the ELBO.
         split: Which images.
-        images: How many of them; all unless given.
+        images: How many of them; all by default.
         device: auto, cpu or cuda.
     """
     if images is not None:
@@ -148,14 +148,14 @@ def variance(
     """Compare estimators at a run's checkpoint: variance of the logits' gradient on one minibatch.
 
     The table counts the evaluations and derivatives of the decoder, and times one estimate. Biased
-    estimators come last. Those with parameters of their own have fresh ones, if they are named.
+    estimators come last. Estimators with parameters are compared only if named, and untrained.
 
     Args:
         source: The run.
-        estimators: Which ones; all that fit this budget unless given, except for enumeration and
-            those with parameters.
-        num_samples: Budget n; the run's unless given.
-        evaluations: Instead of n, the most evaluations of the decoder for one estimate.
+        estimators: Which ones; by default all that fit this budget, except enumeration and those
+            with parameters.
+        num_samples: Budget n; by default the run's.
+        evaluations: The most evaluations of the decoder for one estimate, instead of n.
         repeats: How many draws.
         batch_size: Images in the minibatch.
         device: auto, cpu or cuda.
@@ -189,7 +189,7 @@ def sample(
 
     Args:
         source: The run.
-        output: File to write; samples.png in the run directory unless given.
+        output: File to write; by default samples.png in the run directory.
         count: Images per row.
     """
     as_count(count, 1, "--count")
@@ -202,7 +202,7 @@ def sample(
 
 
 def _described(config: TrainConfig) -> str:
-    """Return what a run is: what every run has, and whatever else differs from the defaults."""
+    """Return a run's main fields, and all others that differ from the defaults."""
     parts = [config.dataset, config.network, f"{config.label} n={config.num_samples}"]
     parts += [f"R={config.replicas}"]
     parts += [f"{name} {value}" for name, value in identity(config).items() if name not in NAMED]
@@ -210,7 +210,7 @@ def _described(config: TrainConfig) -> str:
 
 
 def _progress(run: Run) -> str:
-    """Return how far a run has come, and its bounds on the test set."""
+    """Return the progress of a run, and its bounds on the test set."""
     steps = run.config().steps
     try:
         result, has_diverged = run.result(), run.has_diverged()

@@ -27,17 +27,17 @@ _ENGINE = tyro.conf.arg(metavar=f"{{{','.join(ENGINES)}}}")
 class Options:
     """Options that `arms sweep` and `arms experiments run` share."""
 
-    # Of an experiment: seconds on 8x8 digits, 5,000 steps of one budget, or as printed.
+    # Scale of an experiment: seconds on 8x8 digits, 5,000 steps with one n, or as in the paper.
     scale: Scale = "smoke"
-    # Further folders, or files of `arms archive`, in which finished runs count.
+    # More folders or archives whose finished runs count.
     results: tuple[Path, ...] = ()
     # Precision of the runs to train; finished runs count at any precision.
     precision: Precision | None = None
     # Print a line per job with its done, unfinished and missing runs; write nothing.
     dry_run: bool = False
-    # Folder with the data sets; unless given, ARMS_DATA_DIR, the cache, or the network.
+    # Folder with the data sets; by default ARMS_DATA_DIR, the cache, or the network.
     data_dir: Path | None = None
-    # Time between two checkpoints: about as much as a killed run has to repeat.
+    # Time between two checkpoints, which a killed run has to repeat at most.
     checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def of_sweep(self) -> dict[str, Any]:
@@ -59,21 +59,21 @@ def sweep(
     address: str | None = None,
     model: ModelName = None,
 ) -> None:
-    """Train a list of configurations in parallel; the same command again trains what is missing.
+    """Train a list of configurations in parallel. Repeat the command to train what is missing.
 
-    Several sweeps may share a folder. `arms report` makes a page of what there is.
+    Several sweeps may share a folder. `arms report` makes a page about the runs.
 
     Args:
         what: A TOML file (docs/distributed.md), or a name of `arms experiments list`.
         common: How to train.
         output: Folder of the runs; finished ones in it count, unfinished ones are resumed.
-        engine: One after the other in this process, in parallel processes on this machine, or on a
-            Ray cluster, for which install arms-grad[ray].
-        cpus_per_job: Cores and threads of each job. It decides the last digits.
-        gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. Unless given, 1 where
-            this machine has a GPU.
-        address: Of an existing Ray cluster, such as 10.0.0.1:6379; unless given, RAY_ADDRESS, and
-            without that one is started on this machine.
+        engine: Where to train: one after the other in this process, in parallel processes on this
+            machine, or on a Ray cluster (install arms-grad[ray]).
+        cpus_per_job: Cores and threads of each job. The number affects the last digits of results.
+        gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. By default 1 if this
+            machine has a GPU.
+        address: Address of an existing Ray cluster, such as 10.0.0.1:6379. By default RAY_ADDRESS;
+            without that, a cluster is started on this machine.
         model: Your own networks, as for `arms train`.
     """
     options = {"cpus_per_job": cpus_per_job, "gpus_per_job": gpus_per_job, "address": address}
@@ -86,7 +86,7 @@ def sweep(
 
 
 def experiments_list() -> None:
-    """List every figure and table of the paper, with the number of its runs at each scale."""
+    """List every figure and table of the paper, and how many runs it needs at each scale."""
     table = Table("name", "what", *(f"runs: {scale}" for scale in SCALES))
     for name, experiment in EXPERIMENTS.items():
         counts = [str(len(configs(name, scale)) or "") for scale in SCALES]
@@ -100,7 +100,7 @@ def experiments_run(
     output: Output = Path("experiments"),
     device: str = "auto",
 ) -> None:
-    """Train what is missing of a figure or table of the paper, and write its page.
+    """Train the missing runs of a figure or table of the paper, and write its page.
 
     Args:
         name: A name of `arms experiments list`, or all.
@@ -160,7 +160,7 @@ def toy(
 
     Args:
         num_samples: Budgets n, one panel each.
-        replicas: Monte-Carlo replicas at each of 98 probabilities, and number of ascents.
+        replicas: Replicas at each of 98 probabilities, and number of trainings.
         seed: Seed of the generator.
         output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
     """
@@ -170,7 +170,7 @@ def toy(
         raise ValueError("give at least one budget: --num-samples 4 10")
     curves, paths = toy_problem.measure(num_samples, replicas, as_count(seed, 0, "--seed"))
     title = "toy problem, mean over p from 0.1 to 0.9"
-    table = Table("n", "estimator", "variance / loorf's", "closed form", title=title)
+    table = Table("n", "estimator", "variance relative to loorf", "closed form", title=title)
     loorf = {curve.num_samples: curve for curve in curves if curve.estimator == "loorf"}
     for curve in curves:
         base = loorf[curve.num_samples]

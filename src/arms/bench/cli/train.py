@@ -38,7 +38,7 @@ SHAPE = ("network", "latents", "categories", "layers")
 
 
 def _flag(field: "Field[Any]") -> tuple[str, Any, None]:
-    """Return a field of the configuration as an option, where None means that it was not typed."""
+    """Return a field of the configuration as an option; None means that it was not given."""
     hint = get_type_hints(TrainConfig)[field.name]
     metavar = f"{{{','.join(NETWORKS)}}}" if field.name == "network" else None
     about = tyro.conf.arg(help_behavior_hint=f"(default: {field.default})", metavar=metavar)
@@ -68,23 +68,23 @@ def train(
 ) -> None:
     """Train a discrete VAE, or resume a stopped run.
 
-    The same command again does nothing once it is finished. With more steps it goes on
-    from where the run ended.
+    If the run is finished, the same command does nothing. With more steps it continues from the
+    end of the run.
 
     Args:
-        config: Everything that decides the numbers.
-        together: Estimators to train as one wider ensemble, one run each, instead of `--estimator`;
-            they must differ and ask the same of the model. On a GPU that takes little longer than
-            one of them. The noise of a run then depends on the other runs too.
-        model: Your own networks: a function that makes a DiscreteVAE of one replica for a data set.
-        preset: Settings for whatever no flag is given: the paper's million steps, five replicas and
-            decoder rule, or the best recipe found (midpoint, 100,000 steps, a falling rate).
+        config: All settings that affect the numbers.
+        together: Estimators to train as one ensemble, one run each, instead of `--estimator`. They
+            must differ and need the same from the model. On a GPU this takes little longer than
+            one of them. The noise of a run then depends on the other runs.
+        model: Your own model: a function of the data set that returns a DiscreteVAE with one replica.
+        preset: Defaults for options that are not given: the paper's (a million steps, five replicas,
+            its decoder rule), or the best recipe found (midpoint, 100,000 steps, a cosine schedule).
         device: auto, cpu or cuda.
         runs: Folder of all runs.
-        name: Name of the run's folder, followed by the estimator with `together`.
-        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
-        evaluate: How many images of each split the final bounds are over; all unless given.
-        checkpoint_seconds: Time between two checkpoints, which are written after a record only.
+        name: Name of the run's folder; `together` appends the estimator.
+        data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
+        evaluate: How many images of each split the final bounds use; all by default.
+        checkpoint_seconds: Time between two checkpoints. They are written only after a record.
     """
     given = {flag: value for flag, value in vars(config).items() if value is not None}
     _check_exclusive(given, together, model)
@@ -120,7 +120,7 @@ def train(
 
 
 def _check_exclusive(given: dict[str, Any], together: Sequence[str], model: str | None) -> None:
-    """Raise if flags were typed that exclude each other."""
+    """Raise if options were given that exclude each other."""
     if together and "estimator" in given:
         one, several = given["estimator"], " ".join(together)
         raise ValueError(f"give --estimator {one} or --together {several}, not both")
@@ -138,7 +138,7 @@ def demo(
 
     Args:
         output: Folder for the runs and the report.
-        steps: Optimisation steps per estimator.
+        steps: Optimization steps per estimator.
         replicas: Seeds per estimator, trained together.
     """
     from arms.bench.report import build_report  # matplotlib: no other verb here waits for it

@@ -1,4 +1,4 @@
-"""Data sets: the images in memory, the bits drawn from them, and the catalogue of those by name.
+"""Data sets: the images in memory, the bits drawn from them, and the catalog of those by name.
 
 A new data set of 28x28 images is one entry in DATASETS. Downloads are checked against their md5.
 """
@@ -32,7 +32,7 @@ SPLITS: Mapping[str, tuple[str, ...]] = {
     "valid": ("valid", "validation", "val", "dev"),
     "test": ("test", "testing"),
 }
-"""What each split may be called in an archive, a folder or a mapping."""
+"""Accepted names of each split in an archive, a folder or a mapping."""
 
 
 def shuffled(images: Array) -> Array:
@@ -56,10 +56,10 @@ class Dataset:
         test: Test images, in the same form.
         height: Height of an image in pixels.
         width: Width of an image in pixels.
-        levels: Largest value: a pixel is 1 with probability value / levels. 255 for grey images,
+        levels: Largest value: a pixel is 1 with probability value / levels. 255 for gray images,
             1 for binary ones.
         note: A warning that is shown beside all numbers measured on it.
-        path: The file or folder it was read from, where it is none of the catalogue's.
+        path: The file or folder it was read from, for your own data.
     """
 
     name: str
@@ -134,12 +134,12 @@ class TrainingImages:
     def batch(
         self, replicas: int, size: int, generator: Generator | None, *, bits: bool = True
     ) -> Tensor:
-        """Draw random images for each replica, `[R, size, pixels]`: bits, or grey values."""
+        """Draw random images for each replica, `[R, size, pixels]`: bits, or gray values."""
         device = self.images.device
         if self.spans is None:
             count = replicas * size
             rows = torch.randint(len(self.images), (count,), generator=generator, device=device)
-        else:  # a range so wide that the remainder favours no image
+        else:  # a range so wide that the remainder favors no image
             numbers = torch.randint(2**62, (replicas, size), generator=generator, device=device)
             rows = (self.spans[0] + numbers % self.spans[1]).flatten()
         images = self.images.index_select(0, rows).unflatten(0, (replicas, -1))
@@ -433,7 +433,7 @@ DATASETS = {entry.name: entry for entry in _ENTRIES}
 
 
 class Status(NamedTuple):
-    """Whether a data set can be used without a network, and the place that holds it."""
+    """Whether a data set is available offline, and where it is."""
 
     name: str
     description: str

@@ -1,6 +1,6 @@
 """A user's own images as a data set: files, folders, arrays, tensors, and data set objects.
 
-Images are grey or binary and all of one size. Images that are not split into train, valid and test
+Images are gray or binary and all of one size. Images that are not split into train, valid and test
 are split here, in the same way every time. A folder that could mean two things is refused, and so
 is a file that does not say which of its values is white.
 """
@@ -28,14 +28,14 @@ from arms.bench.data.datasets import (
 )
 
 HELD_OUT = 0.1  # share of the images for a validation set if there is none; also for a test set
-TO_GREY = "turn colours into grey values, image.convert('L')"
+TO_GRAY = "turn colors into gray values, image.convert('L')"
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
-COLOUR_NOTE = "colour images turned grey"
+COLOR_NOTE = "color images turned gray"
 DEPTH_NOTE = "images of more than 8 bits rounded to 255 levels"
 
 # Names that Pillow has for kinds of pixels.
 DEEP_MODES = ("F", "I", "I;16", "I;16B", "I;16L", "I;16N")
-GREY_MODES = ("1", "L", "LA", *DEEP_MODES)
+GRAY_MODES = ("1", "L", "LA", *DEEP_MODES)
 MODES_WITH_ALPHA = ("LA", "PA", "RGBA")
 
 # Tags of TIFF files, and some of their values. Cameras write the orientation into other files too.
@@ -57,10 +57,10 @@ def as_dataset(source: object, name: str | None = None, *, levels: int | None = 
             or a mapping from "train", "valid" and "test" to tensors, arrays or data set objects.
             An .npz file holds one array of images, or one for each split (`train`,
             `train_images` or `x_train`, and so on), and perhaps the number `levels`.
-            Where there are no splits, a tenth each becomes the validation and the test set;
-            where only one of the two is missing, it is a tenth of the training images.
-        name: Its name in runs and reports; for a path, unless given, the file's name and a digest
-            of the images.
+            Without splits, the validation and the test set get a tenth of the images each. If only
+            one of the two is missing, it gets a tenth of the training images.
+        name: Its name in runs and reports; for a path, by default the file's name and a digest of
+            the images.
         levels: Largest value: a pixel is 1 with probability value / levels. Unless given, 1 where
             no value is larger, else 255; numbers with fractions must lie between 0 and 1, and are
             rounded to 255 levels.
@@ -202,7 +202,7 @@ def _one_image(item: Any, what: str) -> Array:
 def _as_array(images: Any, what: str, *, batch: bool) -> Array:
     """Return a tensor, an array or an image of Pillow as `[images, height, width]`."""
     if getattr(images, "mode", "") == "P":  # its pixels are indices of a palette
-        raise ValueError(f"the images of {what} must be grey, got mode P: {TO_GREY}")
+        raise ValueError(f"the images of {what} must be gray, got mode P: {TO_GRAY}")
     try:
         array = np.asanyarray(images.detach().cpu() if isinstance(images, torch.Tensor) else images)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -212,13 +212,13 @@ def _as_array(images: Any, what: str, *, batch: bool) -> Array:
         expected = f"{what} must have a value for every pixel"
         raise ValueError(f"{expected}, got a masked array: fill it first")
     if array.dtype.kind not in "buif":
-        raise ValueError(f"{what} must hold numbers, got {array.dtype}: pass grey values")
+        raise ValueError(f"{what} must hold numbers, got {array.dtype}: pass gray values")
     array = np.asarray(array) if batch else np.asarray(array)[None]
     shape = list(array.shape)
     if array.ndim == 4 and 1 in (shape[1], shape[3]):  # a channel axis
         array = array.squeeze(1 if shape[1] == 1 else 3)
     if array.ndim != 3 or 0 in shape:
-        remedy = TO_GREY if array.ndim == 4 else "reshape them"
+        remedy = TO_GRAY if array.ndim == 4 else "reshape them"
         expected = f"{what} must be images [images, height, width], at least one"
         raise ValueError(f"{expected}, got {shape}: {remedy}")
     return array
@@ -261,7 +261,7 @@ class _Image(NamedTuple):
     path: Path
     values: Array  # from 0, black, to white
     white: int
-    coloured: bool
+    colored: bool
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
@@ -274,9 +274,9 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
     images = {split: [_read_image(path) for path in paths] for split, paths in files.items()}
     every = [image for part in images.values() for image in part]
     check_one_size({str(image.path): image.values.shape for image in every})
-    coloured = any(image.coloured for image in every)
+    colored = any(image.colored for image in every)
     deep = any(image.white != 255 for image in every)
-    notes = [note for note, holds in ((COLOUR_NOTE, coloured), (DEPTH_NOTE, deep)) if holds]
+    notes = [note for note, holds in ((COLOR_NOTE, colored), (DEPTH_NOTE, deep)) if holds]
 
     def pixels(image: _Image) -> Array:
         # Each file is scaled by its own range, so that files of 1, 8 and 16 bits can be mixed.
@@ -346,7 +346,7 @@ def _read_image(path: Path) -> _Image:
             turning.exif_transpose(image, in_place=True)  # as viewers show a camera's photographs
     except Exception as error:  # Pillow raises a dozen kinds of errors on damaged files
         raise ValueError(f"{path} cannot be read as an image: {described(error)}") from None
-    read = _deep_values if image.mode in DEEP_MODES else _grey_values
+    read = _deep_values if image.mode in DEEP_MODES else _gray_values
     values, white, transparent = read(path, image)
     tags = image.tag_v2 if image.format == "TIFF" else {}
     signed = SIGNED in tags.get(SAMPLE_FORMAT, ()) and image.mode not in DEEP_MODES
@@ -359,17 +359,17 @@ def _read_image(path: Path) -> _Image:
     ):
         if refused:
             raise ValueError(f"{path} must be {expected}, got {got}")
-    return _Image(path, values, white, image.mode not in GREY_MODES)
+    return _Image(path, values, white, image.mode not in GRAY_MODES)
 
 
-def _grey_values(path: Path, image: Any) -> tuple[Array, int, bool]:
+def _gray_values(path: Path, image: Any) -> tuple[Array, int, bool]:
     """Return the pixels of an image, the value that means white, and whether any is transparent."""
     try:
         alpha = image.mode in MODES_WITH_ALPHA or "transparency" in image.info
         transparent = alpha and image.convert("RGBA").getextrema()[3][0] < 255
         return np.asarray(image.convert("L")), 255, transparent
-    except ValueError as error:  # a colour space that Pillow does not turn into grey values
-        raise ValueError(f"{path} cannot be read as grey values: {error}") from None
+    except ValueError as error:  # a color space that Pillow does not turn into gray values
+        raise ValueError(f"{path} cannot be read as gray values: {error}") from None
 
 
 def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:

@@ -54,12 +54,12 @@ def _forward(
     bias: Tensor,
     x: Tensor,
     kept: int,
-    learnt: int,
+    learned: int,
     residual_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Return log-likelihoods `[R, nB]`, and the residual of the first rows `[R, kept, pixels]`.
 
-    The weights learn from the first `learnt` rows, of which none is beyond `kept`.
+    The weights learn from the first `learned` rows, of which none is beyond `kept`.
     """
     logits = torch.bmm(rows, weight)
     count, pixels = logits.shape[0] * logits.shape[1], logits.shape[2]
@@ -82,7 +82,7 @@ def _(
     bias: Tensor,
     x: Tensor,
     kept: int,
-    learnt: int,
+    learned: int,
     residual_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     return _outputs(rows, weight.shape[-1], kept, residual_dtype)
@@ -96,21 +96,21 @@ def _outputs(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    rows, weight, *_, learnt, _ = inputs
+    rows, weight, *_, learned, _ = inputs
     residual = output[1]
-    ctx.save_for_backward(rows[:, : min(learnt, residual.shape[1])].contiguous(), weight, residual)
+    ctx.save_for_backward(rows[:, : min(learned, residual.shape[1])].contiguous(), weight, residual)
 
 
 def _backward(
     ctx: Any, grad: Tensor, _: Tensor
 ) -> tuple[Tensor | None, Tensor, Tensor, None, None, None, None]:
     rows, weight, residual = ctx.saved_tensors
-    count, kept, learnt, inputs = grad.shape[1], residual.shape[1], rows.shape[1], rows.shape[2]
-    scale = grad[:, :learnt].unsqueeze(-1)
+    count, kept, learned, inputs = grad.shape[1], residual.shape[1], rows.shape[1], rows.shape[2]
+    scale = grad[:, :learned].unsqueeze(-1)
     # One more column, of ones, gives the bias's gradient in the same product; zeros align rows.
     filler = scale.new_zeros(()).expand(*scale.shape[:2], 7 - inputs % 8)
     augmented = torch.cat([rows * scale, scale, filler], -1).to(residual.dtype)
-    both = _product(augmented.mT, residual[:, :learnt])
+    both = _product(augmented.mT, residual[:, :learned])
     inward = None
     if ctx.needs_input_grad[0]:
         inward = _product(residual, weight.to(residual.dtype).mT) * grad[:, :kept].unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""What a VAE is built of: networks with a leading replica axis, and the likelihoods of pixels.
+"""Networks with a leading replica axis, and the likelihoods of pixels.
 
 The logits of the pixels are the largest tensor of a training step, and few passes are made over it.
 """
@@ -35,7 +35,7 @@ class ReplicaLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply to the rows of each replica, over all leading axes, its own matrix."""
+        """Apply each replica's matrix to its rows, over all leading axes."""
         first = x.movedim(-3, 0)  # [R, *lead, B, inputs]: one matrix product per replica
         rows = first.flatten(1, -2)
         # A product that starts from a bias costs a GPU one more pass; an addition is fused.
@@ -51,7 +51,7 @@ class ReplicaLinear(nn.Module):
         product: Tensor = kernels.rough_product(rows, self.weight)
         return product
 
-    def initialise(self, generators: Sequence[Generator]) -> None:
+    def initialize(self, generators: Sequence[Generator]) -> None:
         """Draw Glorot-uniform weights of replica r from generator r, and set biases to zero."""
         _, inputs, outputs = self.weight.shape
         limit = math.sqrt(6 / (inputs + outputs))
@@ -111,10 +111,10 @@ def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu"
 
 
 class PixelLikelihood(ABC):
-    """p(x|b) for `DiscreteVAE(..., likelihood=...)`, where x are grey values from 0 to 1."""
+    """p(x|b) for `DiscreteVAE(..., likelihood=...)`, where x are gray values from 0 to 1."""
 
     binarizes_input: ClassVar[bool] = False
-    """Whether x are bits drawn from the grey values, instead of the grey values themselves."""
+    """Whether x are bits drawn from the gray values, instead of the gray values themselves."""
 
     @abstractmethod
     def outputs(self, pixels: int) -> int:
@@ -141,7 +141,7 @@ class PixelLikelihood(ABC):
 
 @dataclass(frozen=True)
 class BernoulliPixels(PixelLikelihood):
-    """Bits, drawn from the grey values again in every batch; the decoder returns their logits."""
+    """Bits, drawn from the gray values again in every batch; the decoder returns their logits."""
 
     binarizes_input = True
 
@@ -160,7 +160,7 @@ class BernoulliPixels(PixelLikelihood):
 
 @dataclass(frozen=True)
 class GaussianPixels(PixelLikelihood):
-    """Grey values with normal noise. This is a density, so bounds may be positive.
+    """Gray values with normal noise. This is a density, so bounds may be positive.
 
     Args:
         std: Standard deviation of the noise, where black is 0 and white is 1. Unless given, the
@@ -201,7 +201,7 @@ class GaussianPixels(PixelLikelihood):
 
 @dataclass(frozen=True)
 class CategoricalPixels(PixelLikelihood):
-    """Every pixel is one of levels + 1 grey values, each with its own probability.
+    """Every pixel is one of levels + 1 gray values, each with its own probability.
 
     The decoder returns levels + 1 logits per pixel, those of one pixel side by side.
 
@@ -227,19 +227,19 @@ class CategoricalPixels(PixelLikelihood):
 
     def mean(self, outputs: Tensor) -> Tensor:
         probs = torch.softmax(outputs.unflatten(-1, (-1, self.levels + 1)), -1)
-        return probs @ self._grey_values(outputs)
+        return probs @ self._gray_values(outputs)
 
     def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
         # Dark pixels prefer dark values. With one level these are the logits of bits.
         logits = torch.logit(pixel_mean.clamp(0.001, 0.999))
-        return torch.outer(logits, self._grey_values(logits)).flatten()
+        return torch.outer(logits, self._gray_values(logits)).flatten()
 
     def check_levels(self, levels: int) -> None:
         if levels != self.levels:
             both = f"pixels have levels 0 to {self.levels}, the data set 0 to {levels}"
             raise ValueError(f"the model's {both}: use CategoricalPixels({levels})")
 
-    def _grey_values(self, like: Tensor) -> Tensor:
+    def _gray_values(self, like: Tensor) -> Tensor:
         return torch.linspace(0, 1, self.levels + 1, dtype=like.dtype, device=like.device)
 
 
@@ -288,8 +288,8 @@ def affine_log_prob(
     if not (torch.is_grad_enabled() and (weight.requires_grad or bias.requires_grad)):
         return value
     kept = attached * h.shape[2]
-    learnt = rows[:, :kept], residual[:, :kept], value.shape
-    zero: Tensor = _OfWeights.apply(weight, bias, *learnt)  # type: ignore[no-untyped-call]
+    learned = rows[:, :kept], residual[:, :kept], value.shape
+    zero: Tensor = _OfWeights.apply(weight, bias, *learned)  # type: ignore[no-untyped-call]
     return value + zero
 
 

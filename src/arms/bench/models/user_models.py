@@ -32,8 +32,7 @@ class PlainNetwork(nn.Module):
 
     Args:
         network: Any module; it sees one batch axis.
-        shape: What it sees a row of features as, such as (1, 28, 28) for a convolution; a row
-            unless given.
+        shape: Shape of each input, such as (1, 28, 28) for a convolution; by default a flat row.
 
     >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 20))
     >>> PlainNetwork(network, (1, 8, 8))(torch.zeros(3, 5, 64)).shape
@@ -105,7 +104,7 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
                 raise ValueError(f"a function must return an arms.bench.DiscreteVAE, got {got}")
             if (count := model.replicas) != 1:
                 raise ValueError(f"a function must return one replica of a model, got {count}")
-            _initialise_lazy_layers(model)
+            _initialize_lazy_layers(model)
             models.append(model)
     if replicas == 1:
         return models[0]
@@ -177,7 +176,7 @@ def check_finite(model: nn.Module) -> None:
         if not weight.isfinite().all():
             got = f"{'NaN' if weight.isnan().any() else 'infinite numbers'} in {name}"
             expected = "weights must be finite before the first step"
-            raise ValueError(f"{expected}, got {got}: check how it is initialised")
+            raise ValueError(f"{expected}, got {got}: check how it is initialized")
 
 
 def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
@@ -201,7 +200,7 @@ def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
         nodes += following
 
 
-def _initialise_lazy_layers(model: DiscreteVAE) -> None:
+def _initialize_lazy_layers(model: DiscreteVAE) -> None:
     """Give lazy layers, which learn their sizes from the first input, their weights."""
     if not any(map(is_lazy, chain(model.parameters(), model.buffers()))):
         return
@@ -214,14 +213,14 @@ def _initialise_lazy_layers(model: DiscreteVAE) -> None:
             logits += [model.encode_layer(i + 1, b) for i, b in enumerate(samples[:-1])]
             model.terms(model.pixel_mean, logits, samples)
     except Exception as error:
-        raise ValueError(f"lazy layers cannot be initialised: {described(error)}") from error
+        raise ValueError(f"lazy layers cannot be initialized: {described(error)}") from error
     for module, mode in modes.items():
         module.training = mode
     check_savable(model)  # in particular, no layer is left without a size
 
 
 def _check_alike(models: Sequence[DiscreteVAE], tensors: Sequence[Mapping[Places, Tensor]]) -> None:
-    """Raise if models made for different replicas cannot be put side by side."""
+    """Raise if models made for different replicas cannot be stacked."""
     _check_replaceable_tensors(models[0])
     names = [name for places in tensors[0] for name in places if name not in WIDE]
     if others := [name for name in names if not re.match(rf"({NETWORK.pattern})\.", name)]:

@@ -97,19 +97,19 @@ class DiscreteVAE(nn.Module):
     Deeper decoders map latents to logits of the layer before.
 
     Args:
-        encoder: Module or function from centred pixels `[R, B, pixels]` to logits
+        encoder: Module or function from centered pixels `[R, B, pixels]` to logits
             `[R, B, latents]`, with categories `[R, B, latents K]`.
         decoder: Module or function from latents as -1 and 1, `[n, R, B, latents]`, with categories
             one-hot `[n, R, B, latents K]`, to what the likelihood takes, by default logits of the
             pixels `[n, R, B, pixels]`.
         latents: How many latent variables.
-        pixel_mean: Subtracted from the encoder's input: `[pixels]`, or `[R, 1, pixels]` if replicas
+        pixel_mean: Mean that is subtracted from the encoder's input: `[pixels]`, or `[R, 1, pixels]` if replicas
             learn from different data sets.
         replicas: How many independent models are side by side. With more than one, every parameter
             must have a leading axis of that length, as in `ReplicaLinear`.
-        name: What runs and reports call it.
+        name: Name of the model in runs and reports.
         likelihood: What the decoder's outputs mean; logits of bits by default.
-        categories: K, among which each latent variable chooses; 2 makes them bits.
+        categories: K, the number of categories of each latent variable; 2 makes them bits.
 
     >>> mean = torch.full((64,), 0.3)
     >>> vae = DiscreteVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=mean)
@@ -346,7 +346,7 @@ def build_vae(
         replicas: How many independent models, side by side on the leading axis of every parameter.
         seed: Seed of the weights; None leaves them zero, to be loaded from a checkpoint.
         device: Where the model is put; the weights are the same everywhere.
-        categories: How many each latent variable chooses among; 2 makes them bits.
+        categories: The number of categories of each latent variable; 2 makes them bits.
         likelihood: What the decoder's outputs mean; the logits of bits by default.
     """
     if network not in NETWORKS:
@@ -365,7 +365,7 @@ def build_vae(
     generators = [seeded_generator(seed, "init", replica) for replica in range(replicas)]
     for layer in vae.modules():
         if isinstance(layer, ReplicaLinear):
-            layer.initialise(generators)
+            layer.initialize(generators)
     last = vae.decoder[-1] if isinstance(vae.decoder, nn.Sequential) else vae.decoder
     if not isinstance(last, ReplicaLinear):
         raise ValueError(f"a built-in decoder must end in a ReplicaLinear, got {last}")

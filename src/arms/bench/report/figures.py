@@ -1,7 +1,7 @@
 """Figures: one description, drawn once by matplotlib, for files and for the page alike.
 
-Every estimator has the same colour, dash and marker in every figure. The colours are those of Okabe
-and Ito, which colour-blind readers can distinguish. Dash and marker do so in black and white.
+Every estimator has the same color, dash and marker in every figure. The colors are those of Okabe
+and Ito, which color-blind readers can distinguish. Dash and marker do so in black and white.
 """
 
 import io
@@ -42,7 +42,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 VERMILION, BLUE, SKY, GREEN = "#D55E00", "#0072B2", "#56B4E9", "#009E73"
-PURPLE, ORANGE, GREY, BLACK = "#CC79A7", "#E69F00", "#808080", "#000000"
+PURPLE, ORANGE, GRAY, BLACK = "#CC79A7", "#E69F00", "#808080", "#000000"
 
 DASHES: Mapping[str, tuple[float, tuple[float, ...]]] = {
     "solid": (0, ()),
@@ -56,7 +56,7 @@ MARKERS = "osD^vPX*p"  # these and the dashes as matplotlib writes them
 
 @dataclass(frozen=True)
 class Style:
-    """Colour, dash (a key of DASHES) and marker of one curve."""
+    """Color, dash (a key of DASHES) and marker of one curve."""
 
     color: str
     dash: str
@@ -73,15 +73,15 @@ STYLES: dict[str, Style] = {
     "rebar": Style(ORANGE, "dot", "X"),
     "double-cv": Style(GREEN, "dot", "s"),
     "rodeo": Style(GREEN, "solid", "p"),
-    "arm": Style(GREY, "dash", "X"),
-    "reinforce": Style(GREY, "dot", "P"),
-    "exact": Style(GREY, "solid", "*"),
+    "arm": Style(GRAY, "dash", "X"),
+    "reinforce": Style(GRAY, "dot", "P"),
+    "exact": Style(GRAY, "solid", "*"),
     "flips": Style(PURPLE, "solid", "*"),
     "midpoint": Style(VERMILION, "dash", "*"),
     "midpoint-single": Style(VERMILION, "dot", "D"),
     "cross-paired": Style(BLUE, "dash", "p"),
     "arms-taylor": Style(VERMILION, "dashdot", "X"),
-    "reinmax": Style(GREY, "longdash", "o"),
+    "reinmax": Style(GRAY, "longdash", "o"),
     "arms-ms": Style(VERMILION, "longdash", "o"),
     "arms-ms-dirichlet": Style(BLUE, "longdash", "s"),
     "arms-ms-gaussian": Style(SKY, "longdash", "D"),
@@ -91,7 +91,7 @@ STYLES: dict[str, Style] = {
     "midpoint-ms": Style(VERMILION, "dashdot", "*"),
     "midpoint-ms-shared": Style(VERMILION, "dashdot", "D"),
     "vimco": Style(ORANGE, "dashdot", "p"),
-    "reinforce-ms": Style(GREY, "dashdot", "P"),
+    "reinforce-ms": Style(GRAY, "dashdot", "P"),
 }
 UNFOLDED = ("arms-ms", "arms-ms-dirichlet", "arms-ms-gaussian", "loorf-ms", "disarm-ms")
 STYLES |= {f"{name} (unfolded)": replace(STYLES[name], marker="X") for name in UNFOLDED}

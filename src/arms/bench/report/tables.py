@@ -45,7 +45,7 @@ class Stat:
 
 @dataclass(frozen=True)
 class Table:
-    """Labelled rows of numbers under column headings; `name` is that of its files."""
+    """Labeled rows of numbers under column headings; `name` is that of its files."""
 
     title: str
     name: str
@@ -67,7 +67,7 @@ def comparison(group: Group, name: str) -> Table | None:
                 columns[heading] = mark_best(stats, [row.biased for row in rows])
     if not columns:
         return None
-    return Table(group.setting.title, name, list(columns), _labelled(rows, [*columns.values()]))
+    return Table(group.setting.title, name, list(columns), _labeled(rows, [*columns.values()]))
 
 
 def beside_paper(group: Group, name: str) -> list[Table]:
@@ -94,7 +94,7 @@ def _beside_paper(group: Group, count: int, name: str) -> Table | None:
         return None
     part = "n" if count == group.setting.num_samples else "n/2"
     title = f"Beside the paper's numbers, at its default K = {part} = {count}"
-    rows = _labelled(group.rows, columns)
+    rows = _labeled(group.rows, columns)
     return Table(title, f"{name}-paper-k{count}", headings, rows, paper.caveats(group))
 
 
@@ -118,10 +118,10 @@ def bound_stat(row: Row, split: str, count: int) -> Stat | None:
     """Return a bound over the row's surviving replicas, or None if a finished run lacks it."""
     lists = [(run.bounds or {}).get(split, {}).get(count) for run in row.finished]
     values = [value for one in lists for value in surviving(one or [])]
-    return summarise(values) if values and None not in lists else None
+    return summarize(values) if values and None not in lists else None
 
 
-def summarise(values: Sequence[float]) -> Stat:
+def summarize(values: Sequence[float]) -> Stat:
     """Return mean and sample standard deviation, or NaN and None if a value is not finite."""
     if not all(is_drawable(value) for value in values):
         return Stat(math.nan, None, len(values))
@@ -149,19 +149,19 @@ def _as_good(stat: Stat, top: Stat) -> bool:
     return stat.mean == top.mean or top.mean - stat.mean < math.hypot(*errors)
 
 
-def _labelled(
+def _labeled(
     rows: Sequence[Row], columns: Sequence[Sequence[Stat | None]]
 ) -> list[tuple[str, list[Stat | None]]]:
     """Return the numbers by row. A label says how many replicas there are, and what they cost."""
-    labelled = []
+    labeled = []
     for index, row in enumerate(rows):
         config = row.runs[0].config
         started = sum(run.config.replicas for run in row.finished)
         left = sum(run.surviving for run in row.finished)
         counted = f"{row.label}, R={left}" + (f" of {started}" if left < started else "")
         label = ", ".join([counted, *work(config.estimator, config.num_samples)])
-        labelled.append((label, [column[index] for column in columns]))
-    return labelled
+        labeled.append((label, [column[index] for column in columns]))
+    return labeled
 
 
 # ---- files

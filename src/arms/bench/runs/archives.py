@@ -1,4 +1,4 @@
-"""Archives: many finished runs in one small JSON file; and runs wherever they are.
+"""Archives, which hold many finished runs in one small JSON file; and a search for runs.
 
 An archive keeps config.json, result.json and provenance.json of each run word for word, and every
 metric as a curve of at most CURVE_POINTS points. It keeps no checkpoints and no pictures. An
@@ -94,7 +94,7 @@ def _entry_of(run: Run) -> Record:
 
 
 def _thinned(records: Sequence[Record], key: str) -> Record:
-    """Average neighbouring records, under the last of their steps, to CURVE_POINTS at most."""
+    """Average neighboring records, under the last of their steps, to CURVE_POINTS at most."""
     width = -(-len(records) // CURVE_POINTS)
     parts = [records[start : start + width] for start in range(0, len(records), width)]
     of_replicas = [zip(*(record[key] for record in part), strict=True) for part in parts]
@@ -109,7 +109,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def is_archive(path: Path | str) -> bool:
-    """Whether a file says that it is an archive."""
+    """Return whether a file is marked as an archive."""
     marker = rb'(\xef\xbb\xbf)?\s*\{\s*"archived_runs"'
     try:
         return re.match(marker, files.read_bytes(Path(path), 100)) is not None

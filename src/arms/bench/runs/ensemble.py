@@ -1,7 +1,7 @@
-"""An ensemble, several runs as one wider one: which runs can share it, and how it is trained.
+"""Ensembles, runs that are trained together: which runs can share one, and how it is trained.
 
-A GPU that five replicas keep half idle trains seventy-five for little more. Runs that share
-everything but estimator, data set and learning rate can therefore go through one trainer together.
+Five replicas leave a GPU half idle, and seventy-five take little longer. So runs that differ only
+in estimator, data set and learning rate can share one trainer.
 Replicas are independent of each other, so a number that is not finite stays in its replica: that
 one stops, and the others continue.
 """
@@ -76,14 +76,14 @@ def check_seconds(seconds: object, what: str) -> None:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train: nothing here decides what is learnt, except a model of the user's own."""
+    """How to train. Only the user's own model, if given, affects what is learned."""
 
     device: str
     execution: Execution
     checkpoint_seconds: float
     notify: Notify
     evaluate: int | None = None
-    """Images of each split in the final bounds; all unless given."""
+    """Images of each split in the final bounds; all by default."""
     model: DiscreteVAE | None = None
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Member:
     notify: Notify
     on_record: OnRecord | None = None
     name: str = ""
-    """What tells it from the others of its ensemble."""
+    """Its name within the ensemble."""
     watcher: Watcher | None = None
     writer: "SummaryWriter | None" = None
     stopped: dict[int, int] = field(default_factory=dict)
@@ -254,7 +254,7 @@ def _resumed(
 def _advance(
     trainer: Trainer, members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
-    """Do all steps that are left, with records and checkpoints on the way."""
+    """Train to the end, writing records and checkpoints."""
     config = members[0].config
     due = -math.inf  # the first record saves
     with _interruptible() as interrupted:
@@ -314,7 +314,7 @@ def _interruptible() -> Iterator[Callable[[], int]]:
 
     The answer is the number of the signal, 0 without one. A second Ctrl-C interrupts at once, and
     a second SIGTERM changes nothing: parents pass it on to processes that have it already. A
-    process that ignores Ctrl-C goes on to ignore it: it is in the background, or a sweep's.
+    process that ignores Ctrl-C still ignores it: it is in the background, or a sweep's.
     """
     asked: list[int] = []
 
@@ -338,7 +338,7 @@ def _interruptible() -> Iterator[Callable[[], int]]:
 
 
 def names_of(configs: Sequence[TrainConfig]) -> list[str]:
-    """Return what tells runs of one ensemble apart."""
+    """Return names that distinguish the runs of an ensemble."""
     differing = [name for name in MAY_DIFFER if len({getattr(one, name) for one in configs}) > 1]
     names = []
     for config in configs:
@@ -358,7 +358,7 @@ def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
 
 
 def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
-    """Sort runs into ensembles, in which runs of one estimator are neighbours.
+    """Sort runs into ensembles, in which runs of one estimator are neighbors.
 
     >>> runs = [TrainConfig(estimator=name) for name in ("loorf", "relax", "arms", "vimco")]
     >>> [[config.estimator for config in together] for together in group_for_ensembles(runs)]
@@ -382,7 +382,7 @@ def check_same_config(configs: Sequence[TrainConfig]) -> None:
 
 
 def stack(configs: Sequence[TrainConfig]) -> Estimator:
-    """Return the estimators of all runs as one; equal neighbours draw from one at once."""
+    """Return the estimators of all runs as one; equal neighbors draw from one at once."""
     check_same_config(configs)
     groups = [list(same) for _, same in groupby(configs, key=lambda config: config.label)]
     members = [same[0].make_estimator() for same in groups]
@@ -466,4 +466,4 @@ def _why_not_together(configs: Sequence[TrainConfig]) -> str:
         what = f"{alone[0]} cannot share an ensemble with other estimators"
         return f"{what}: train it separately, or choose among {', '.join(fitting)}"
     what = ", ".join(f"{name} ({describe_signature(one)})" for name, one in estimators.items())
-    return f"runs trained together must ask the same of the model, got {what}: {remedy}"
+    return f"runs trained together must need the same from the model, got {what}: {remedy}"

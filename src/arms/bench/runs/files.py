@@ -1,7 +1,7 @@
-"""How files of runs, archives and reports are written and read, and the lock on a run directory.
+"""Write and read files of runs, archives and reports, and lock run directories.
 
-Everything that writes uses `replace_file`, `written_through` or `append_line`: a file is there
-whole or as it was before, and no link is followed. Everything that reads uses `read_bytes` or
+Everything that writes uses `replace_file`, `written_through` or `append_line`: a file is either
+complete or unchanged, and no link is followed. Everything that reads uses `read_bytes` or
 `check_regular`, which do not wait for a pipe.
 """
 
@@ -59,7 +59,7 @@ def make_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file so that it is there whole, or as it was before."""
+    """Replace a file, so that it is either complete or unchanged."""
     check_replaceable(path)
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(path.name + ".new")
@@ -75,7 +75,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to a temporary file, through to the disk, and remove it at the end if it is left.
+    """Write data to a temporary file, synced to disk; remove the file at the end if it remains.
 
     Others can guess its name. Therefore nothing that lies there is opened: a leftover of a killed
     process, or a planted link, is removed, and the file must be new.
@@ -205,7 +205,7 @@ def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
 
 
 def _strict(content: object) -> object:
-    """Put null for what JSON has no number for: most readers refuse a NaN."""
+    """Replace NaN and infinity by null, because most JSON readers refuse them."""
     if isinstance(content, Mapping):
         return {name: _strict(value) for name, value in content.items()}
     if isinstance(content, list | tuple):

@@ -1,4 +1,4 @@
-"""The model, data set and directory of a run: built in, the user's own or by name, or as saved."""
+"""Find the model, data set and directory of a run."""
 
 import importlib
 import os
@@ -42,12 +42,12 @@ def load_model(
 
     Args:
         run: The run, or its directory.
-        device: `auto`, `cpu`, `cuda` or `cuda:N`, where the model shall be.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`: where to put the model.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
-        model: Where the run is of a model of your own: one like it, with any weights, or the
-            function that makes it.
-        dataset: Where the run is of a data set of your own that came from no file, or whose file
-            has moved.
+        model: Your own model, if the run has one: a model of the same structure with any weights,
+            or the function that makes it.
+        dataset: Your own data set, if the run has one that came from no file, or whose file has
+            moved.
 
     Raises:
         ValueError: There is no intact checkpoint, it is of another model, or no replica survives.
@@ -64,8 +64,8 @@ def load_model(
             "model that was trained, load_model(run, model=...) or --model my_module:make_model"
         )
     # Not of buffers, which may hold infinities, such as a mask.
-    learnt = {name: weights[name] for name, _ in own.named_parameters()}
-    finite = enumerate(finite_replicas(learnt, config.replicas))
+    learned = {name: weights[name] for name, _ in own.named_parameters()}
+    finite = enumerate(finite_replicas(learned, config.replicas))
     kept = [replica for replica, is_finite in finite if is_finite and replica not in stopped]
     if not kept:
         remedy = "train again with a smaller learning_rate"
@@ -107,7 +107,7 @@ def own_model(
 
 
 def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
-    """Raise if training cannot begin: no weight is to be learnt, or some number is not finite."""
+    """Raise if training cannot begin: no weight can be learned, or a number is not finite."""
     who = f"the model {name_of(model)!r}"
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"{who} must have parameters to train, got none with requires_grad=True")

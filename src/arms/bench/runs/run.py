@@ -1,4 +1,4 @@
-"""A run directory: what was asked, what came of it, and enough to resume after a crash.
+"""A run directory: the configuration, the results, and what is needed to resume after a crash.
 
 config.json      the configuration; a field that is missing has its default. "data_path" is where
                  a user's own data set was read from
@@ -74,7 +74,7 @@ class Run:
         return f"Run({str(self.path)!r})"
 
     def refresh(self) -> None:
-        """Forget what was read."""
+        """Discard the cached content of files."""
         self._contents: dict[str, Record] = {}
         self._config: TrainConfig | None = None
         self._lines: list[str] | None = None
@@ -83,12 +83,12 @@ class Run:
     def begin(self, config: TrainConfig, data_path: str = "") -> Self:
         """Make this the directory of a run, new or to be resumed, and return it.
 
-        A run that was asked for fewer steps is given more; its bounds are replaced at the new end.
+        A run with fewer steps is extended, and its bounds are replaced at the new end.
         It may be resumed with other intervals of `ObservationConfig`: config.json keeps the first.
         A directory that holds anything else is an error.
 
         Args:
-            config: What the run is asked for.
+            config: The requested configuration.
             data_path: Where its data set was read from, if it is the user's own.
         """
         self.check_same_run(config)
@@ -155,7 +155,7 @@ class Run:
         return found if isinstance(found, str) and found else None
 
     def identity(self) -> dict[str, object]:
-        """Return what tells the run from others, under the schema that it was written with."""
+        """Return the run's identity, under the schema that it was written with."""
         return identity(self.config()) | {"schema": self.read("config.json").get("schema")}
 
     def result(self) -> Record | None:
@@ -177,7 +177,7 @@ class Run:
 
         Args:
             config: The requested configuration, possibly with more steps. By default, config.json's.
-            images: How many images of each split; all unless given.
+            images: How many images of each split; all by default.
         """
         if config is not None:
             self.check_same_run(config)
@@ -219,7 +219,7 @@ class Run:
         self._contents[name] = json.loads(text)
 
     def provenance(self) -> Record:
-        """Return where the numbers come from."""
+        """Return versions, device, command and wall time."""
         return self.read("provenance.json")
 
     def metrics(self) -> list[Record]:
@@ -242,7 +242,7 @@ class Run:
         self.has_changed = True
 
     def write_provenance(self, device: str, seconds: float, together: Sequence[str] = ()) -> None:
-        """Note where the numbers come from, after some seconds more, with other runs `together`."""
+        """Write the provenance, with these seconds added to the wall time, and runs `together`."""
         earlier: Record = {}
         with suppress(ValueError):
             earlier = self.provenance()

@@ -62,12 +62,12 @@ def train(
 ) -> Run:
     """Train to the end of `config.steps`, evaluate, and return the run; called again it resumes.
 
-    A finished run is left alone, unless more steps are asked for: then it goes on from its end. A
-    cosine schedule ends at the last step, so such a run cannot. A replica whose numbers are not
+    A finished run is not changed, unless `config` has more steps: then it continues from its end,
+    which a cosine schedule rules out. A replica whose numbers are not
     finite stops, and the others continue. Nothing is written before all arguments are checked, and
     the model was tried on two images.
 
-    Process-wide while it trains, and put back afterwards: the handlers of SIGINT and SIGTERM, so
+    Changed for the process while it trains, and restored afterwards: the handlers of SIGINT and SIGTERM, so
     that Ctrl-C and the end of a job save first, PyTorch's precision of matrix products on a GPU or
     its number of threads on a CPU, and the state of a GPU's default generator. PyTorch's cache of
     freed GPU memory is emptied at the end. Functions that you have compiled stay compiled.
@@ -75,7 +75,7 @@ def train(
     Args:
         config: What to train; its identity decides every number.
         directory: The run's directory, made unless it exists.
-        device: `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU where there is one.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU if there is one.
         data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
         dataset: Your own images in place of those that `config` names, see `as_dataset`.
         model: Your own networks in place of those that `config` names, or a function that makes a

@@ -1,6 +1,6 @@
 """From configurations to jobs: which runs are done, and which of the others are trained together.
 
-Nothing here trains or writes anything. A run is recognised by the identity in its config.json, not
+Nothing here trains or writes anything. A run is recognized by the identity in its config.json, not
 by the name of its folder. A finished run of any precision counts, because precision changes the
 results far less than the seed does (benchmarks/results/precision.json).
 """

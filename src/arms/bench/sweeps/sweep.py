@@ -1,4 +1,4 @@
-"""Train many runs on an engine: hand out jobs, repeat those whose worker was lost, and count."""
+"""Train many runs on an engine: start jobs, retry those whose worker was lost, count the results."""
 
 import os
 import sys
@@ -48,11 +48,11 @@ def sweep(
     progress: bool = True,
     notify: Notify = print,
 ) -> list[Run]:
-    """Train many runs, and return them; called again, it trains only what is missing.
+    """Train many runs, and return them. Call it again to train what is missing.
 
     A run that was interrupted is resumed. On GPUs, runs that differ only in estimator and data set
     are trained together, and their noise depends on each other; on CPUs each run is trained alone.
-    Several sweeps may share a folder: none trains what another one does. A run of which no replica
+    Several sweeps may share a folder. A run of which no replica
     survives is reported as diverged, and returned like the others.
 
     Args:

@@ -1,1 +1,1 @@
-"""One training step and its state, the optimiser, and how steps are driven."""
+"""Training: one step and its state, the optimizer, and the execution of steps."""

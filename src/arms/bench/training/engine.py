@@ -1,4 +1,4 @@
-"""How steps are driven: one after the other on a CPU; on a GPU compiled, as CUDA graphs.
+"""The execution of training steps: eager on a CPU; compiled, as CUDA graphs, on a GPU.
 
 All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a compiler may draw
 it in another order.
@@ -100,7 +100,7 @@ class Engine:
         self.trainer.note_steps(self.block)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        # Warming up compiles, fills the optimiser's state and must leave no trace.
+        # Warming up compiles, fills the optimizer's state and must leave no trace.
         with self._rewound():
             update = self._update()
             # On a separate stream, as capture is: on the default one the caches would fill with
@@ -251,7 +251,7 @@ def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_execution(execution: Execution, device: str) -> None:
-    """Raise if steps cannot be driven like that on that device."""
+    """Raise if this device does not support this execution."""
     if execution in ("graph", "compiled") and not device.startswith("cuda"):
         what = f"execution {execution!r} needs a GPU, and the run is on {device}"
         raise ValueError(f"{what}: try eager")

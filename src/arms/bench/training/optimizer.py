@@ -1,4 +1,4 @@
-"""Optimisers with their state in plain sight, and learning rates.
+"""Optimizers with accessible state, and learning rates.
 
 Rates are computed on the device, so that a CUDA graph can be replayed while they change. PyTorch's
 private kernels were tried on 2.11 and 2.13 and are expected from 2.8 on. Where a version lacks
@@ -31,7 +31,7 @@ RATE_FIELDS = (
 
 
 class Optimizer(ABC):
-    """Moves a list of tensors in place, against their gradients."""
+    """Updates a list of tensors in place, against their gradients."""
 
     parameters: list[Tensor]
 
@@ -44,7 +44,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, list[Tensor]]:
-        """Return what it remembers, by kind: one tensor per parameter, of the parameter's shape."""
+        """Return its state, by kind: one tensor per parameter, with the parameter's shape."""
 
     @abstractmethod
     def second_moments(self) -> list[Tensor]:
@@ -160,7 +160,7 @@ class Adam(Optimizer):
 
 
 def build_optimizer(config: TrainConfig, parameters: Sequence[Tensor]) -> Optimizer:
-    """Return the optimiser of some parameters of a run; a second one would be chosen here."""
+    """Return the optimizer for some parameters of a run. Add other optimizers here."""
     return Adam(parameters)
 
 
@@ -175,7 +175,7 @@ def descend(parameters: Sequence[Tensor], grads: Sequence[Tensor], rate: Tensor)
 class LearningRates:
     """The rates of runs, each for its own replicas, at any step: Adam's and the prior's.
 
-    Rates are `[R]`, or `[]` where all replicas share them, for which optimisers have a faster path.
+    Rates are `[R]`, or `[]` where all replicas share them, for which optimizers have a faster path.
     """
 
     def __init__(self, configs: Sequence[TrainConfig], device: str | torch.device) -> None:

@@ -6,7 +6,7 @@ A checkpoint holds these tensors:
 |---|---|---|
 | `model.*` | the model's own names | yes |
 | `estimator.<i>` | the estimator's parameters | yes |
-| `optimizer.<part>.<kind>.<i>` | what the optimiser of a part remembers | yes |
+| `optimizer.<part>.<kind>.<i>` | what the optimizer of a part remembers | yes |
 | `mean_grad.<i>` | moving average of the encoder's gradient | yes |
 | `sum.<metric>` | of a metric since the last record | yes |
 | `generator` | state of the noise, as bytes | no |
@@ -48,16 +48,16 @@ SUM, GENERATOR, COUNTS = "sum.", "generator", "counts"
 
 
 class Trainer:
-    """A run in memory: model, estimator, optimisers, noise; `step()` and `fit()` advance it.
+    """A run in memory: model, estimator, optimizers, noise. `step()` and `fit()` train it.
 
     Args:
-        config: Of the run; of an ensemble, with the replicas of all its runs.
-        dataset: One, or several, which serve the same number of replicas each, in order, and need
-            a `model`.
+        config: The configuration; for an ensemble, with the replicas of all its runs.
+        dataset: The data set; or several, each for the same number of replicas, in order (needs
+            `model`).
         device: Where to train.
-        model: In place of the one the configuration names, with fresh weights.
-        estimator: In place of the one the configuration names.
-        rates: Of an ensemble, whose runs may have different ones.
+        model: A model to use instead of the configured one, with fresh weights.
+        estimator: An estimator to use instead of the configured one.
+        rates: The learning rates of an ensemble, whose runs may differ in them.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Trainer:
         self.weights = [*self.encoder_optimizer.parameters, *self.other_optimizer.parameters]
 
     def step(self) -> None:
-        """Draw a batch, estimate, update."""
+        """Do one training step: draw a batch, estimate the gradient, update the parameters."""
         with self.noise.active():
             self.update()
         self.note_steps(1)
@@ -176,7 +176,7 @@ class Trainer:
         found = estimate(self.estimator, log_weights, latent, self._noise, UNCHECKED)
         self._add_to_sums(logits.detach(), self._elbo(found))
         outputs, starts = (logits, found.value), (self._scale * found.grad.detach(), self._weight)
-        # A mean over images for each replica: what one learns depends on no neighbour.
+        # A mean over images for each replica: what one learns depends on no neighbor.
         if found.grad.requires_grad:
             loss = self.config.replicas * variance_loss(found)
             return (*outputs, loss), (*starts, torch.ones_like(loss))
@@ -229,7 +229,7 @@ class Trainer:
         directory, and evaluates at the end.
 
         Args:
-            steps: How many steps more; unless given, those that `config.steps` leaves.
+            steps: How many more steps; by default up to `config.steps`.
             on_record: Called with every record.
         """
         left = self.config.steps - self.steps_done if steps is None else as_count(steps, 0, "steps")
@@ -274,7 +274,7 @@ class Trainer:
         return self.recent_means()[TRAIN_ELBO.key]
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that the future of the run depends on: its own tensors, not copies."""
+        """Return the state for a checkpoint: the trainer's tensors themselves, not copies."""
         tensors = {f"{MODEL}{name}": one for name, one in self.model.state_dict().items()}
         lists: dict[str, Sequence[Tensor]] = {ESTIMATOR: self.estimator_parameters}
         optimizers = {"encoder": self.encoder_optimizer, "others": self.other_optimizer}
@@ -290,7 +290,7 @@ class Trainer:
         return tensors
 
     def load_state(self, tensors: State) -> None:
-        """Go back to a state that `state()` returned."""
+        """Restore a state that `state()` returned."""
         own = self.state()
         check_fits(tensors, own, self.device)
         with torch.no_grad():  # in place: a CUDA graph knows these tensors by their address

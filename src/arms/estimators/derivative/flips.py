@@ -131,8 +131,8 @@ def curvature_of_other_rows(latent: Latent, samples: Tensor, slopes: Tensor) -> 
     def of_part(part: Latent, b: Tensor, slope: Tensor) -> Tensor:
         if not part.has(Binary):
             return torch.zeros_like(slope[0])
-        centred = b - b.mean(0)
-        sums = torch.stack([(centred * slope).sum(0), centred.square().sum(0)])
+        centered = b - b.mean(0)
+        sums = torch.stack([(centered * slope).sum(0), centered.square().sum(0)])
         # A row of NaN must not spoil the others.
         sums = torch.where(sums.isfinite(), sums, 0.0)
         along, square = sum_of_others(sums.transpose(-1, -2), -1).transpose(-1, -2).unbind(0)

@@ -23,7 +23,7 @@ Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job, and what a user should read about it."""
+    """The result of a job, and a message for the user."""
 
     kind: Kind
     lines: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class SweepEngine(Protocol):
         return 1
 
     def warning(self) -> str | None:
-        """Return a line that a user should read before the sweep begins."""
+        """Return a warning to print before the sweep begins."""
         return None
 
     def start(self, job: Job, settings: Settings) -> None:

@@ -33,7 +33,7 @@ class Processes(SweepEngine):
 
     Args:
         cpus_per_job: Cores and threads of each job.
-        gpus_per_job: Share of a GPU of each job; 0 trains on CPUs. 1 unless given, if there is one.
+        gpus_per_job: Share of a GPU of each job; 0 trains on CPUs. By default 1 if there is a GPU.
     """
 
     def __init__(self, cpus_per_job: int = 1, gpus_per_job: float | None = None) -> None:

@@ -11,7 +11,7 @@ from arms.bench.sweeps.engines.base import Outcome, Settings, SweepEngine
 from arms.bench.sweeps.jobs import Job
 
 SAVING_SECONDS = 60.0
-"""How long a job that is cancelled may take to save."""
+"""How long a job that is canceled may take to save."""
 
 
 class RayCluster(SweepEngine):
@@ -21,10 +21,10 @@ class RayCluster(SweepEngine):
 
     Args:
         cpus_per_job: Cores and threads of each job.
-        gpus_per_job: Share of a GPU of each job; 0 trains on CPUs. 1 unless given, if this machine
-            has a GPU.
-        address: Of an existing cluster, as Ray writes it. Unless given, RAY_ADDRESS; without that,
-            a cluster of this machine is started.
+        gpus_per_job: Share of a GPU of each job; 0 trains on CPUs. By default 1 if this machine has
+            a GPU.
+        address: Address of an existing cluster, in Ray's form. By default RAY_ADDRESS; without that,
+            a cluster is started on this machine.
     """
 
     queued = 1  # which tells a cluster that can grow that it should

@@ -1,4 +1,4 @@
-"""The page of reproduced numbers: a difference is coloured by how many standard errors it is away from zero."""
+"""The page of reproduced numbers: a difference is colored by how many standard errors it is away from zero."""
 
 import re
 
@@ -15,7 +15,7 @@ STEPS = (
 WORDS = {"within-1": "1", "within-2": "2", "within-3": "3", "within-5": "5", "beyond": "more"}
 
 
-def coloured(html: str) -> str:
+def colored(html: str) -> str:
     """Return the page with a class for every difference, and a legend above the first table of them."""
     html = DIFFERENCE.sub(
         lambda match: f'<td class="{_kind(match[2], float(match[3]))}">{match[1]}</td>', html
