@@ -61,7 +61,8 @@ def sampling(
         num_samples: The number of copies of the batch, n; 8 by default.
         generator: Source of all randomness; PyTorch's global generator by default.
         evaluations: The most copies, instead of `num_samples`.
-        validate: Look for NaN and for batch normalization. On a GPU this waits for the device.
+        validate: Look for NaN, here and at sites, which on a GPU waits for the device; and for
+            batch normalization.
 
     >>> import arms
     >>> x, scores = torch.ones(5, 3), torch.nn.Linear(3, 2)
@@ -130,6 +131,8 @@ def _at_site(
     logits: Logits, generator: Generator | None, batch_dim: int, tokens: int, validate: bool
 ) -> Any:
     """Return samples of a site, after recording it where a block is open."""
+    block = _BLOCK.get()
+    validate = validate and (block is None or block.validate)
     form, tape = _Form.of(as_latent(logits, validate=validate), batch_dim, tokens), _TAPE.get()
     points = _drawn(form, generator) if tape is None else tape.samples_of(form, generator)
     return form.restore(points)
@@ -212,7 +215,8 @@ class Sampling:
             rows = one.shape[batch_dim]
             self.rows = rows if self.rows is None else self.rows
             if rows != self.rows:
-                raise ValueError(f"s.repeat takes tensors of {self.rows} rows, got {rows}")
+                hint = "say tokens= at the first site if tokens were flattened into its rows"
+                raise ValueError(f"s.repeat takes tensors of {self.rows} rows, got {rows}: {hint}")
             found.append(torch.cat([one] * self.copies, batch_dim))
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -485,7 +489,10 @@ def _refuse_batch_norm(values: Tensor, first: Tensor) -> None:
     before = _nodes(first)
     for node in _nodes(values) - before:
         name = type(node).__name__
-        if "BatchNorm" in name and getattr(node, "_saved_training", True):
+        if "BatchNorm" not in name or not getattr(node, "_saved_training", True):
+            continue
+        # Instance normalization is batch normalization of a single row with more channels.
+        if len(getattr(node, "_saved_input", values)) > 1:
             raise ValueError(
                 "batch normalization in training mode makes the loss of a row depend on other "
                 "rows, which biases the gradient: use GroupNorm or LayerNorm, or .eval() on it "

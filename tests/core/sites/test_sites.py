@@ -359,6 +359,24 @@ def test_batch_normalization_after_a_site_is_refused_in_training(kind: type[nn.M
     value(before=False, after=True)
 
 
+def test_instance_normalization_is_allowed() -> None:
+    norm, logits = nn.InstanceNorm1d(3), torch.zeros(6, 3, requires_grad=True)
+    scale = torch.ones(3, 1, requires_grad=True)
+    with arms.sampling(num_samples=2) as s:
+        b = arms.sample(logits).unsqueeze(-1) * torch.randn(12, 3, 5) * scale
+        loss = norm(b).square()[..., 0].sum(-1)
+    s.expectation(loss).sum().backward()
+
+
+def test_values_are_not_looked_at_where_that_is_not_wanted() -> None:
+    logits = torch.full((6, 3), torch.nan, requires_grad=True)
+    with arms.sampling(num_samples=2, validate=False) as s:
+        loss = arms.sample(logits).sum(-1)
+    s.expectation(loss).sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.isnan().all()
+
+
 # --- What PyTorch adds --------------------------------------------------------------------------
 
 
