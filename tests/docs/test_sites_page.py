@@ -35,6 +35,7 @@ def test_the_model_is_not_ours_and_short() -> None:
     assert "arms" not in re.sub(r'""".*?"""', "", MODEL, flags=re.DOTALL)
     assert len(MODEL.splitlines()) <= 60
     assert len(DIFFS) == 2
+    assert f"```diff\n{DIFFS[1]}```" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("difference", DIFFS)
