@@ -83,8 +83,8 @@ def importance_bound(
     """Estimate the importance-weighted bound on log p(x) `[*batch]`, for `.backward()`.
 
     The bound is E[log(1/K sum_k w_k)] over independent samples, with weights w = p(x, b) / q(b) and
-    q given by the logits; the library computes log q. `.backward()` gives the logits the estimator's
-    gradient, and everything else in `log_joint` its ordinary gradient by autograd.
+    q given by the logits. The library computes log q. `.backward()` gives the logits the
+    estimator's gradient, and everything else in `log_joint` its ordinary gradient by autograd.
 
     Args:
         log_joint: Maps samples `[n, *batch, d]` to log p(x, b) `[n, *batch]`.

@@ -74,7 +74,7 @@ def bounds(
     sample_counts: Sequence[int],
     generator: Generator,
 ) -> dict[int, Tensor]:
-    """Return the K-sample bound, in nats and as the mean over images `[images, pixels]`, for every K.
+    """Return the K-sample bound in nats for every K, the mean over images `[images, pixels]`.
 
     The bits of the images are drawn once, and every K takes the first K samples of one draw: a
     bound does not depend on which other K are evaluated. All are on the device of the model.
@@ -113,7 +113,7 @@ def gradient_variances(
 ) -> VarianceTable:
     """Compare the variance of estimators of the logits' gradient at a model's parameters.
 
-    x are the bits of one minibatch, float `[R, B, pixels]`. Minibatch noise is not part of the variance.
+    x are the bits of one minibatch, float `[R, B, pixels]`; its noise is not part of the variance.
     The other arguments are those of `arms.variance`.
     """
     if len(model.layers) > 1:

@@ -2,7 +2,7 @@
 
 A new metric is one entry in METRICS, and the code that computes it. For a mean over the training
 steps, set `mean_over_steps` and add each step in `Trainer._add_to_sums`. Other numbers of training
-go into `Trainer.record`, and what is evaluated on other images into `_record` in `runs/ensemble.py`.
+go into `Trainer.record`, and evaluations on other images into `_record` in `runs/ensemble.py`.
 Progress bars, messages, curves and reports take it from here.
 """
 

@@ -1,7 +1,7 @@
 """Output for users: numbers and names as text, the console, and progress.
 
-Names may come from other people's files. The console shows control characters in them as text, because
-an escape sequence could clear the screen, hide lines or set the title.
+Names may come from other people's files. The console shows control characters in them as text,
+because an escape sequence could clear the screen, hide lines or set the title.
 """
 
 import math

@@ -67,7 +67,7 @@ def _find_latent(subject: str) -> Any:
 
 
 def estimators() -> None:
-    """List every estimator, with its evaluations and derivatives for 8 samples, and its reference."""
+    """List every estimator, with its reference, and evaluations and derivatives for 8 samples."""
     titles = {
         (True, False): "unbiased, gradient of the expectation",
         (True, True): "unbiased, gradient of the importance-weighted bound",
@@ -103,7 +103,7 @@ def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None =
 
     Args:
         name: Data set.
-        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
     """
     paths = data.fetch(name, data_dir)
     with_checksum = [source.file for source in getattr(data.DATASETS[name], "sources", ())]

@@ -76,9 +76,10 @@ def train(
         together: Estimators to train as one ensemble, one run each, instead of `--estimator`. They
             must differ and need the same from the model. On a GPU this takes little longer than
             one of them. The noise of a run then depends on the other runs.
-        model: Your own model: a function of the data set that returns a DiscreteVAE with one replica.
-        preset: Defaults for options that are not given: the paper's (a million steps, five replicas,
-            its decoder rule), or the best recipe found (midpoint, 100,000 steps, a cosine schedule).
+        model: Your own model: a function of the data set that returns a DiscreteVAE of one replica.
+        preset: Defaults for options that are not given: the paper's (a million steps, five
+            replicas, its decoder rule), or the best recipe found (midpoint, 100,000 steps, a cosine
+            schedule).
         device: auto, cpu or cuda.
         runs: Folder of all runs.
         name: Name of the run's folder; `together` appends the estimator.

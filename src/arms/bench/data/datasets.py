@@ -447,8 +447,8 @@ def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
     Args:
         name: One of `DATASETS` (see `arms data list`), or the path of an .npz or .npy file or of a
             folder of images (see `as_dataset`).
-        data_dir: Folder that is searched before the download cache and the network;
-            ARMS_DATA_DIR unless given.
+        data_dir: Folder that is searched before the download cache and the network; by default
+            ARMS_DATA_DIR.
 
     >>> load("digits").train.shape
     torch.Size([1200, 64])

@@ -61,7 +61,7 @@ def as_dataset(source: object, name: str | None = None, *, levels: int | None = 
             one of the two is missing, it gets a tenth of the training images.
         name: Its name in runs and reports; for a path, by default the file's name and a digest of
             the images.
-        levels: Largest value: a pixel is 1 with probability value / levels. Unless given, 1 where
+        levels: Largest value: a pixel is 1 with probability value / levels. By default 1 if
             no value is larger, else 255; numbers with fractions must lie between 0 and 1, and are
             rounded to 255 levels.
 

@@ -163,7 +163,7 @@ class GaussianPixels(PixelLikelihood):
     """Gray values with normal noise. This is a density, so bounds may be positive.
 
     Args:
-        std: Standard deviation of the noise, where black is 0 and white is 1. Unless given, the
+        std: Standard deviation of the noise, where black is 0 and white is 1. By default, the
             decoder returns two numbers per pixel: all means, then all log-variances.
 
     >>> GaussianPixels(std=0.1).outputs(64), GaussianPixels().outputs(64)

@@ -103,8 +103,8 @@ class DiscreteVAE(nn.Module):
             one-hot `[n, R, B, latents K]`, to what the likelihood takes, by default logits of the
             pixels `[n, R, B, pixels]`.
         latents: How many latent variables.
-        pixel_mean: Mean that is subtracted from the encoder's input: `[pixels]`, or `[R, 1, pixels]` if replicas
-            learn from different data sets.
+        pixel_mean: Mean that is subtracted from the encoder's input: `[pixels]`, or
+            `[R, 1, pixels]` if replicas learn from different data sets.
         replicas: How many independent models are side by side. With more than one, every parameter
             must have a leading axis of that length, as in `ReplicaLinear`.
         name: Name of the model in runs and reports.

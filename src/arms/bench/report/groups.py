@@ -120,7 +120,7 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
 
 
 def work(estimator: str, num_samples: int) -> list[str]:
-    """Return in words what an estimator needs from the decoder, or nothing if it is n evaluations."""
+    """Describe what an estimator needs from the decoder; empty if it is n evaluations."""
     if estimator not in ALL_ESTIMATORS:
         return []
     needs = as_estimator(estimator, num_samples).design.needs

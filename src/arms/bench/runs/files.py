@@ -113,7 +113,7 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise if there is anything but a regular file, such as a link, in place of a file to write."""
+    """Raise if an output path exists and is no regular file, but a link, for example."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

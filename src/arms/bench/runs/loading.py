@@ -43,7 +43,7 @@ def load_model(
     Args:
         run: The run, or its directory.
         device: `auto`, `cpu`, `cuda` or `cuda:N`: where to put the model.
-        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
         model: Your own model, if the run has one: a model of the same structure with any weights,
             or the function that makes it.
         dataset: Your own data set, if the run has one that came from no file, or whose file has

@@ -176,7 +176,7 @@ class Run:
         another run than `config` is an error.
 
         Args:
-            config: The requested configuration, possibly with more steps. By default, config.json's.
+            config: The requested configuration, possibly with more steps; by default config.json's.
             images: How many images of each split; all by default.
         """
         if config is not None:

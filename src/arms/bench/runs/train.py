@@ -60,34 +60,35 @@ def train(
     on_record: OnRecord | None = None,
     notify: Notify = warnings.warn,
 ) -> Run:
-    """Train to the end of `config.steps`, evaluate, and return the run; called again it resumes.
+    """Train to the end of `config.steps`, evaluate, and return the run. Call it again to resume.
 
     A finished run is not changed, unless `config` has more steps: then it continues from its end,
-    which a cosine schedule rules out. A replica whose numbers are not
-    finite stops, and the others continue. Nothing is written before all arguments are checked, and
-    the model was tried on two images.
+    which a cosine schedule rules out. A replica whose numbers are not finite is stopped, and the
+    others continue. Nothing is written before all arguments are checked, and the model has been
+    tried on two images.
 
-    Changed for the process while it trains, and restored afterwards: the handlers of SIGINT and SIGTERM, so
-    that Ctrl-C and the end of a job save first, PyTorch's precision of matrix products on a GPU or
-    its number of threads on a CPU, and the state of a GPU's default generator. PyTorch's cache of
-    freed GPU memory is emptied at the end. Functions that you have compiled stay compiled.
+    While it trains, it changes some settings of the process, and restores them at the end: the
+    handlers of SIGINT and SIGTERM, so that Ctrl-C and the end of a job save first; PyTorch's
+    precision of matrix products on a GPU, or its number of threads on a CPU; and the state of a
+    GPU's default generator. It empties PyTorch's cache of freed GPU memory at the end. Your own
+    compiled functions stay compiled.
 
     Args:
-        config: What to train; its identity decides every number.
-        directory: The run's directory, made unless it exists.
+        config: What to train. Only the fields of its identity affect the numbers.
+        directory: The run's directory, created if necessary.
         device: `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU if there is one.
-        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
-        dataset: Your own images in place of those that `config` names, see `as_dataset`.
-        model: Your own networks in place of those that `config` names, or a function that makes a
-            model of one replica for a data set. The run then has your model's name, number of
-            latents, and a fingerprint of its structure. A model comes back trained, also where the
-            run was finished before.
-        evaluate: How many images of each split the final bounds are over; all unless given.
+        data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
+        dataset: Your own images, instead of those that `config` names; see `as_dataset`.
+        model: Your own model, instead of the one that `config` names, or a function of the data set
+            that returns a model with one replica. The run then has your model's name, number of
+            latents, and a fingerprint of its structure. The model is trained in place, and gets its
+            weights also if the run was finished before.
+        evaluate: How many images of each split the final bounds use; all by default.
         execution: How steps are executed, see `Engine`.
         checkpoint_seconds: Time between two checkpoints, written at records; 0 saves at each.
         progress: Whether to show a bar, on a terminal or in a notebook; or the bars to add it to.
         on_record: Called with every record.
-        notify: Called with lines that a user should read.
+        notify: Called with messages for the user.
 
     Raises:
         DivergedError: No replica survives.
@@ -124,19 +125,25 @@ def train_together(
     on_record: OnRunRecord | None = None,
     notify: Notify = warnings.warn,
 ) -> list[Run]:
-    """Train runs that differ in estimator and data set only as one ensemble, or resume them.
+    """Train runs that differ only in estimator and data set as one ensemble, or resume them.
 
-    Each is a run as `train` makes it, in its own directory, but for its noise, which depends on
-    the other runs too. Finished runs are left alone, and runs at different steps are resumed one
-    after the other. An ensemble that does not fit into memory is halved.
-    Other arguments are those of `train`.
+    Each run has its own directory, and is like one of `train`, but its noise depends on the other
+    runs too. Finished runs are not changed. Runs at different steps are resumed one after the
+    other. An ensemble that does not fit into memory is halved.
 
     Args:
         configs: What to train; `arms.bench.runs.ensemble.group_for_ensembles` sorts runs into those
             that can share an ensemble.
         directories: A directory for each run.
-        datasets: A data set for each run, in place of those named; all with images of one shape.
+        device: As for `train`.
+        data_dir: As for `train`.
+        datasets: A data set for each run, instead of those named; all with images of one shape.
+        evaluate: As for `train`.
+        execution: As for `train`.
+        checkpoint_seconds: As for `train`.
+        progress: As for `train`.
         on_record: Called with every record of every run, and its configuration.
+        notify: As for `train`.
 
     Raises:
         DivergedError: A run has no replica that survives; the others are trained to their end.

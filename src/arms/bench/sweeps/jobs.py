@@ -69,7 +69,7 @@ def plan(
 ) -> list[Job]:
     """Return the jobs of some runs, each run once, including the runs that are done.
 
-    Finished runs in `output` and in `results` count, and unfinished ones in `output` are resumed, at
+    Finished runs in `output` and in `results` count. Unfinished ones in `output` are resumed, at
     the precision that they have. On a GPU, runs are trained together where they can be.
     """
     check_local(Path(output))

@@ -65,7 +65,7 @@ def sweep(
         dataset: Your own images in place of the data sets that the configurations name.
         model: Your own networks: a function that makes a model of one replica for a data set, or
             its name, `module:name`. Other processes import it.
-        data_dir: Folder with data files; unless given, ARMS_DATA_DIR, then the download cache.
+        data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
         checkpoint_seconds: Time between two checkpoints.
         dry_run: Only report what is done and what is left, a line per job, and return no runs.
         progress: Whether to show a bar, on a terminal.
