@@ -313,9 +313,11 @@ def draw(rows: Sequence[Row], args: argparse.Namespace) -> None:
             )
         axis.axhline(PAPER[case], color="black", lw=0.8, ls=":")
         axis.set(
-            title=f"{case[0]}, {case[1]}", xlabel="steps", ylim=(PAPER[case] - 6, PAPER[case] + 2)
+            title=f"{case[0]}, {case[1]}",
+            xlabel="training steps",
+            ylim=(PAPER[case] - 6, PAPER[case] + 2),
         )
-    axes[0].set_ylabel(f"test bound, K = {BOUND} / nats")
+    axes[0].set_ylabel(f"test bound (K = {BOUND}, nats)\nhigher is better")
     axes[-1].legend(fontsize=7)
     figure.savefig(args.figure, dpi=110)
 

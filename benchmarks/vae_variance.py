@@ -256,10 +256,13 @@ def plot(result: dict[str, Any]) -> None:
         axis.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
         axis.xaxis.set_minor_locator(NullLocator())
         axis.grid(axis="x", linewidth=0.4, alpha=0.6)
-        axis.set_title(f"{network}, {STEPS[-1]:,} steps", fontsize=9)
-        axis.set_xlabel("variance / LOORF's", fontsize=8)
+        axis.set_title(f"{network} VAE after {STEPS[-1]:,} steps", fontsize=9)
         axis.tick_params(axis="x", labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel(
+        "Gradient variance relative to LOORF (log scale, lower is better); evaluations in parentheses",
+        fontsize=9,
+    )
     figure.savefig(FIGURE, dpi=130)
 
 

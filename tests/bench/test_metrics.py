@@ -48,7 +48,7 @@ def test_a_new_metric_is_drawn_and_shown(entropy: Metric, tmp_path: Path) -> Non
     build_report([tmp_path / "runs"], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert ">Entropy of q(b|x)</text>" in page
-    assert ">entropy / bits</text>" in page
+    assert ">entropy (bits)</text>" in page
     assert figures(run.metrics()[-1]) == "ELBO -96.50  var/weight 1.00e-01  entropy 7.50"
 
 

@@ -38,13 +38,13 @@ class Metric:
     @property
     def axis_label(self) -> str:
         """The quantity with its unit."""
-        return f"{self.quantity} / {self.unit}" if self.unit else self.quantity
+        return f"{self.quantity} ({self.unit})" if self.unit else self.quantity
 
 
 TRAIN_ELBO = Metric(
     key="train_elbo",
     words="ELBO",
-    title="Train ELBO (K=1)",
+    title="Training ELBO (K = 1), higher is better",
     short_title="train, K=1",
     quantity="ELBO",
     unit="nats",
@@ -55,7 +55,7 @@ TRAIN_ELBO = Metric(
 TEST_BOUND = Metric(
     key=f"test_bound_{TEST_BOUND_SAMPLES}",
     words="test bound",
-    title=f"Test bound (K={TEST_BOUND_SAMPLES})",
+    title=f"Test bound (K = {TEST_BOUND_SAMPLES}), higher is better",
     short_title=f"test, K={TEST_BOUND_SAMPLES}",
     quantity="bound",
     unit="nats",
@@ -66,9 +66,9 @@ TEST_BOUND = Metric(
 GRADIENT_VARIANCE = Metric(
     key="gradient_variance",
     words="gradient variance",
-    title="Gradient variance per encoder weight",
+    title="Gradient variance (log scale, lower is better)",
     short_title="gradient",
-    quantity="variance per weight",
+    quantity="variance per encoder weight",
     brief="var/weight",
     unit="nats²",
     scale="log",

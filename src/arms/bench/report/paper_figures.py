@@ -61,7 +61,12 @@ def write_correlations(found: Correlations, folder: Path) -> list[Path]:
         curves.append(
             Curve(name, style_of(ESTIMATOR_OF.get(name, f"arms-{name}")), probs, values.tolist())
         )
-    panel = Panel(curves, f"n = {found.num_samples}", "p", "correlation of two samples")
+    panel = Panel(
+        curves,
+        f"Correlation of two samples, n = {found.num_samples} (lower is better)",
+        "probability p of a one",
+        "correlation",
+    )
     columns = {"probability": found.probs, **found.of_coupling, "smallest_possible": found.bound}
     written = write_figure(draw([[panel]]), folder, "correlations")
     rows = torch.stack(list(columns.values()), 1).tolist()
@@ -108,7 +113,9 @@ def _variance_panel(curves: Sequence[ToyCurve]) -> Panel:
         drawn.append(Curve(name, style, probs[4::8], measured[4::8], shown="dots"))
     top = max(curve.measured.max().item() for curve in curves)
     ylim = (top * 10**-SHOWN_DECADES, 2 * top)
-    return Panel(drawn, f"n = {n}", PROBABILITY, "gradient variance", log=True, ylim=ylim)
+    return Panel(
+        drawn, f"n = {n}", PROBABILITY, "gradient variance (log scale)", log=True, ylim=ylim
+    )
 
 
 def _ascent_panels(paths: Sequence[Ascent]) -> list[Panel]:
@@ -123,9 +130,11 @@ def _ascent_panels(paths: Sequence[Ascent]) -> list[Panel]:
     for path in paths:
         style = style_of(path.estimator)
         spread.append(Curve(path.estimator, style, steps, path.std().tolist()))
-    title = f"Standard deviation over replicas, n = {paths[0].num_samples}"
+    title = f"Spread over replicas, n = {paths[0].num_samples} (lower is better)"
     xlim = (0, 1.03 * steps[-1])
     return [
-        Panel(extremes, "Median and middle 80 % of ascents", "step", PROBABILITY, xlim=xlim),
+        Panel(
+            extremes, "Training: median and middle 80 % of replicas", "step", PROBABILITY, xlim=xlim
+        ),
         Panel(spread, title, "step", "standard deviation of φ", xlim=xlim),
     ]

@@ -23,7 +23,8 @@ class RayCluster(SweepEngine):
         cpus_per_job: Cores and threads of each job.
         gpus_per_job: Share of a GPU of each job; 0 trains on CPUs. By default 1 if this machine has
             a GPU.
-        address: Address of an existing cluster. By default RAY_ADDRESS; without that, a cluster is started on this machine.
+        address: Address of an existing cluster. By default RAY_ADDRESS; without that, a cluster is
+            started on this machine.
     """
 
     queued = 1  # which tells a cluster that can grow that it should
