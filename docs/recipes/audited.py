@@ -1,4 +1,4 @@
-"""Estimators of other packages in the form that `arms audit` calls.
+"""Estimators of other packages in the form that `arms audit` calls: docs/audit.md has the verdicts.
 
 Each function imports its package itself, so that one missing package does not disturb the others.
 """
@@ -97,7 +97,7 @@ def sfess_control_variate(objective: Objective, logits: Tensor) -> Tensor:
 
 
 def sfess_repaired(objective: Objective, logits: Tensor) -> Tensor:
-    """One law for samples and log-probabilities, and the mean of the other samples."""
+    """One distribution for samples and log-probabilities, and the mean of the other samples."""
     latent = arms.Subset(logits.detach(), CHOSEN)
     b = latent.sample(SAMPLES)
     f = objective(b).detach()

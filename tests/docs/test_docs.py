@@ -81,6 +81,24 @@ def test_the_code_of_a_page_runs(
                 printed = None
 
 
+def test_the_audit_of_the_page_can_be_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Write the file, audit it, repair it as the page says, and audit it again."""
+    found = dict(reversed(BLOCK.findall(PAGES["docs/audit.md"])))  # the first block of each kind
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine.py").write_text(found["python"])
+    audit = parse(verbs(), shlex.split(found["sh"])[1:])
+    with pytest.raises(SystemExit, match="1"):
+        audit()
+    assert capsys.readouterr().out == found["text"]
+    head, _, tail = found["python"].rpartition(".mean(0)")
+    (tmp_path / "repaired.py").write_text(f"{head}.sum(0) / 3{tail}")
+    parse(verbs(), ["audit", "repaired:estimator"])()
+    assert "no bias seen" in capsys.readouterr().out
+
+
 def commands(text: str) -> list[str]:
     """Return the commands of a page: those of its shell blocks, and in running text those with options."""
     lines = [
@@ -198,6 +216,7 @@ def test_the_page_of_commands_counts_runs_rightly() -> None:
             r"\| [a-z].*\d \|",
         ),
         ("bound.md", ["benchmarks/direct_term.py", "show"], r"\|"),
+        ("audit.md", ["benchmarks/audits.py", "--markdown"], r"\||arms audit"),
         ("rewards.md", ["benchmarks/best_of_variance.py", "--markdown"], r"\|"),
         ("distributed.md", ["benchmarks/sweep_overhead.py", "--markdown"], r"\|"),
     ],
@@ -431,6 +450,15 @@ def test_the_ratios_of_gradient_variances_are_those_of_the_results(network: str,
     names = ("disarm", "arms-dirichlet", "arms-gaussian", "arms")
     ratios = [f"{last_variance(network, n, name) / loorf:.2f}" for name in names]
     assert f"\n| {network}, n = {n} | {' | '.join(ratios)} |\n" in PAGES["docs/full_runs.md"]
+
+
+def test_right_functions_are_called_biased_at_the_declared_rate() -> None:
+    found = json.loads((RESULTS / "audit_calibration.json").read_text())
+    audits, alarms = (sum(row[key] for row in found["rows"]) for key in ("audits", "alarms"))
+    assert (audits, found["rate"]) == (200, 0.05)
+    assert 4 <= alarms <= 16
+    words = f"in {audits} audits of correct functions at a failure rate of 0.05, {alarms} ended"
+    assert words in " ".join(PAGES["docs/audit.md"].split())
 
 
 @pytest.mark.parametrize(
