@@ -104,7 +104,7 @@ def true_or_unreadable(condition: Tensor) -> bool:
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Whether values may be looked at: not while compiling, vmapping or capturing a CUDA graph."""
+    """Return whether values can be read now: not while compiling, vmapping or capturing a graph."""
     if torch.compiler.is_compiling():
         return False
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -117,12 +117,12 @@ def is_readable(tensor: Tensor) -> bool:
 
 
 def has_tangent(tensor: Tensor) -> bool:
-    """Whether forward-mode differentiation passes through a tensor."""
+    """Return whether forward-mode differentiation passes through a tensor."""
     return not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def in_function_transform() -> bool:
-    """Whether torch.func.grad, vmap or another transform of functions is running."""
+    """Return whether torch.func.grad, vmap or another transform of functions is running."""
     compiling, functorch = torch.compiler.is_compiling(), torch._C._functorch
     return not compiling and functorch.peek_interpreter_stack() is not None
 

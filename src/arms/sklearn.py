@@ -271,7 +271,7 @@ class Regressions:
 
     @classmethod
     def of(cls, X: Any, y: Any) -> "Regressions":
-        """Take centered features and targets, whose squares neither overflow nor vanish."""
+        """Make regressions from centered features and targets, scaled to avoid overflow."""
         scale, total = np.sqrt((X**2).sum(0)), math.sqrt((y**2).sum())
         scaled = torch.from_numpy(X / np.where(scale > 0, scale, 1.0))
         return cls(scaled.mT @ scaled, scaled.mT @ torch.from_numpy(y / (total or 1.0)))
@@ -281,7 +281,7 @@ class Regressions:
         return self._factors(masks)[3]
 
     def with_one_more(self, masks: Tensor) -> Tensor:
-        """Return the same after one feature more, `[..., p]`; infinite for selected features."""
+        """Return the same with one more feature, `[..., p]`; infinite for selected features."""
         index, factor, half, left = self._factors(masks)
         chosen = masks.gather(-1, index).unsqueeze(-1)
         known = torch.linalg.solve_triangular(factor, self.gram[index] * chosen, upper=False)

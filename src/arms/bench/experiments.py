@@ -150,7 +150,7 @@ def configs(name: str, scale: Scale) -> list[TrainConfig]:
 
 
 def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
-    """Return the runs of an experiment by name, at some scale, or of a file."""
+    """Return the runs of a named experiment at some scale, or of a TOML file."""
     if what in EXPERIMENTS:
         if found := configs(what, scale):
             return found

@@ -57,7 +57,7 @@ LINE_SECONDS = 30.0
 
 
 def is_drawable(value: float) -> bool:
-    """Whether a number is finite, and small enough for means, deviations and axes."""
+    """Return whether a number is finite, and small enough for means, deviations and axes."""
     return math.isfinite(value) and abs(value) < LARGEST
 
 

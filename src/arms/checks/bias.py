@@ -123,7 +123,7 @@ def check_settings(
 
 
 def takes_kind(estimator: Estimator, kind: Callable[[Tensor], Latent]) -> bool:
-    """Whether an estimator takes bits, or categories."""
+    """Return whether an estimator takes bits, or categories."""
     return takes(estimator, kind(torch.zeros(1, 2) if kind is OneHot else torch.zeros(1)))
 
 

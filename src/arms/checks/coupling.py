@@ -110,7 +110,7 @@ def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
 
 
 def _pattern_scores(samples: Tensor) -> Tensor:
-    """Given how many are ones, every arrangement of them must be as likely as any other."""
+    """Return z-scores of arrangements: given the number of ones, all must be equally likely."""
     n = len(samples)
     patterns = (samples.long() * (2 ** torch.arange(n)).view(-1, 1, 1)).sum(0)
     hits = [torch.bincount(column, minlength=2**n) for column in patterns.unbind(-1)]
@@ -128,7 +128,7 @@ def _pattern_scores(samples: Tensor) -> Tensor:
 
 
 def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
-    """Sample i of one latent and sample j of another must be uncorrelated."""
+    """Return z-scores of correlations between different latents, which must be zero."""
     spread = (torch.sigmoid(logits) * torch.sigmoid(-logits)).sqrt()
     centered = ((samples - torch.sigmoid(logits)) / spread).unbind(-1)
     pairs = [torch.einsum("ir,jr->ij", one, other) for one, other in combinations(centered, 2)]

@@ -86,7 +86,7 @@ class Design:
         return Needs(self.num_samples)
 
     def takes(self, latent: Latent) -> bool:
-        """Whether this design can draw a latent."""
+        """Return whether this design can draw a latent."""
         return all(latent.has(capability) for capability in self.requires)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:

@@ -35,7 +35,10 @@ def _with_more(needs: Needs, points: int) -> Needs:
 
 @dataclass(frozen=True, init=False)
 class WithMean(Composite):
-    """The points of another design (its draw is in `memory`), then the mean, with derivative."""
+    """The points of another design, then the mean, where f is differentiated.
+
+    `memory` holds the draw of the other design.
+    """
 
     inner: Design
     """A design that needs no derivatives."""

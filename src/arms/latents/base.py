@@ -62,7 +62,7 @@ class Latent(ABC):
         return self.logits.isnan()
 
     def has(self, capability: type) -> bool:
-        """Whether this latent offers a capability."""
+        """Return whether this latent offers a capability."""
         return isinstance(self, capability)
 
     def elements(self) -> Sequence["Latent"]:

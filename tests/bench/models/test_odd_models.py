@@ -418,7 +418,7 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
     (with_constant, "made of encoder, decoder and prior, got constant besides", (2,)),
     (
         not_copied,
-        r"cannot be put side by side \(TypeError: cannot pickle 'generator' object\): train with",
+        r"cannot be stacked \(TypeError: cannot pickle 'generator' object\): train with",
         (2,),
     ),
     (

@@ -145,9 +145,9 @@ def _parse_options(verb: str, function: Verb, words: Sequence[str]) -> Callable[
 
 
 def _later(function: Verb) -> Callable[..., Callable[[], None]]:
-    """Return a function of the same signature that calls nothing yet.
+    """Return a function with the same signature that returns the call instead of making it.
 
-    Errors of a verb are not errors of the parser. Paths among the arguments are checked first.
+    So the parser cannot take an error of the verb for one of its own. Paths are checked first.
     """
 
     @wraps(function)

@@ -372,7 +372,7 @@ def _check_first_derivative() -> None:
 
 
 def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
-    """From z = logits (1 - 2x), which is overwritten, return log p(x) and x - sigmoid(logits).
+    """Return log p(x) and x - sigmoid(logits), given z = logits (1 - 2x), which is overwritten.
 
     log p(x) is -softplus(z) = log sigmoid(|z|) - relu(z), and sigmoid(|z|) lies in [1/2, 1]: dozens
     can be multiplied before one logarithm is taken. One sigmoid per pixel serves both results.

@@ -118,7 +118,7 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
     try:
         wide = _changed(models[0], replicas, join)
     except Exception as error:  # a module that cannot be copied, for example a scripted one
-        failed = f"replicas cannot be put side by side ({described(error)})"
+        failed = f"replicas cannot be stacked ({described(error)})"
         raise ValueError(f"{failed}: train with one replica, several times") from error
     for name, module in _networks(wide):
         wide.set_submodule(name, ReplicaModules(module))
@@ -266,7 +266,7 @@ def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
 
 
 def _differ(one: object, other: object) -> bool:
-    """Whether an attribute of a module is a constant tensor, and another one in another replica."""
+    """Return whether an attribute of a module is a constant tensor that differs between replicas."""
     if not isinstance(one, Tensor) or one.requires_grad or one.layout != torch.strided:
         return False
     return not isinstance(other, Tensor) or one.dtype != other.dtype or not torch.equal(one, other)

@@ -35,7 +35,7 @@ BERNOULLI = BernoulliPixels()
 
 
 class BitLayer:
-    """A stochastic layer of bits. Nothing but this class and the next knows the kind of latents."""
+    """A stochastic layer of bits. Only this class and the next know the kind of latents."""
 
     def __init__(self, latents: int) -> None:
         self.event_shape = torch.Size([latents])

@@ -105,7 +105,7 @@ def _inline(svg: bytes, names: Mapping[str, str]) -> Markup:
 
 
 def _slim(element: Element, names: Mapping[str, str]) -> list[Element]:
-    """Return an element in few bytes, and its children in its place if it says nothing itself."""
+    """Return an element in few bytes; its children replace it if it has no effect itself."""
     slim = Element(element.tag.rpartition("}")[2])
     slim.text = (element.text or "").strip() or None
     slim.extend([child for part in element for child in _slim(part, names)])

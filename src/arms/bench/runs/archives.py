@@ -43,7 +43,7 @@ class ArchivedRun(Run):
         self.damage = damage
 
     def has(self, name: str) -> bool:
-        """Whether the archive has kept one of its files."""
+        """Return whether the archive has kept one of its files."""
         return name in self._contents
 
     def _parse(self, name: str) -> Record:
@@ -169,7 +169,7 @@ def _run_of(file: Path, index: int, entry: object) -> ArchivedRun:
 
 
 def _is_name(name: object) -> bool:
-    """Whether a run of an archive has a name that a folder could have."""
+    """Return whether a name in an archive is a valid folder name."""
     if not isinstance(name, str) or Path(name).name != name or name == ".." or "\0" in name:
         return False
     try:
@@ -236,7 +236,7 @@ def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
 
 
 def open_runs(source: Path) -> list[Run]:
-    """Return the runs of what `run_sources` has found: one of a directory, or those of an archive.
+    """Return the runs of a source that `run_sources` found: a directory's run, or an archive's runs.
 
     Raises:
         UnreadableError: There is a folder that may not be read.

@@ -96,7 +96,7 @@ class TrainOptions:
 
 @dataclass(eq=False)
 class Member:
-    """A run of an ensemble while it trains: what was asked for, and which replicas are left."""
+    """A run of an ensemble during training: its configuration, and the surviving replicas."""
 
     run: Run
     config: TrainConfig
@@ -120,7 +120,7 @@ class Member:
         return self.config.replicas - len(self.stopped)
 
     def look(self, *, alone: bool) -> None:
-        """Read from the run, which is locked, where it can resume and which replicas are left."""
+        """Read the locked run: the steps at which it can resume, and the surviving replicas."""
         self.stopped = self.run.stopped()
         if alone:
             state = self.run.checkpoint()
@@ -133,7 +133,7 @@ class Member:
 
     @contextmanager
     def session(self, step: int, device: str, together: Sequence[str]) -> Iterator[None]:
-        """Start or resume at that step; whatever happens then, the provenance is written down."""
+        """Start or resume at that step, and write the provenance in any case."""
         self.run.truncate_after(step)
         self.stopped = self.run.stopped()
         self.writer, start = _tensorboard(self.run.path, step), perf_counter()
@@ -310,9 +310,9 @@ def _record(
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], int]]:
-    """Turn Ctrl-C and SIGTERM into a question that is asked between steps, where a run can resume.
+    """Catch Ctrl-C and SIGTERM, to handle them between steps, where a run can be resumed.
 
-    The answer is the number of the signal, 0 without one. A second Ctrl-C interrupts at once, and
+    The yielded function returns the number of the signal, or 0. A second Ctrl-C interrupts at once, and
     a second SIGTERM changes nothing: parents pass it on to processes that have it already. A
     process that ignores Ctrl-C still ignores it: it is in the background, or a sweep's.
     """
@@ -419,7 +419,7 @@ def ensemble_trainer(
 
 
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> DiscreteVAE:
-    """Return a run's own model, a copy where it is one of several."""
+    """Return one run's share of the model, a copy if the ensemble has several runs."""
     if runs == 1:
         return trainer.model
     return _filled(config, model_of(of_run(trainer.state(), index, runs)), trainer.data.levels)
@@ -445,7 +445,7 @@ def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
 
 
 def _filled(config: TrainConfig, weights: State, levels: int) -> DiscreteVAE:
-    """Return a model with a copy of these weights, where they are."""
+    """Return a model with a copy of these weights, on their device."""
     mean = weights["pixel_mean"]
     model = config.build_model(mean, levels, str(mean.device), blank=True)
     model.load_state_dict(weights)

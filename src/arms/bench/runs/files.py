@@ -148,7 +148,7 @@ def _kind_of(mode: int) -> str:
 
 
 def _is_at(path: Path, status: os.stat_result) -> bool:
-    """Whether the file of that status is still there under its name."""
+    """Return whether a path still leads to the file with this status."""
     try:
         return os.path.samestat(os.lstat(path), status)
     except FileNotFoundError:
@@ -157,7 +157,7 @@ def _is_at(path: Path, status: os.stat_result) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the file in an error that does not: a full disk, most of all."""
+    """Add the file's name to an error that lacks it, such as that of a full disk."""
     try:
         yield
     except OSError as error:

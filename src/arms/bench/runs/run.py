@@ -107,7 +107,7 @@ class Run:
         return self
 
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Return whether a run was begun here."""
         return self.has("config.json")
 
     def check_same_run(self, config: TrainConfig) -> None:
@@ -188,7 +188,7 @@ class Run:
         return result is not None and (seen is None or (images is not None and images <= seen))
 
     def has(self, name: str) -> bool:
-        """Whether one of its files is there."""
+        """Return whether one of its files is there."""
         return name in self._contents or (self.path / name).exists()
 
     def read(self, name: str) -> Record:
@@ -295,11 +295,11 @@ class Run:
         return stopped_replicas(self.metrics())
 
     def has_diverged(self) -> bool:
-        """Whether no replica survives."""
+        """Return whether no replica survives."""
         return len(self.stopped()) == self.config().replicas
 
     def has_ended(self) -> bool:
-        """Whether training has ended, in bounds over any number of images, or diverged."""
+        """Return whether training has ended, in bounds over any number of images, or diverged."""
         return self.result() is not None or self.has_diverged()
 
     def truncate_after(self, step: int) -> None:
@@ -337,7 +337,7 @@ class Run:
         return tensors
 
     def _digest(self) -> str:
-        """Name the run in its checkpoints; more steps make another run only with a cosine."""
+        """Return the run's digest in its checkpoints. It depends on the steps only for a cosine schedule."""
         found = self.identity()
         if self.config().schedule != "cosine":
             found.pop("steps", None)
@@ -359,19 +359,19 @@ class Run:
 
 
 def is_record(content: object) -> bool:
-    """Whether a line of metrics is a record: a step, and lists with a value per replica."""
+    """Return whether a line of metrics is a record: a step, and lists with a value per replica."""
     if not isinstance(content, dict) or not _is_count(content.get("step")):
         return False
     return all(is_values(values) for name, values in content.items() if name != "step")
 
 
 def is_complete(record: Record, replicas: int) -> bool:
-    """Whether every metric of a record has a number for each replica."""
+    """Return whether every metric of a record has a number for each replica."""
     return all(len(values) == replicas for name, values in record.items() if name != "step")
 
 
 def _is_count(content: object) -> bool:
-    """Whether JSON is a number of steps or images that fits into an array of integers."""
+    """Return whether JSON is a number of steps or images that fits into an array of integers."""
     return type(content) is int and 1 <= content < 2**63
 
 

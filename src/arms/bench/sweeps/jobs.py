@@ -24,7 +24,7 @@ STATES: tuple[State, ...] = get_args(State)
 
 @dataclass(frozen=True)
 class Task:
-    """A run that is wanted, where it is or will be, and how far it has come.
+    """A wanted run: its directory, and its progress.
 
     Its configuration is the one asked for, with the precision of the run that was found.
     """
@@ -126,7 +126,7 @@ def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:
 
 
 def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Sequence[Run]) -> Task:
-    """Return how far a run has come; of several, one of the precision asked for is preferred."""
+    """Return the progress of a run. Of several, prefer one with the requested precision."""
     finished = [run for run in (*here, *elsewhere) if _holds(run.is_finished)]
     if not finished and not here:
         return Task(config, (output / run_name(config)).resolve(), "missing")
@@ -143,7 +143,7 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
 
 
 def _holds(question: Callable[[], bool]) -> bool:
-    """Return the answer of a run, False for a damaged one, whose worker will report the damage."""
+    """Return a run's answer, or False if it is damaged, which its worker will report."""
     with suppress(ValueError):
         return question()
     return False

@@ -53,7 +53,7 @@ def advance_to(
 
 
 def block_of(report_every: int, end: int, step: int = 0) -> int:
-    """Return the longest block of steps that, begun at a step, ends on every record and at the end.
+    """Return the longest block length for which all records and the last step are at block ends.
 
     A run that was saved under another `report_every` may resume between two multiples of this one.
     """
@@ -81,14 +81,14 @@ class Engine:
         self._is_small = not on_gpu and products < ONE_THREAD_BELOW
 
     def advance(self, steps: int) -> None:
-        """Do this many steps, a multiple of `block`."""
+        """Train for this many steps, a multiple of `block`."""
         if steps % self.block:
             raise ValueError(f"steps must be a multiple of the block of {self.block}, got {steps}")
         for _ in range(steps // self.block):
             self.advance_block()
 
     def advance_block(self) -> None:
-        """Do one block of steps."""
+        """Train for one block of steps."""
         # A replay reads seed and offset of the default generator as it starts: the run's own must
         # be there by then.
         with self._fitting(), self.trainer.noise.active():
@@ -125,7 +125,7 @@ class Engine:
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
-        """Run the body, then put every tensor back in place, where the graph will find it."""
+        """Run the body, then restore every tensor in place, so that the graph still finds it."""
         # `state` shows the tensors that will move.
         before = {name: tensor.clone() for name, tensor in self.trainer.state().items()}
         try:
@@ -135,7 +135,7 @@ class Engine:
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Run the body on the run's GPU and precision, or on no more threads than pay."""
+        """Run the body with the run's GPU and precision, or with a worthwhile number of CPU threads."""
         precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
         images = self.trainer.data.images
         if images.is_cuda:
@@ -155,7 +155,7 @@ class Noise:
     """The generator of a run; on a GPU it lives in the device's default generator during a step.
 
     Compiled code and CUDA graphs draw from the default generator alone. `active()` puts this run's
-    state there, and the user's back afterwards.
+    state there, and restores the user's afterwards.
     """
 
     def __init__(self, own: Generator, default: Generator | None = None) -> None:
@@ -197,12 +197,12 @@ class Noise:
             self._is_active = False
 
     def get_state(self) -> Tensor:
-        """Return where the run stands in its random numbers, as bytes."""
+        """Return the state of the run's random numbers, as bytes."""
         holder = self._holder()
         return holder.get_state() if holder else self._state
 
     def set_state(self, state: Tensor) -> None:
-        """Go to where `get_state` was called."""
+        """Restore a state that `get_state` returned."""
         if holder := self._holder():
             holder.set_state(state.cpu())
         else:
@@ -303,7 +303,7 @@ def keep_freed_memory() -> bool:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, is about memory: it also breaks the capture of a graph."""
+    """Return whether an error or its cause is about memory, also if it broke the capture of a graph."""
     if error is None:
         return False
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(str(error)):

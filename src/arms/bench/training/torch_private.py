@@ -1,4 +1,4 @@
-"""Private names of PyTorch's compiler, and what stands in for each where a version lacks it.
+"""Private names of PyTorch's compiler, with fallbacks for versions that lack them.
 
 They were tried on 2.11 and 2.13 and are expected from 2.8 on. `optimizer` has the private kernels
 of Adam.

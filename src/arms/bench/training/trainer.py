@@ -131,7 +131,7 @@ class Trainer:
         estimate: Callable[[], Estimated] | None = None,
         apply: Callable[[Sequence[Tensor]], None] | None = None,
     ) -> None:
-        """Do what a step does on the device, and nothing else, so that a CUDA graph can hold it.
+        """Do the part of a step that runs on the device, so that a CUDA graph can capture it.
 
         `estimate` and `apply` stand in for the methods of that name: compiled forms of them. On a
         GPU its noise is that of the device's default generator: call it while `noise` is active.
@@ -154,12 +154,12 @@ class Trainer:
         return found
 
     def note_steps(self, steps: int) -> None:
-        """Note that this many updates were done."""
+        """Count this many updates as done."""
         self.steps_done += steps
         self.summed_steps += steps
 
     def estimate(self) -> Estimated:
-        """Draw a batch and estimate: return what is differentiated, and with which weights."""
+        """Draw a batch and estimate; return the tensors to differentiate, and their gradients."""
         x = self._batch()
         if len(self.model.layers) > 1:
             return self._estimate_layers(x)
@@ -370,7 +370,7 @@ def model_of(state: State) -> dict[str, Tensor]:
 
 
 def has_replica_axis(name: str) -> bool:
-    """Whether the first axis of the tensor of that name is that of replicas; unknown ones raise."""
+    """Return whether the tensor with this name has a leading replica axis; raise if it is unknown."""
     if name in (GENERATOR, COUNTS):
         return False
     if name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT, SUM)):
@@ -391,7 +391,7 @@ def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
 def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]:
     """Return the states of several runs, all at one step, as one.
 
-    Runs that were not trained together so far go on with noise that none of them has seen.
+    Runs that were not trained together before continue with new noise.
     """
     if len(states) == 1:
         return dict(states[0])

@@ -4,10 +4,10 @@ $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i), \qquad \text{or sc
    g = \mathrm{Cov}(b)\, \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i) $$
 
 Biased because the plain form ignores the distribution of b: for f(b) = b, whose gradient is
-p (1 - p), it returns 1. The scaled form, with Cov(b) = p (1 - p) for bits, goes on through the
-sigmoid as if b were p. The gradient is p (1 - p) E[f(b with bit 1) - f(b with bit 0)], and a
-derivative at one end is not that difference, unless f is linear in every bit. Both forms of K
-categories go through the softmax, because logits cannot change what all derivatives have in common.
+p (1 - p), it returns 1. The scaled form multiplies by Cov(b), which is p (1 - p) for
+bits. The gradient is p (1 - p) E[f(b with bit 1) - f(b with bit 0)], and a derivative at one end
+equals that difference only if f is linear in every bit. For K categories both forms multiply by the
+derivative of the softmax, so that a common part of all derivatives has no effect.
 Reference: Bengio, Leonard & Courville, "Estimating or propagating gradients through stochastic
 neurons for conditional computation", 2013.
 """

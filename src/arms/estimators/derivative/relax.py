@@ -125,7 +125,9 @@ def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
 
 @dataclass(frozen=True)
 class RELAX(Learnable):
-    """RELAX on n/2 samples: 3n/2 evaluations, n of them differentiated, and n/2 without relaxation.
+    """RELAX on n/2 samples.
+
+    It makes 3n/2 evaluations, n of them differentiated, or n/2 evaluations without relaxation.
 
     Args:
         num_samples: n, even, twice the number of samples of b.
