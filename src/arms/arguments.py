@@ -103,12 +103,20 @@ def true_or_unreadable(condition: Tensor) -> bool:
     return not is_readable(condition) or bool(condition)
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """Whether a tensor that can be read holds neither NaN nor infinity."""
+    # A sum is finite only if all its terms are, and takes one pass; a large one may overflow.
+    return math.isfinite(tensor.detach().sum().item()) or bool(tensor.isfinite().all())
+
+
 def is_readable(tensor: Tensor) -> bool:
     """Return whether values can be read now: not while compiling, vmapping or capturing a graph."""
     if torch.compiler.is_compiling():
         return False
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
+    if not torch._C._are_functorch_transforms_active():
+        return True
     # Private functions (tried on PyTorch 2.8 to 2.13). Under vmap a value is many values, and
     # reading it raises. The wrappers of torch.func.grad hide those of vmap.
     while torch._C._functorch.is_gradtrackingtensor(tensor):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import at_least_float32, check_generator, is_readable
+from arms.arguments import at_least_float32, check_generator, is_finite, is_readable
 from arms.attachment import attach_to_parameters
 from arms.designs import Draw
 from arms.estimators.base import Estimate, Estimator, Objective
@@ -98,8 +98,9 @@ def _check_draw(estimator: Estimator, draw: Draw) -> None:
     if points.shape[1:] != shape:
         expected = f"[m, {', '.join(map(str, shape))}]"
         raise ValueError(f"{name} must draw points {expected}, got {list(points.shape)}")
-    if needs.evaluations not in (None, len(points)) or needs.derivatives > len(points):
-        raise ValueError(f"{name} draws {len(points)} points and says {needs}: correct its `needs`")
+    count = points.shape[0]
+    if needs.evaluations not in (None, count) or needs.derivatives > count:
+        raise ValueError(f"{name} draws {count} points and says {needs}: correct its `needs`")
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[object]:
@@ -145,6 +146,10 @@ def propagate_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
     Bits drawn with p = NaN are ordinary bits, so nothing else would show it.
     """
     if options.checks == "none" or (options.checks == "all" and is_readable(latent.logits)):
+        return result
+    # A look at numbers on a CPU is cheap, and makes nobody wait.
+    logits = latent.logits
+    if logits.device.type == "cpu" and is_readable(logits) and is_finite(logits):
         return result
     nan = torch.where(latent.detach().undefined(), torch.nan, 0.0).to(result.dtype)
     return result + (nan if result.shape == latent.logits.shape else latent.sum_event(nan))

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from arms import arguments
-from arms.arguments import FLOATS, as_count, is_readable, true_or_unreadable, version_of
+from arms.arguments import FLOATS, as_count, is_finite, is_readable, true_or_unreadable, version_of
 from arms.designs import Draw
 from arms.estimators.base import Estimator, Objective, Values
 from arms.latents import Latent
@@ -30,7 +30,7 @@ class Options:
     """Whether, for a bound, the objective subtracts log q itself, at constant logits."""
 
     def require_finite(self, tensor: Tensor, message: str) -> None:
-        if self.checks == "all" and not true_or_unreadable(tensor.isfinite().all()):
+        if self.checks == "all" and is_readable(tensor) and not is_finite(tensor):
             raise ValueError(f"{message} (validate=False lets it through)")
 
 

@@ -80,9 +80,10 @@ class Coupled(Design):
             return coupling.sample_categories(part.logits, n, generator)
 
         samples = latent.map_parts(of_part)
-        wanted, got = [n, *latent.logits.shape], list(samples.shape)
-        if got != wanted:  # the coupling may be a user's
-            raise ValueError(f"{coupling!r} must return samples of shape {wanted}, got {got}")
+        wanted = (n, *latent.logits.shape)
+        if samples.shape != wanted:  # the coupling may be a user's
+            shapes = f"shape {list(wanted)}, got {list(samples.shape)}"
+            raise ValueError(f"{coupling!r} must return samples of {shapes}")
         return samples
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from arms.arguments import as_count, unknown_name
@@ -155,6 +156,11 @@ ALL_ESTIMATORS: Mapping[str, Factory] = ChainMap(BIASED_ESTIMATORS, ESTIMATORS)
 """Both, the unbiased first."""
 
 
+MOST_SHARED = 1000
+_SHARED: dict[tuple[str, int], Estimator] = {}
+"""Estimators by name and number of samples. They are frozen, and making one takes time."""
+
+
 def resolve(name: str) -> tuple[str, dict[str, Any]]:
     """Return the name in the table behind a name or alias, and the options that it implies.
 
@@ -190,15 +196,32 @@ def as_estimator(
         return name
     if not isinstance(name, str):
         raise ValueError(f"estimator must be a name or an Estimator, got {name!r}")
-    known, implied = resolve(name)
-    if known not in ALL_ESTIMATORS:
-        raise unknown_name("estimator", name, ESTIMATORS, BIASED_ESTIMATORS)
-    make = partial(ALL_ESTIMATORS[known], **implied, **options)
     if evaluations is None:
-        return make(DEFAULT_NUM_SAMPLES if num_samples is None else num_samples)
+        count = DEFAULT_NUM_SAMPLES if num_samples is None else num_samples
+        return _factory(name)(count, **options) if options else _shared_or_new(name, count)
+    make = partial(_factory(name), **options)
     if num_samples is not None:
         raise ValueError(f"pass num_samples={num_samples} or evaluations={evaluations}, not both")
     return _largest_within(name, make, as_count(evaluations, 1, "evaluations"))
+
+
+def _factory(name: str) -> Factory:
+    known, implied = resolve(name)
+    if known not in ALL_ESTIMATORS:
+        raise unknown_name("estimator", name, ESTIMATORS, BIASED_ESTIMATORS)
+    return partial(ALL_ESTIMATORS[known], **implied)
+
+
+def _shared_or_new(name: str, num_samples: int) -> Estimator:
+    """Return one object for all calls with these arguments, unless it has parameters to learn."""
+    if torch.compiler.is_compiling() or type(num_samples) is not int:
+        return _factory(name)(num_samples)
+    found = _SHARED.get((name, num_samples))
+    if found is None:
+        found = _factory(name)(num_samples)
+        if next(found.parameters(), None) is None and len(_SHARED) < MOST_SHARED:
+            _SHARED[name, num_samples] = found
+    return found
 
 
 def _check_budget(estimator: Estimator, evaluations: int | None, options: dict[str, Any]) -> None:

@@ -58,7 +58,10 @@ class Latent(ABC):
         return replace(self, logits=logits)
 
     def undefined(self) -> Tensor:
-        """Return where the logits define no distribution, `[*batch, *event]`."""
+        """Return where the logits define no distribution, `[*batch, *event]`.
+
+        Finite logits always define one.
+        """
         return self.logits.isnan()
 
     def has(self, capability: type) -> bool:

@@ -8,9 +8,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import logsigmoid
 
-from arms.arguments import at_least_float32
+from arms.arguments import at_least_float32, lazy_property
 from arms.latents.base import Binary, Enumerable, ExchangeablePairs, Neighbors, Relaxable
-from arms.random import indicator, uniform
+from arms.random import indicator, indicator_below, uniform
 
 LARGEST_PERTURBED = 1000.0  # a clamp of logits before noise is added, at most 708 in float64
 
@@ -30,9 +30,12 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     context: Tensor | None = None
 
+    def with_logits(self, logits: Tensor) -> Self:
+        return type(self)(logits, self.context)  # faster than `dataclasses.replace`
+
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
-        probs = torch.sigmoid(at_least_float32(self.logits.detach()))
-        return indicator(probs - uniform(n, probs, generator)).to(self.logits.dtype)
+        probs = self.mean().detach()
+        return indicator_below(uniform(n, probs, generator), probs).to(self.logits.dtype)
 
     def log_prob(self, samples: Tensor) -> Tensor:
         """Return log p(sample), which is linear in the sample and defined at midpoints too."""
@@ -46,16 +49,22 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     def score(self, samples: Tensor) -> Tensor:
         """Return b - p. For b = 1 this is sigmoid(-logits), because 1 - p would round to 0."""
-        logits = at_least_float32(self.logits)
+        of_zero = -self.mean()
+        of_one = torch.sigmoid(-at_least_float32(self.logits))
         # lerp returns either end exactly, in one pass; torch.where takes twice as long.
-        return torch.lerp(-torch.sigmoid(logits), torch.sigmoid(-logits), samples.to(logits.dtype))
+        return torch.lerp(of_zero, of_one, samples.to(of_one.dtype))
 
     def mean(self) -> Tensor:
+        if self.logits.requires_grad:  # a graph is good for one backward pass
+            return torch.sigmoid(at_least_float32(self.logits))
+        return self._constant_mean
+
+    @lazy_property
+    def _constant_mean(self) -> Tensor:
         return torch.sigmoid(at_least_float32(self.logits))
 
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        logits = at_least_float32(self.logits)
-        return torch.sigmoid(logits) * torch.sigmoid(-logits) * vector
+        return self.mean() * torch.sigmoid(-at_least_float32(self.logits)) * vector
 
     def states(self) -> Tensor:
         d = self.logits.shape[-1]

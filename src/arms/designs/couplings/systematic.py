@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 from arms.arguments import as_count, at_least_float32
 from arms.designs.base import BitCoupling, CategoryCoupling, flip, flip_counts
 from arms.latents.categories import one_hot
-from arms.random import indicator, uniform
+from arms.random import indicator, indicator_below, uniform
 
 
 class SystematicBits(BitCoupling):
@@ -33,37 +33,40 @@ class SystematicBits(BitCoupling):
         n = as_count(n, 2, "n")
         phi = at_least_float32(logits.detach())
         noise = uniform(n, phi, generator)
-        whole, part = _expected_ones(phi, n)
-        left = whole + indicator(part - noise[0])
-        ones = []
-        # Selection sampling: the next is a one with probability (ones left) / (samples left).
-        for i in range(1, n):
-            chosen = indicator(torch.sub(left, noise[i], alpha=n - i + 1))
-            left = left - chosen
-            ones.append(chosen)
+        # Selection sampling: the next is a one with probability (ones left) / (samples left), of
+        # which the noise is multiplied by the second.
+        samples_left = torch.arange(n, 1, -1, dtype=phi.dtype, device=phi.device)
+        noise[1:].mul_(samples_left.view(-1, *[1] * phi.ndim))
+        first, *others = noise.unbind(0)
+        _, whole, part = _expected_ones(phi, n)
+        left, ones = whole + indicator_below(first, part), []
+        for scaled in others:
+            ones.append(indicator_below(scaled, left))
+            left = left - ones[-1]
         return flip(torch.stack([*ones, left]), logits)  # the last sample has no choice
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")
         phi = at_least_float32(logits.detach())
-        whole, part = _expected_ones(phi, n)
-        pairs = whole * (n - whole) + part * (n - 1 - 2 * whole)  # E[S(n-S)]
-        # q / P10 = nq (n-1) / pairs is 1 where q underflows to zero, as wherever nq < 1.
-        ratio = ((whole + part) * (n - 1) / pairs).nan_to_num(nan=1.0)
-        return (torch.sigmoid(phi.abs()) * ratio).to(logits.dtype)
+        expected, whole, part = _expected_ones(phi, n)
+        # q / P10 is nq (n-1) / E[S(n-S)], and E[S(n-S)] = nq (n-1) - S(S-1 + 2 part) for S = whole:
+        # the same where nq < 1, and otherwise not much less than half of it.
+        lost = torch.addcmul(whole, whole, expected + part, value=-1)
+        kept = torch.addcdiv(torch.ones_like(lost), lost, expected.clamp(min=1), value=1 / (n - 1))
+        return (torch.sigmoid(phi.abs()) / kept).to(logits.dtype)
 
     def count_distribution(self, logits: Tensor, n: int) -> Tensor:
-        whole, part = _expected_ones(logits.double(), as_count(n, 1, "n"))
+        _, whole, part = _expected_ones(logits.double(), as_count(n, 1, "n"))
         counts = torch.arange(n + 1, device=logits.device).view(-1, *[1] * logits.ndim)
         found = torch.where(counts == whole, 1 - part, torch.where(counts == whole + 1, part, 0.0))
         return flip_counts(found, logits)
 
 
-def _expected_ones(phi: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Return n min(p, 1-p) as its whole and its fractional part."""
-    expected = n * torch.sigmoid(-phi.detach().abs())
+def _expected_ones(phi: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return n min(p, 1-p), its whole and its fractional part."""
+    expected = torch.sigmoid(-phi.abs()) * n
     whole = expected.floor()
-    return whole, expected - whole
+    return expected, whole, expected - whole
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,6 @@ def ARMS(num_samples: int, coupling: Coupling | None = None) -> LeaveOneOut:
 
 
 def leave_one_out(latent: Latent, samples: Tensor, values: Tensor) -> Tensor:
-    centered = (values - values.mean(0)) / (len(values) - 1)
+    centered = (values - values.mean(0)) / (values.shape[0] - 1)
     # In place: another tensor of this size would take a tenth of the time.
     return latent.score(samples).mul_(latent.with_event_axes(centered)).sum(0)
