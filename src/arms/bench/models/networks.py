@@ -17,6 +17,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import pad
 
 from arms.arguments import as_count, as_positive
+from arms.bench.models.products import multiply, multiply_matrices
 
 HAS_TRITON = find_spec("triton") is not None
 Builder: TypeAlias = Callable[[int, int, int], nn.Module]
@@ -40,7 +41,7 @@ class ReplicaLinear(nn.Module):
         rows = first.flatten(1, -2)
         # A product that starts from a bias costs a GPU one more pass; an addition is fused.
         on_gpu, bias = x.is_cuda, self.bias
-        out = self._product(rows) + bias if on_gpu else torch.baddbmm(bias, rows, self.weight)
+        out = self._product(rows) + bias if on_gpu else multiply(rows, self.weight, bias)
         return out.reshape(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
 
     def _product(self, rows: Tensor) -> Tensor:
@@ -297,8 +298,7 @@ class _LogProb(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
         logits, x = inputs
-        sign = 1 - 2 * x
-        value, residual = _log_prob_and_residual(logits * sign, sign)
+        value, residual = _log_prob_and_residual(logits.clone(), x)
         ctx.save_for_backward(residual)
         return value
 
@@ -315,14 +315,16 @@ class _AffineLogProb(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         h, weight, bias, x, attached = inputs
-        rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs]: one matrix product per replica
-        sign = (1 - 2 * x).unsqueeze(1)
-        z = torch.bmm(rows, weight).unflatten(1, h.shape[::2])  # [R, n, B, pixels]
-        torch.addcmul(bias.unsqueeze(1) * sign, z, sign, out=z)
-        value, residual = _log_prob_and_residual(z, sign)
-        # Rows are ordered by sample, then image: the attached samples are the first rows.
-        kept = attached * h.shape[2]
-        rows, residual = rows[:, :kept], residual.flatten(1, 2)[:, :kept]
+        n, replicas, batch, _ = h.shape
+        rows = h.movedim(0, 1).flatten(1, 2)  # [R, nB, inputs], by sample, then by image
+        kept = attached * batch  # the attached samples are the first rows
+        value = rows.new_empty(replicas, n, batch)
+        residual = rows.new_empty(replicas, n, batch, weight.shape[-1])
+        # One replica after the other: what is made of one stays in the processor's cache.
+        for r, images in enumerate(x.expand(replicas, -1, -1)):
+            logits = multiply_matrices(rows[r], weight[r], bias[r, 0]).unflatten(0, (n, batch))
+            value[r], _ = _log_prob_and_residual(logits, images, residual[r])
+        residual, rows = residual.flatten(1, 2)[:, :kept], rows[:, :kept]
         ctx.mark_non_differentiable(rows, residual)
         ctx.set_materialize_grads(False)  # of these, zeros would be made for each backward
         ctx.save_for_backward(weight, residual)
@@ -334,7 +336,7 @@ class _AffineLogProb(torch.autograd.Function):
         weight, residual = ctx.saved_tensors
         samples, _, batch = grads[0].shape
         kept = residual.shape[1] // batch
-        inward = torch.bmm(residual, weight.mT) * _per_row(grads[0], kept)
+        inward = multiply(residual, weight.mT).mul_(_per_row(grads[0], kept))
         inward = inward.unflatten(1, (kept, batch)).movedim(1, 0)
         if kept < samples:  # autograd wants a gradient of the shape of h
             inward = torch.cat([inward, inward.new_zeros(samples - kept, *inward.shape[1:])])
@@ -356,8 +358,8 @@ class _OfWeights(torch.autograd.Function):
         _check_first_derivative()
         rows, residual = ctx.saved_tensors
         scale = _per_row(grads[0], rows.shape[1] // grads[0].shape[2])
-        of_weight, of_bias = torch.bmm((rows * scale).mT, residual), torch.bmm(scale.mT, residual)
-        return of_weight, of_bias, None, None, None
+        of_weight = multiply((rows * scale).mT, residual)
+        return of_weight, torch.bmm(scale.mT, residual), None, None, None
 
 
 def _per_row(grad: Tensor, kept: int) -> Tensor:
@@ -371,24 +373,37 @@ def _check_first_derivative() -> None:
         raise RuntimeError(f"this log-probability is differentiable once: {remedy}")
 
 
-def _log_prob_and_residual(z: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log p(x) and x - sigmoid(logits), given z = logits (1 - 2x), which is overwritten.
-
-    log p(x) is -softplus(z) = log sigmoid(|z|) - relu(z), and sigmoid(|z|) lies in [1/2, 1]: dozens
-    can be multiplied before one logarithm is taken. One sigmoid per pixel serves both results.
-    """
-    scratch = z.clamp(min=0)
-    missed = scratch.sum(-1)
-    wrong = z.sigmoid_()
-    likely = torch.sub(wrong, 0.5, out=scratch).abs_().add_(0.5)
-    return _sum_log(likely) - missed, wrong.mul_(-sign)
+LEAST_PRODUCT = 1e-30
+"""Products of probabilities below this could have lost digits, as the least numbers have fewer."""
 
 
-def _sum_log(y: Tensor) -> Tensor:
-    """Sum log y over the last axis, y in [1/2, 1], with up to 64 factors per logarithm."""
-    for _ in range(6):
+def _log_prob_and_residual(
+    logits: Tensor, x: Tensor, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return log p(x) and x - sigmoid(logits), perhaps in `out`; the logits are overwritten."""
+    sign = 2 * x - 1
+    z = logits.mul_(sign)
+    right = torch.sigmoid(z)  # the probability of what is seen
+    likely, missed = _products(right), None
+    if not _is_readable(z) or likely.amin() < LEAST_PRODUCT:
+        # log sigmoid(z) = min(z, 0) + log sigmoid(|z|), and the last sigmoid is at least 1/2.
+        likely, missed = _products(torch.maximum(right, 1 - right)), z.clamp_(max=0).sum(-1)
+    value = likely.log().sum(-1)
+    residual = torch.addcmul(sign, sign, right, value=-1, out=right if out is None else out)
+    return value if missed is None else value + missed, residual
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    """Whether a look at numbers makes nobody wait, and no compiler or tracer is at work."""
+    traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+    return tensor.device.type == "cpu" and tensor.numel() > 0 and not traced
+
+
+def _products(y: Tensor) -> Tensor:
+    """Multiply up to 16 entries of the last axis: one logarithm then serves them all."""
+    for _ in range(4):
         if y.shape[-1] % 2:
             break
         first, second = y.chunk(2, -1)
         y = first * second
-    return y.log().sum(-1)
+    return y
