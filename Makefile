@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick signals colors slow cluster lint docs browser smoke oldest clean
+.PHONY: demo test quick signals colors slow cluster lint docs browser smoke peers oldest clean
 
 demo: .venv/installed
 	$(BIN)/arms demo
@@ -59,6 +59,15 @@ smoke: .venv/installed
 	$(@D)/bin/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRA)]'
 	touch $@
 
+# A training step beside JAX, NumPyro and loops by hand, half an hour on a quiet machine; on a busy one nothing is written.
+peers: .venv-peers/installed
+	.venv-peers/bin/python benchmarks/peers/run.py --output benchmarks/results/peers.json
+
+.venv-peers/installed: pyproject.toml constraints.txt benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --constraint constraints.txt --requirement benchmarks/peers/requirements.txt --editable '.[bench]'
+	touch $@
+
 # The library's tests on the oldest PyTorch that pyproject.toml admits: several gigabytes, so not part of `make test`.
 oldest:
 	$(PYTHON) -m venv .venv-oldest
@@ -66,4 +75,4 @@ oldest:
 	PYTHONPATH=src .venv-oldest/bin/python -m pytest -q tests/core
 
 clean:
-	rm -rf .venv .venv-cluster .venv-oldest build dist demo smoke site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cluster .venv-oldest .venv-peers build dist demo smoke site .pytest_cache .mypy_cache .ruff_cache .hypothesis
