@@ -139,7 +139,7 @@ def _value_with_gradient(
 
 @dataclass(frozen=True)
 class Handle:
-    """What `arms.draw` returns: points whose values are passed to `arms.attach` later."""
+    """The result of `arms.draw`: points whose values are passed to `arms.attach` later."""
 
     estimator: Estimator
     """The estimator of the first layer."""
@@ -308,7 +308,7 @@ def _check_layers(handles: list[Handle]) -> None:
     for number, one in enumerate(handles[1:], 2):
         earlier = [id(other) for other in handles[: number - 1]]
         problems = {
-            "is in the list twice": id(one) in earlier,
+            "is duplicated": id(one) in earlier,
             "was drawn without given": one.parent is None,
             "was drawn given a draw that is not before it": id(one.parent) not in earlier,
         }

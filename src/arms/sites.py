@@ -104,7 +104,7 @@ def sample(
             `arms.Subset`, for a k-hot mask; or any other latent.
         estimator: The name of a biased estimator (`arms.BIASED_ESTIMATORS`), or such an estimator.
         generator: Source of randomness; by default that of the block, or PyTorch's.
-        temperature: Of the biased estimator.
+        temperature: The temperature of the biased estimator.
         batch_dim: The axis of the rows.
         tokens: How many consecutive entries of that axis belong to one row, if tokens were
             flattened into the batch.
@@ -170,7 +170,7 @@ class Sampling:
     """A block of `arms.sampling`: what its sites have drawn, and the expectation of the loss.
 
     Args:
-        estimator: Of sites whose logits are computed once.
+        estimator: The estimator for sites whose logits are computed once.
         generator: Source of randomness of all sites.
         validate: Whether to look at values.
     """

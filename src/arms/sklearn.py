@@ -52,7 +52,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
 
     Attributes:
         support_: Which features are selected, `[n_features_in_]` of bool.
-        coef_, intercept_: Of the least-squares fit; features that are not selected have zero.
+        coef_, intercept_: The least-squares fit; features that are not selected have zero.
         probabilities_: What the search has learned, for the restart that the subset comes from.
         n_iter_: Steps that were taken.
 

@@ -538,7 +538,7 @@ def two(n: int = 4) -> tuple[arms.Handle, arms.Handle]:
         (lambda q, r, f: arms.attach(r, f), r"first layer: attach\(\[first, second\]"),
         (lambda q, r, f: arms.attach([r], f), "first draw must be the first layer"),
         (lambda q, r, f: arms.attach([q, two()[0]], f), "number 2 was drawn without given"),
-        (lambda q, r, f: arms.attach([q, r, r], f), "number 3 is in the list twice"),
+        (lambda q, r, f: arms.attach([q, r, r], f), "number 3 is duplicated"),
         (
             lambda q, r, f: arms.attach([q, two()[1]], f),
             "number 2 was drawn given a draw that is not before it",

@@ -38,7 +38,7 @@ SIGNATURES = {
 
 @dataclass(frozen=True)
 class AuditRow:
-    """What was found on one problem."""
+    """The result on one problem."""
 
     problem: str
     """The latent, and the objective's number."""
@@ -156,7 +156,7 @@ def audit(
             `arms.BestOf(k)`.
         batched: Whether the function takes a batch of rows. If not, it is called for one estimate
             at a time, with logits `[d]` or rewards `[n]`.
-        seed: Of problems and draws.
+        seed: The seed of problems and draws.
 
     >>> def reinforce(objective, logits):
     ...     b = torch.bernoulli(torch.sigmoid(logits.detach()))

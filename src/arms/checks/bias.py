@@ -267,7 +267,7 @@ def bias_finding(
         estimator: What is tested.
         draws: Estimates of each problem's gradient.
         failure_rate: How often a correct one may fail by chance.
-        seed: Of objectives and draws.
+        seed: The seed of objectives and draws.
         latents: Where to test, each without batch axes and with few states; by default bits and
             categories, if the estimator takes them.
 

@@ -58,7 +58,7 @@ def findings(
             small ones that the subject accepts.
         latents: Where to test an estimator, each without batch axes and with few states; by default
             bits and categories, if the estimator takes them.
-        seed: Of objectives and draws.
+        seed: The seed of objectives and draws.
 
     >>> from arms import LOORF
     >>> findings(LOORF, draws=1000).passed, findings("systematic", draws=1000).passed

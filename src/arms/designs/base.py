@@ -28,10 +28,10 @@ class Needs:
 
 @dataclass(frozen=True)
 class Draw:
-    """Points at which the objective is evaluated, and what the estimator needs to know about them."""
+    """Points at which the objective is evaluated, and facts about them for the estimator."""
 
     latent: Latent
-    """What was drawn; its logits are constants."""
+    """The latent that was drawn from; its logits are constants."""
     points: Tensor
     """`[m, *batch, *event]`: the samples, then `extra` points, which may depend on parameters."""
     extra: int = 0

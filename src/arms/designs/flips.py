@@ -41,7 +41,7 @@ class WithFlips(Design):
     Args:
         num_samples: n.
         flips: m.
-        coupling: Of the samples; None if they are independent, as is a single sample.
+        coupling: The coupling of the samples; None if they are independent, as is a single one.
     """
 
     flips: int = 1
@@ -129,7 +129,7 @@ class WithFlips(Design):
 
 
 class FlipLaw(NamedTuple):
-    """What is flipped, in float64."""
+    """The distribution of the flipped latents, in float64."""
 
     probs: Tensor  # [*batch, variables, K]
     rest: Tensor  # 1 - probs, without loss of digits

@@ -21,7 +21,7 @@ TensorObjective: TypeAlias = Callable[..., Tensor]
 
 
 class Estimate(NamedTuple):
-    """What calling an estimator returns."""
+    """The result of calling an estimator."""
 
     grad: Any
     """The gradient with respect to the logits, ascent direction, `[*batch, *event]`; a dictionary
@@ -42,7 +42,7 @@ class Estimator(ABC):
     design: Design
     """Where the objective is evaluated, at what cost, and how these points are distributed."""
     target: Target = Expectation()
-    """What is differentiated."""
+    """The function of the values that is differentiated."""
     unbiased: bool = True
     """Whether the expectation of the estimate is the gradient, for every objective."""
     requires: tuple[type, ...] = ()

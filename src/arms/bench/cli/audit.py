@@ -42,7 +42,7 @@ def audit(
         batched: Whether it takes a batch of rows. If not, it is called for one estimate at a time.
         draws: Estimates per problem, at least 1,000; more draws detect smaller errors.
         failure_rate: How often a correct function may be called biased by chance.
-        seed: Of problems and draws.
+        seed: The seed of problems and draws.
     """
     chosen: Any = latent
     if latent is not None and ":" in latent:

@@ -42,7 +42,7 @@ def check(
             and with few states; by default bits and categories.
         draws: Draws per statistical test, at least 1,000; more draws detect smaller errors.
         failure_rate: How often a correct subject may fail by chance.
-        seed: Of the draws.
+        seed: The seed of the draws.
     """
     found = checks.findings(
         find_attribute(subject) if ":" in subject else subject,

@@ -41,7 +41,7 @@ class Options:
     checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def of_sweep(self) -> dict[str, Any]:
-        """Return them as arguments of `arms.bench.sweep`."""
+        """Return the options as arguments of `arms.bench.sweep`."""
         options = {name: value for name, value in vars(self).items() if name != "scale"}
         return options | {"notify": print_plain}
 

@@ -373,7 +373,7 @@ def _gray_values(path: Path, image: Any) -> tuple[Array, int, bool]:
 
 
 def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
-    """Return the same for more than 8 bits, which Pillow would clip instead of scaling."""
+    """Return the same as `_gray_values` for more than 8 bits, which Pillow would clip."""
     values: Array = np.asarray(image)
     if image.format == "TIFF" and image.mode.startswith("I;16"):
         white = int(2 ** image.tag_v2[BITS_PER_SAMPLE][0] - 1)

@@ -203,7 +203,7 @@ class DiscreteVAE(nn.Module):
         Args:
             b: Samples or points between them.
             x: The images.
-            logits: Of q(b|x).
+            logits: The logits of q(b|x).
             attached: How many points, the first ones, have a graph to parameters and logits.
             differentiated: How many points, the last ones, pass gradients to themselves. If none
                 of these is attached, everything else is constant there.

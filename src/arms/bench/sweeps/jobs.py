@@ -126,7 +126,7 @@ def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:
 
 
 def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Sequence[Run]) -> Task:
-    """Return the progress of a run. Of several, prefer one with the requested precision."""
+    """Return the progress of a run, preferably of one with the requested precision."""
     finished = [run for run in (*here, *elsewhere) if _holds(run.is_finished)]
     if not finished and not here:
         return Task(config, (output / run_name(config)).resolve(), "missing")

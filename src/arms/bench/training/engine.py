@@ -135,7 +135,7 @@ class Engine:
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Run the body with the run's GPU and precision, or with a worthwhile number of CPU threads."""
+        """Run the body with the run's GPU and precision, or with a suitable number of threads."""
         precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
         images = self.trainer.data.images
         if images.is_cuda:
@@ -175,7 +175,7 @@ class Noise:
 
     @property
     def generator(self) -> Generator | None:
-        """What to draw with while active; None is the device's default."""
+        """The generator to draw with while active; None is the device's default."""
         return self._own if self._default is None else None
 
     @contextmanager
@@ -238,7 +238,7 @@ def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None
 
 
 def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same method around a copy of its code.
+    """Return a copy of the method with its own code object.
 
     PyTorch keeps what it compiles with the code object, and only a few compilations of each. With
     a code object for each trainer, its compilation goes when the trainer goes, no other trainer
@@ -303,7 +303,7 @@ def keep_freed_memory() -> bool:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error or its cause is about memory, also if it broke the capture of a graph."""
+    """Return whether an error or its cause is about memory; capturing a graph may hide it."""
     if error is None:
         return False
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(str(error)):

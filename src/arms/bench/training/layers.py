@@ -16,12 +16,12 @@ log-weights."""
 
 
 class LayeredEstimate(NamedTuple):
-    """What `Estimate` is for one layer."""
+    """The gradients of all layers, as `Estimate` is for one."""
 
     logits: tuple[Tensor, ...]
-    """Of each layer, attached to its encoder."""
+    """The logits of each layer, attached to its encoder."""
     grads: tuple[Tensor, ...]
-    """With respect to these, detached."""
+    """The gradients with respect to the logits, detached."""
     value: Tensor
     """`[R, B]`: the ELBO as estimated from the samples, attached to the decoders and the prior."""
     values: Tensor

@@ -52,7 +52,7 @@ class Optimizer(ABC):
 
 
 class Moments(NamedTuple):
-    """What Adam moves and keeps, one tensor per parameter, and its constants."""
+    """The tensors that Adam updates and keeps, one per parameter, and its constants."""
 
     parameters: list[Tensor]
     means: list[Tensor]

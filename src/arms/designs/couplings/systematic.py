@@ -133,7 +133,7 @@ def _categories_first(tensor: Tensor) -> Tensor:
 
 
 class _Tree(NamedTuple):
-    """What draws and their correction share. Nodes lie on the first axis, where slices are fast."""
+    """The tree of draws and of their correction. Nodes are on the first axis, for fast slices."""
 
     n: int
     probs: Tensor  # [K', *batch, d], padded by impossible categories to a power of two

@@ -96,7 +96,7 @@ def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
 
 
 def _from_others(others: Tensor) -> Tensor:
-    """Return the same for any sample in each slot `[1, K, *batch]`, from the bound's samples."""
+    """Return `_in_log_weight` at any sample in each slot `[1, K, *batch]`, by the others."""
     count = len(others)
     if count == 1:
         return torch.ones_like(others)

@@ -55,7 +55,7 @@ class Flips(Estimator):
         flips: m; one for every two samples by default.
         safe: Whether coefficients from the other rows of the batch draw the estimate to values
             where derivatives mislead; by default, in batches of at least 8 rows.
-        coupling: Of the samples; None if they are independent.
+        coupling: The coupling of the samples; None if they are independent.
 
     >>> Flips(4)(lambda b: (b.sum(-1) - 2.0) ** 2, torch.zeros(100, 5)).values.shape
     torch.Size([4, 100])

@@ -74,7 +74,7 @@ class AdditiveControl(nn.Module):
 
 
 class HiddenControl(nn.Module):
-    """What `relax_control` returns."""
+    """The network of `relax_control`."""
 
     def __init__(self, d: int, hidden: int, context: int) -> None:
         super().__init__()
