@@ -52,3 +52,12 @@ def test_the_overhead_is_what_was_measured() -> None:
     ratios = [row["ratio"] for row in rows["results"]]
     assert max(ratios) <= 1.15
     assert f"takes {min(ratios):.1f} to {max(ratios):.1f} times as long" in PAGE
+
+
+@pytest.mark.parametrize("task", ["gates", "tokenizer", "router"])
+def test_tables_of_the_modules_are_those_of_the_results(task: str) -> None:
+    show = [sys.executable, "benchmarks/sites_training.py", "show", task]
+    done = completed(show, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") >= 9
+    assert done.stdout in (ROOT / "docs" / "nn.md").read_text()
