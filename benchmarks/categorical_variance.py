@@ -2,6 +2,7 @@
 
     python benchmarks/categorical_variance.py
     python benchmarks/categorical_variance.py --markdown
+    python benchmarks/categorical_variance.py --slopes --seed 100 --output benchmarks/results/categorical_slopes.json
 
 The variance is summed over all logits and divided by that of LOORF with as many samples as the estimator makes
 evaluations; the geometric mean of that over several draws of the logits, standard normal times a scale, is the ratio.
@@ -35,7 +36,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from trained_models import Known, quotient, rounded, variance
+from trained_models import Known, quotient, rounded, tail_share, variance
 from vae_variance import relative_bias
 
 import arms
@@ -56,6 +57,8 @@ BLACK_BOX = [
     "unordered-set",
 ]
 BIASED = ["reinmax", "st-gumbel", "gumbel-softmax"]
+SLOPES = ["loorf", "midpoint-single", "midpoint", "flips", "reinmax"]
+SLOPES_BUDGETS = [6, 10]
 SIZES = [(3, 1), (5, 1), (10, 1), (3, 3), (5, 3), (10, 3), (4, 5)]
 """Categories and latents of the small problems."""
 SAMPLES = [2, 4, 8, 16]
@@ -161,6 +164,7 @@ class Tally:
     """What is known of an estimator after some of a problem's instances."""
 
     estimator: arms.Estimator
+    tails: list[float]
     ratios: list[Known]
     scores: list[Tensor]
     biases: list[Known]
@@ -170,9 +174,16 @@ def contender(name: str, n: int) -> arms.Estimator:
     return arms.ARMS(n, EqualRows()) if name == "arms-dirichlet" else arms.as_estimator(name, n)
 
 
-def contenders(problem: Problem) -> Iterator[tuple[str, arms.Estimator]]:
-    """Yield what is measured on a problem; LOORF once more, against itself, to see the noise of the ratios."""
+def contenders(problem: Problem, slopes: bool) -> Iterator[tuple[str, arms.Estimator]]:
+    """Yield what is measured on a problem; LOORF once more, against itself, to see the noise of the ratios.
+
+    With `slopes`, only what differentiates the objective, and LOORF.
+    """
     is_network = problem.kind == "network"
+    if slopes:
+        for evaluations, name in product(SLOPES_BUDGETS, SLOPES):
+            yield name, arms.as_estimator(name, evaluations=evaluations)
+        return
     for n, name in product(NETWORK_SAMPLES if is_network else SAMPLES, BLACK_BOX):
         if name != "unordered-set" or (n <= problem.states and not is_network):
             yield name, contender(name, n)
@@ -188,10 +199,12 @@ def contenders(problem: Problem) -> Iterator[tuple[str, arms.Estimator]]:
         yield from ((name, arms.as_estimator(name, BIASED_SAMPLES)) for name in BIASED)
 
 
-def measure(problem: Problem, draws: int, replicas: int) -> list[Row]:
+def measure(
+    problem: Problem, draws: int, replicas: int, first: int = 0, slopes: bool = False
+) -> list[Row]:
     """Return the rows of one problem."""
     tallies: dict[tuple[str, int], Tally] = {}
-    for seed in range(draws):
+    for seed in range(first, first + draws):
         instance = problem.instance(seed)
         gradient = instance.gradient()
         reference = references(instance, gradient, replicas) if problem.kind != "random" else None
@@ -200,11 +213,12 @@ def measure(problem: Problem, draws: int, replicas: int) -> list[Row]:
         def baseline(count: int, instance: Instance = instance) -> Known:
             return variance(instance.draw(arms.as_estimator("loorf", count), BASELINE * replicas))
 
-        for name, estimator in contenders(problem):
+        for name, estimator in contenders(problem, slopes):
             count = estimator.design.needs.evaluations
             assert count is not None
             estimates = instance.draw(estimator, replicas)
-            tally = tallies.setdefault((name, count), Tally(estimator, [], [], []))
+            tally = tallies.setdefault((name, count), Tally(estimator, [], [], [], []))
+            tally.tails.append(tail_share(estimates))
             tally.ratios.append(quotient(variance(estimates), baseline(count)))
             if not estimator.unbiased and reference is not None:
                 tally.biases.append(relative_bias(estimates[:, 0], reference))
@@ -242,7 +256,8 @@ def row(name: str, tally: Tally) -> Row:
     found = {
         "estimator": name, "n": num_samples_of(one), "evaluations": one.design.needs.evaluations,
         "derivatives": one.design.needs.derivatives,
-        "unbiased": one.unbiased, "ratio": rounded(ratio.value), "ratio_error": rounded(ratio.error),
+        "tail": rounded(sum(tally.tails) / len(tally.tails)), "unbiased": one.unbiased,
+        "ratio": rounded(ratio.value), "ratio_error": rounded(ratio.error),
     }  # fmt: skip
     if tally.biases:
         values = torch.tensor([bias.value for bias in tally.biases])
@@ -462,6 +477,10 @@ def main() -> None:
     parser.add_argument(
         "--markdown", action="store_true", help="print the tables of the results that are there"
     )
+    parser.add_argument("--seed", type=int, default=0, help="of the first draw of a problem")
+    parser.add_argument(
+        "--slopes", action="store_true", help="networks, and estimators that differentiate them"
+    )
     options = parser.parse_args()
     if options.markdown:
         print(markdown(json.loads(options.output.read_text())))
@@ -475,10 +494,11 @@ def main() -> None:
         "draws": options.draws, "replicas": options.replicas, "network_draws": options.network_draws,
         "network_replicas": options.network_replicas, "rounds": options.rounds, "times": [], "rows": [],
     }  # fmt: skip
-    for names, shape in (
+    timed: tuple[tuple[list[str], tuple[int, ...]], ...] = (
         ([*BLACK_BOX, "midpoint", *BIASED], (50, 20, 10)),
         (["loorf", "arms", "arms-stratified"], (4, 4, 10_000)),
-    ):
+    )
+    for names, shape in () if options.slopes else timed:
         result["times"].append(
             {"shape": shape, "n": 8, "ratios": times(names, shape, 8, options.rounds)}
         )
@@ -492,11 +512,13 @@ def main() -> None:
         return
     for problem in PROBLEMS:
         is_network = problem.kind == "network"
+        if options.slopes and not is_network:
+            continue
         draws = options.network_draws if is_network else options.draws
         replicas = options.network_replicas if is_network else options.replicas
         start = process_time()
         with torch.no_grad():
-            result["rows"] += measure(problem, draws, replicas)
+            result["rows"] += measure(problem, draws, replicas, options.seed, options.slopes)
         print(f"{problem.title}: {process_time() - start:.0f} s", flush=True)
         write(result, options.output)
 

@@ -37,8 +37,9 @@ class LogWeights:
         return self.model.log_weights(flat, self.images, self.logits).view(points.shape[:-1])
 
 
-def configured(network: str, steps: int, estimator: str) -> TrainConfig:
+def configured(network: str, steps: int, estimator: str, seed: int = 0) -> TrainConfig:
     return TrainConfig(
+        seed=seed,
         dataset="dynamic-mnist",
         network=network,
         estimator=estimator,
@@ -49,10 +50,15 @@ def configured(network: str, steps: int, estimator: str) -> TrainConfig:
 
 
 def trained(config: TrainConfig, runs: Path) -> tuple[DiscreteVAE, Tensor]:
-    """Return a model, trained unless it was before, and the images that it is looked at with."""
+    """Return a model, trained unless it was before, and the images that it is looked at with.
+
+    Another seed means other weights, other images and another binarisation.
+    """
     run = train(config, runs / run_name(config), device="cpu")
     model, dataset = load_model(run, "cpu")
-    images = observe(dataset.train[:IMAGES], dataset.levels, Generator().manual_seed(config.seed))
+    first = IMAGES * config.seed
+    grey = dataset.train[first : first + IMAGES]
+    images = observe(grey, dataset.levels, Generator().manual_seed(config.seed))
     return model, images.unsqueeze(0)
 
 
@@ -63,6 +69,16 @@ def variance(estimates: Tensor) -> Known:
         (estimates - estimates.mean(0)).double().square().sum(-1).mean(-1) * draws / (draws - 1)
     )
     return Known(squares.mean().item(), squares.std().item() / math.sqrt(draws))
+
+
+def tail_share(estimates: Tensor) -> float:
+    """Return which share of the variance the largest hundredth of the draws make, averaged over images.
+
+    It is 0.01 if all draws are alike, and 1 if one in a hundred is all there is.
+    """
+    squares = (estimates - estimates.mean(0)).double().square().sum(-1)
+    largest = squares.sort(0, descending=True).values[: max(1, round(len(squares) / 100))]
+    return (largest.sum(0) / squares.sum(0).clamp(min=1e-300)).mean().item()
 
 
 def quotient(one: Known, other: Known) -> Known:

@@ -41,7 +41,6 @@ from arms.designs import (
     WithFlips,
 )
 from arms.designs.couplings.systematic import SystematicBits
-from arms.designs.flips import FlipLaw
 from arms.estimators.base import set_design
 from arms.estimators.bound.on_bound import slot_sums
 from arms.estimators.bound.slots import direct_term
@@ -326,10 +325,8 @@ class LawOfTheSample(WithFlips):
 class NoLawAtInfinity(WithFlips):
     """One infinite logit takes the law of the others with it: nothing is ever flipped."""
 
-    def law(self, latent: Neighbors) -> FlipLaw:
-        found = super().law(latent)
-        lost = latent.logits.isinf().any()
-        return found._replace(chances=torch.where(lost, 0.0, found.chances))
+    def law(self, latent: Neighbors) -> Tensor:
+        return torch.where(latent.logits.isinf().any(), 0.0, super().law(latent))
 
 
 class ChainedCoefficients(Flips):

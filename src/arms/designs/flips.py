@@ -12,10 +12,11 @@ from arms.designs.couplings.systematic import Systematic
 from arms.designs.midpoints import repeat_per_pair
 from arms.designs.samples import Coupled, Independent
 from arms.latents import Latent, Neighbors
+from arms.latents.categories import rest_of
 from arms.random import uniform
 
 FLOOR = 0.3  # of a variable's evidence, relative to the row's mean evidence
-LEAST_RATIO = 2e-9  # of two probabilities: an infinite logit must leave the law of others finite
+MOST_EVIDENCE = 400.0  # that of a logit of 20
 BELOW_ONE = 1 - 2.0**-50  # keeps uniform numbers from reaching the end, where nothing is possible
 
 
@@ -35,8 +36,8 @@ class WithFlips(Design):
 
     The m variables of a row are a systematic sample: each k is expected m q_k times. q is
     proportional to P(two draws of the variable differ) times (e_k / mean e + 0.3), where e_k is the
-    mean over the rows of the batch of the squared log-odds of the variable's two likeliest values.
-    In a batch of one row, it is proportional to the first factor.
+    mean over the rows of the batch of a bit's squared logit, and 1 for categories. In a batch of
+    one row, it is proportional to the first factor.
 
     Args:
         num_samples: n.
@@ -66,9 +67,15 @@ class WithFlips(Design):
     def takes(self, latent: Latent) -> bool:
         return super().takes(latent) and self.base.takes(latent)
 
-    def law(self, latent: Neighbors) -> "FlipLaw":
-        """Return what is flipped with which probability, given the logits."""
-        return FlipLaw.of(latent)
+    def law(self, latent: Neighbors) -> Tensor:
+        """Return q up to a factor per row, `[*batch, variables]`."""
+        chances, evidence = latent.spread()
+        if not latent.batch_shape or latent.batch_shape[-1] == 1:
+            return chances
+        # An infinite logit must leave the law of others finite, and so must a row of NaN.
+        evidence = evidence.clamp(max=MOST_EVIDENCE).nan_to_num(0.0).mean(-2, keepdim=True)
+        mean = chances @ evidence.mT / chances.sum(-1, keepdim=True)
+        return chances * (evidence + FLOOR * mean.nan_to_num(0.0).clamp(min=1e-12))
 
     def copied(self, of_samples: Tensor) -> Tensor:
         """Return, for every flip, the row of the sample that it copies."""
@@ -77,108 +84,89 @@ class WithFlips(Design):
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         assert isinstance(latent, Neighbors)
         samples, law = self.base.draw_rows(latent, generator), self.law(latent)
-        if not law.chances.shape[-1]:  # no variables
+        first = self.copied(samples)
+        if not law.shape[-1]:  # no variables
             weights = at_least_float32(latent.logits).new_zeros(self.flips, *latent.batch_shape)
-            points = torch.cat([samples, self.copied(samples)])
-            return Draw(latent, points, extra=self.flips, memory=weights)
-        at = uniform(1, law.chances[..., 0], generator).movedim(0, -1)
-        variable = law.variables(at, self.flips)
-        old = latent.values_at(self.copied(samples), variable)
-        if law.probs.shape[-1] == 2:
-            return self._flip(latent, law, samples, variable, 1 - old)
-        value = _choose(law.of_others(variable, old), uniform(self.flips, at, generator))
-        return self._flip(latent, law, samples, variable, value.squeeze(-1))
+            return Draw(latent, torch.cat([samples, first]), extra=self.flips, memory=weights)
+        at = uniform(1, law[..., 0], generator).movedim(0, -1)
+        variable = _systematic(law, at, self.flips).movedim(-1, 0)
+        old, probs = latent.values_at(first, variable), latent.probs_at(variable)
+        if probs.shape[-1] == 2:
+            value = 1 - old
+        else:
+            others = probs.scatter(-1, old.unsqueeze(-1), 0.0)
+            value = _choose(others, uniform(self.flips, at, generator)).squeeze(-1)
+        return self._flip(latent, samples, _Flips(variable, probs, old, value, law))
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
         assert isinstance(latent, Neighbors)
         return self.outcomes_of_row(latent, self.law(latent))
 
-    def outcomes_of_row(self, latent: Neighbors, law: "FlipLaw") -> tuple[Draw, Tensor] | None:
+    def outcomes_of_row(self, latent: Neighbors, law: Tensor) -> tuple[Draw, Tensor] | None:
         """Return all outcomes for a latent without batch axes, given what other rows decide."""
         if (found := self.base.row_outcomes(latent)) is None:
             return None
-        m, values = self.flips, torch.arange(law.probs.shape[-1])
-        variables, of_variables = law.all_variables(m)
+        m, (variables, of_variables) = self.flips, _all_systematic(law, self.flips)
+        values = torch.arange(latent.probs_at(variables[:, 0]).shape[-1])
         counts = [torch.arange(len(one)) for one in (found.probabilities, of_variables)]
-        sample, which, *value = torch.cartesian_prod(*counts, *[values] * m).unbind(-1)
-        many, law = latent.expand(len(sample), 1), law.expand(len(sample), 1)
+        sample, which, *to = torch.cartesian_prod(*counts, *[values] * m).unbind(-1)
+        many, value = latent.expand(len(sample), 1), torch.stack(to).unsqueeze(-1)
         samples, variable = found.rows[:, sample].unsqueeze(2), variables[:, which].unsqueeze(-1)
-        to = torch.stack(value).unsqueeze(-1)
-        of_value = law.of_others(variable, many.values_at(self.copied(samples), variable))
+        old, probs = many.values_at(self.copied(samples), variable), many.probs_at(variable)
+        of_value = probs.scatter(-1, old.unsqueeze(-1), 0.0)
         of_value = of_value / of_value.sum(-1, keepdim=True)
         of_value = of_value.nan_to_num(1 / len(values))  # nothing can change: whatever it is
-        of_value = of_value.gather(-1, to.unsqueeze(-1)).flatten(1).prod(0)
-        draw = self._flip(many, law, samples, variable, to)
+        of_value = of_value.gather(-1, value.unsqueeze(-1)).flatten(1).prod(0)
+        laws = law.expand(len(sample), 1, -1)
+        draw = self._flip(many, samples, _Flips(variable, probs, old, value, laws))
         return draw, found.probabilities[sample] * of_variables[which] * of_value
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
         return self.base.correct(latent, grad)
 
-    def _flip(
-        self, latent: Neighbors, law: "FlipLaw", samples: Tensor, variable: Tensor, value: Tensor
-    ) -> Draw:
-        first = self.copied(samples)
-        old = latent.values_at(first, variable)
-        rest, chance = law.at(law.rest, variable), law.at(law.chances.unsqueeze(-1), variable)
-        of_old, of_new = (rest.gather(-1, one.unsqueeze(-1)) for one in (old, value))
-        weight = (of_old * of_new / ((of_old + of_new) * chance)).squeeze(-1)
-        possible = (chance.squeeze(-1) > 0) & (value != old)
-        changed = latent.change(first, variable, torch.where(possible, value, old))
-        weight = torch.where(possible, weight, 0.0).to(at_least_float32(latent.logits).dtype)
+    def _flip(self, latent: Neighbors, samples: Tensor, flips: "_Flips") -> Draw:
+        variable, probs, old, value, law = flips
+        chance = law.expand(self.flips, *law.shape).gather(-1, variable.unsqueeze(-1)).squeeze(-1)
+        chance = chance / law.sum(-1)
+        possible = (chance > 0) & (value != old)
+        to = torch.where(possible, value, old)
+        weight = torch.where(possible, _pair_weight(probs, old, value) / chance, 0.0)
+        weight = weight.to(at_least_float32(latent.logits).dtype)
+        changed = latent.change(self.copied(samples), variable, to)
         return Draw(latent, torch.cat([samples, changed]), extra=self.flips, memory=weight)
 
 
-class FlipLaw(NamedTuple):
-    """The distribution of the flipped latents, in float64."""
+class _Flips(NamedTuple):
+    """What changes, `[m, *batch]`, with the probabilities behind it."""
 
-    probs: Tensor  # [*batch, variables, K]
-    rest: Tensor  # 1 - probs, without loss of digits
-    chances: Tensor  # q [*batch, variables]; zero if no variable can change
+    variable: Tensor
+    probs: Tensor  # of every value of that variable, [m, *batch, K]
+    old: Tensor
+    value: Tensor
+    law: Tensor  # q [*batch, variables]
 
-    @classmethod
-    def of(cls, latent: Neighbors) -> "FlipLaw":
-        probs = latent.variable_probs()
-        likeliest = probs.argmax(-1, keepdim=True)
-        others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
-        rest = (1 - probs).scatter(-1, likeliest, others)
-        chances = (probs * rest).sum(-1)
-        if latent.batch_shape and latent.batch_shape[-1] > 1:
-            first, second = probs.topk(2, -1).values.unbind(-1)
-            evidence = (second / first).clamp(min=LEAST_RATIO).log().square()
-            evidence = evidence.nan_to_num(0.0)  # a row of NaN must not spoil the others
-            evidence = evidence.mean(-2, keepdim=True)
-            total = chances.sum(-1, keepdim=True)
-            mean = (chances * evidence).sum(-1, keepdim=True) / total
-            chances = chances * (evidence / mean.clamp(min=1e-12) + FLOOR)
-        total = chances.sum(-1, keepdim=True)
-        return cls(probs, rest, torch.where(total > 0, chances / total, 0.0))
 
-    def expand(self, *batch: int) -> "FlipLaw":
-        """Return the law of a single row for each row of a batch."""
-        return FlipLaw(*(one.expand(*batch, *one.shape) for one in self))
+def _pair_weight(probs: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """Return w, which is symmetric in two values of a variable."""
+    if probs.shape[-1] == 2:
+        return probs.prod(-1)
+    rest = rest_of(probs)
+    first, second = (rest.gather(-1, at.unsqueeze(-1)).squeeze(-1) for at in (one, other))
+    return first * second / (first + second)
 
-    def at(self, table: Tensor, variable: Tensor) -> Tensor:
-        """Return the rows `[m, *batch, width]` of a table `[*batch, variables, width]`."""
-        width = table.shape[-1]
-        index = variable[..., None, None].expand(*variable.shape, 1, width)
-        return table.expand(len(variable), *table.shape).gather(-2, index).squeeze(-2)
 
-    def variables(self, noise: Tensor, m: int) -> Tensor:
-        """Return a systematic sample of m variables `[m, *batch]` for each uniform number."""
-        steps = torch.arange(m, dtype=noise.dtype, device=noise.device)
-        return _choose(self.chances, (noise + steps) / m).movedim(-1, 0)
+def _systematic(law: Tensor, noise: Tensor, m: int) -> Tensor:
+    """Return m variables `[*batch, m]` for each uniform number `[*batch, 1]`."""
+    steps = torch.arange(m, dtype=noise.dtype, device=noise.device)
+    return _choose(law, (noise + steps) / m)
 
-    def all_variables(self, m: int) -> tuple[Tensor, Tensor]:
-        """Return all systematic samples `[m, samples]` of a single row, and their probabilities."""
-        ends = self.chances.cumsum(-1).mul(m).frac().tolist()
-        cuts = torch.tensor(sorted({0.0, 1.0, *ends}), dtype=torch.float64)
-        middle = (cuts[1:] + cuts[:-1]) / 2
-        steps = torch.arange(m, dtype=torch.float64)
-        return _choose(self.chances, (middle.unsqueeze(-1) + steps) / m).T, cuts.diff()
 
-    def of_others(self, variable: Tensor, old: Tensor) -> Tensor:
-        """Return the probabilities of the other values of a variable, up to a factor."""
-        return self.at(self.probs, variable).scatter(-1, old.unsqueeze(-1), 0.0)
+def _all_systematic(law: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """Return all that `_systematic` can give for one row, `[m, outcomes]`, and probabilities."""
+    ends = (law / law.sum()).nan_to_num(0.0).cumsum(-1).mul(m).frac().tolist()
+    cuts = torch.tensor(sorted({0.0, 1.0, *ends}), dtype=torch.float64)
+    middle = (cuts[1:] + cuts[:-1]) / 2
+    return _systematic(law.expand(len(middle), -1), middle.unsqueeze(-1), m).T, cuts.diff()
 
 
 def _choose(weights: Tensor, noise: Tensor) -> Tensor:

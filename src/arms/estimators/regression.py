@@ -48,35 +48,31 @@ def fit_two_controls(
 ) -> tuple[Tensor, Tensor]:
     """Return for each row the coefficients of two controls, fitted together on the other rows.
 
-    They minimize the squared norm of estimate - one first - other second over the other rows and
-    `PSEUDO_ROWS` more in which the controls are as large, and explain nothing. They are 0 if there
-    are no other rows. Both are `[*batch]` with trailing axes, to multiply controls.
+    They minimize the squared norm of estimate - one first - other second over the other rows, and
+    over half a row more (4 / d^2 rows, if that is more: rows of few logits say little) in which the
+    controls are as large and explain nothing. They are 0 if there are no other rows. Both are
+    `[*batch]` with trailing axes, to multiply controls.
     """
     rows = latent.batch_shape[-1] if latent.batch_shape else 1
     if rows == 1:
         zero = latent.with_event_axes(latent.sum_event(torch.zeros_like(estimate)))
         return zero, zero
 
-    def over_others(one: Tensor, other: Tensor) -> Tensor:
-        along = latent.sum_event(one * other)
-        return sum_of_others(torch.where(along.isfinite(), along, 0.0), -1)
-
-    ridge = 1 + PSEUDO_ROWS / (rows - 1)
-    sizes = [(ridge * over_others(one, one)).sqrt() for one in (first, second)]
-    scale = [torch.where(size > 0, 1 / size, 0.0) for size in sizes]
+    axes = len(latent.batch_shape)
+    every = torch.stack([first, second, estimate], axes).flatten(axes + 1)
+    products = (every[..., :2, :] @ every.mT).movedim((-2, -1), (0, 1))  # [2, 3, *batch]
+    products = sum_of_others(products.nan_to_num(0.0, 0.0, 0.0), -1)
+    pseudo = max(0.5, 4 / max(1, every.shape[-1]) ** 2)
+    sizes = torch.stack([products[0, 0], products[1, 1]]) * (1 + pseudo / (rows - 1))
+    scale = torch.where(sizes > 0, sizes.rsqrt(), 0.0)
     # In units of each control's size, where the determinant is never small.
-    along = [
-        over_others(estimate, one) * by for one, by in zip((first, second), scale, strict=True)
-    ]
-    shared = over_others(first, second) * scale[0] * scale[1]
-    determinant = 1 - shared.square()
-    one = (along[0] - shared * along[1]) * scale[0] / determinant
-    other = (along[1] - shared * along[0]) * scale[1] / determinant
+    along, shared = products[:, 2] * scale, products[0, 1] * scale[0] * scale[1]
+    one, other = (along - shared * along.flip(0)) * scale / (1 - shared.square())
     return latent.with_event_axes(one), latent.with_event_axes(other)
 
 
-def sum_of_others(tensor: Tensor, dim: Literal[0, -1]) -> Tensor:
-    """Return for each entry along the first or the last axis the sum of all the others.
+def sum_of_others(tensor: Tensor, dim: Literal[0, -2, -1]) -> Tensor:
+    """Return for each entry along the first or one of the last axes the sum of all the others.
 
     No entry is ever subtracted from a total: its rounding error would stay behind.
 
@@ -88,6 +84,8 @@ def sum_of_others(tensor: Tensor, dim: Literal[0, -1]) -> Tensor:
         others = 1 - torch.eye(length, dtype=tensor.dtype, device=tensor.device)
         if dim == -1:
             return tensor @ others
+        if dim == -2:
+            return others @ tensor
         return (others @ tensor.reshape(length, -1)).view_as(tensor)
     edge = torch.zeros_like(tensor.narrow(dim, 0, 1))
     before = torch.cat([edge, tensor.narrow(dim, 0, length - 1).cumsum(dim)], dim)

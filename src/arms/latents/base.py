@@ -184,8 +184,16 @@ class Neighbors(HasMean):
         return self.event_shape[0]
 
     @abstractmethod
-    def variable_probs(self) -> Tensor:
-        """Return the probability of every value, `[*batch, variables, K]`, K >= 2, in float64."""
+    def spread(self) -> tuple[Tensor, Tensor]:
+        """Return how uncertain each variable is, and how far its logits go, in float64.
+
+        `[*batch, variables]` each: the probability that two draws differ; and the squared logit of
+        a bit, or 1 for a choice, of whose logits nothing is known to say more.
+        """
+
+    @abstractmethod
+    def probs_at(self, variable: Tensor) -> Tensor:
+        """Return the probability of every value of a variable `[m, *batch, K]`, in float64."""
 
     @abstractmethod
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:

@@ -85,9 +85,15 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
         return vector * step * step  # bits are swapped independently: only the diagonal remains
 
-    def variable_probs(self) -> Tensor:
+    def spread(self) -> tuple[Tensor, Tensor]:
         logits = self.logits.detach().double()
-        return torch.sigmoid(torch.stack([-logits, logits], -1))
+        rarer = torch.sigmoid(-logits.abs())
+        return 2 * rarer * (1 - rarer), logits.square()
+
+    def probs_at(self, variable: Tensor) -> Tensor:
+        logits = self.logits.detach().expand(len(variable), *self.logits.shape)
+        chosen = logits.gather(-1, variable.unsqueeze(-1)).double()
+        return torch.sigmoid(torch.cat([-chosen, chosen], -1))
 
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
         return samples.gather(-1, variable.unsqueeze(-1)).squeeze(-1).long()
@@ -100,7 +106,7 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return (1 - 2 * samples.to(derivatives.dtype)) * derivatives
 
     def trapezoid(self, samples: Tensor, rises: Tensor) -> Tensor:
-        return self.score(samples) * rises / -2
+        return self.score(samples).mul_(rises).mul_(-0.5)
 
     def perturb(self, n: int, generator: Generator | None) -> Tensor:
         phi = at_least_float32(self.logits.detach()).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import pad
 
 from arms.arguments import at_least_float32
 from arms.latents.base import Choices, Enumerable, ExchangeablePairs, Neighbors, Relaxable
@@ -49,11 +48,9 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return (samples * inside).sum((-1, -2))
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p. For the likeliest category, 1 - p is the sum of the others: more digits."""
+        """Return b - p, with all the digits of 1 - p."""
         samples, probs = self._as_one_hot(samples), self.mean()
-        likeliest = probs.argmax(-1, keepdim=True)
-        others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
-        return torch.where(samples > 0, (1 - probs).scatter(-1, likeliest, others), -probs)
+        return torch.where(samples > 0, rest_of(probs), -probs)
 
     def mean(self) -> Tensor:
         return torch.softmax(at_least_float32(self.logits), -1)
@@ -87,9 +84,15 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
         return (vector * step).sum(-1, keepdim=True) * step
 
-    def variable_probs(self) -> Tensor:
+    def spread(self) -> tuple[Tensor, Tensor]:
         probs = torch.softmax(self.logits.detach().double(), -1)
-        return pad(probs, (0, max(0, 2 - probs.shape[-1])))
+        uncertain = (probs * rest_of(probs)).sum(-1)
+        return uncertain, torch.ones_like(uncertain)
+
+    def probs_at(self, variable: Tensor) -> Tensor:
+        logits = self.logits.detach().expand(len(variable), *self.logits.shape)
+        chosen = logits.gather(-2, _rows_of(logits, variable)).squeeze(-2)
+        return torch.softmax(chosen.double(), -1)
 
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
         return samples.gather(-2, _rows_of(samples, variable)).squeeze(-2).argmax(-1)
@@ -141,6 +144,13 @@ def one_hot(indices: Tensor, logits: Tensor) -> Tensor:
     every = torch.arange(logits.shape[-1], device=indices.device)
     # NaN logits can cause an index out of range, which gives zeros here instead of an error.
     return (indices.unsqueeze(-1) == every).to(logits.dtype)
+
+
+def rest_of(probs: Tensor) -> Tensor:
+    """Return 1 - p. For the likeliest category it is the sum of the others, which has more digits."""
+    likeliest = probs.argmax(-1, keepdim=True)
+    others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
+    return (1 - probs).scatter(-1, likeliest, others)
 
 
 def _rows_of(samples: Tensor, variable: Tensor) -> Tensor:

@@ -140,33 +140,40 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
     def count_variables(self) -> int:
         return sum(part.count_variables() for part in self._parts_with_neighbors())
 
-    def variable_probs(self) -> Tensor:
-        tables = [part.variable_probs() for part in self._parts_with_neighbors()]
-        widest = max(table.shape[-1] for table in tables)
-        return torch.cat([pad(table, (0, widest - table.shape[-1])) for table in tables], -2)
+    def spread(self) -> tuple[Tensor, Tensor]:
+        uncertain, sure = zip(
+            *(part.spread() for part in self._parts_with_neighbors()), strict=True
+        )
+        return torch.cat(uncertain, -1), torch.cat(sure, -1)
+
+    def probs_at(self, variable: Tensor) -> Tensor:
+        found = [
+            torch.where(inside.unsqueeze(-1), part.probs_at(at), 0.0)
+            for part, at, inside in self._by_variable(variable)
+        ]
+        widest = max(one.shape[-1] for one in found)
+        return torch.stack([pad(one, (0, widest - one.shape[-1])) for one in found]).sum(0)
 
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
-        found = torch.zeros_like(variable)
-        for part, own, at, inside in self._by_variable(samples, variable):
-            found = torch.where(inside, part.values_at(own, at), found)
-        return found
+        shares = zip(self._split(samples), self._by_variable(variable), strict=True)
+        found = [inside * part.values_at(own, at) for own, (part, at, inside) in shares]
+        return torch.stack(found).sum(0)
 
     def change(self, samples: Tensor, variable: Tensor, value: Tensor) -> Tensor:
         changed = []
-        for part, own, at, inside in self._by_variable(samples, variable):
-            there = part.change(own, at, torch.where(inside, value, part.values_at(own, at)))
-            changed.append(there)
+        shares = zip(self._split(samples), self._by_variable(variable), strict=True)
+        for own, (part, at, inside) in shares:
+            to = torch.where(inside, value, part.values_at(own, at))
+            changed.append(part.change(own, at, to))
         return self._join(changed)
 
-    def _by_variable(
-        self, samples: Tensor, variable: Tensor
-    ) -> Iterator[tuple[Neighbors, Tensor, Tensor, Tensor]]:
-        """Yield each part, its samples, an index into its variables, and where that is the one."""
-        first, shares = 0, self._split(samples)
-        for part, own in zip(self._parts_with_neighbors(), shares, strict=True):
+    def _by_variable(self, variable: Tensor) -> Iterator[tuple[Neighbors, Tensor, Tensor]]:
+        """Yield each part, an index into its variables, and where that is the one."""
+        first = 0
+        for part in self._parts_with_neighbors():
             count = part.count_variables()
             at = variable - first
-            yield part, own, at.clamp(0, count - 1), (at >= 0) & (at < count)
+            yield part, at.clamp(0, count - 1), (at >= 0) & (at < count)
             first += count
 
     def _parts_with_neighbors(self) -> list[Neighbors]:

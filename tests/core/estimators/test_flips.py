@@ -14,7 +14,6 @@ import arms
 from arms import Bits, Estimator, Flips, FlipsOnBound, Indices, Joint, Latent, OneHot, Subset
 from arms.checks.oracle import exact_target_gradient, smooth_objective
 from arms.designs import Dirichlet, Draw, WithFlips
-from arms.designs.flips import FlipLaw
 from arms.estimate import draw_points
 from arms.estimators.base import TensorObjective
 from arms.latents import Neighbors
@@ -44,8 +43,7 @@ def expected_of_two_rows(estimator: Estimator, objective: TensorObjective, both:
     assert isinstance(both, Neighbors)
     law, rows = design.law(both), []
     for index, logits in enumerate(both.logits):
-        own = FlipLaw(*(one[index] for one in law))
-        found = design.outcomes_of_row(both.with_logits(logits), own)
+        found = design.outcomes_of_row(both.with_logits(logits), law[index])
         assert found is not None
         draw, chance = found
         kept = chance > 0
@@ -122,29 +120,33 @@ def test_the_safe_form_is_for_eight_rows_and_more() -> None:
 # --- What is flipped ------------------------------------------------------------------------------
 
 
+def law_of(latent: Neighbors) -> Tensor:
+    law = WithFlips(4).law(latent)
+    return law / law.sum(-1, keepdim=True)
+
+
 def test_one_row_is_flipped_where_its_bits_are_undecided() -> None:
     phi = wide((0.0, 2.0, -30.0, INF))
-    law = WithFlips(4).law(Bits(phi)).chances
+    law = law_of(Bits(phi))
     v = torch.sigmoid(phi) * torch.sigmoid(-phi)
     torch.testing.assert_close(law, v / v.sum())
-    torch.testing.assert_close(WithFlips(4).law(Bits(phi[0])).chances, law[0])
+    torch.testing.assert_close(law_of(Bits(phi[0])), law[0])
 
 
 def test_the_batch_decides_what_is_flipped() -> None:
     """A latent whose logits move is flipped most; none has less than 0.23 of its share."""
     phi = torch.tensor([0.1, 0.1, 3.0]) * torch.randn(50, 3, generator=seeded())
-    own, law = (WithFlips(4).law(Bits(one)).chances for one in (phi.unsqueeze(1), phi))
+    own, law = (law_of(Bits(one)) for one in (phi.unsqueeze(1), phi))
     ratio = law / own.squeeze(1)
     assert (ratio[:, 2] > 2 * ratio[:, 0]).all()
     assert ratio.min() > 0.23
     assert (law.sum(-1) - 1).abs().max() < 1e-12
 
 
-def test_two_categories_are_flipped_as_bits_are() -> None:
-    phi = torch.randn(20, 5, generator=seeded(), dtype=torch.float64)
+def test_two_categories_in_one_row_are_flipped_as_bits_are() -> None:
+    phi = torch.randn(5, generator=seeded(), dtype=torch.float64)
     categories = OneHot(torch.stack([torch.zeros_like(phi), phi], -1))
-    bits, same = (WithFlips(4).law(one).chances for one in (Bits(phi), categories))
-    torch.testing.assert_close(bits, same)
+    torch.testing.assert_close(law_of(Bits(phi)), law_of(categories))
 
 
 @pytest.mark.parametrize("kind", [Bits, OneHot])
@@ -171,7 +173,7 @@ def test_flips_follow_their_law() -> None:
     latent, m = Bits(phi.expand(40_000, 1, 4)), 2
     draw = draw_points(Flips(4, flips=m), latent, seeded())
     changed = (draw.points[4:] != draw.points[:m]).double().mean((0, 1)).squeeze(0)
-    law = WithFlips(4).law(Bits(phi)).chances
+    law = law_of(Bits(phi))
     error = (law * (1 - law) / 40_000).sqrt().clamp(min=1e-9)
     assert ((changed - law).abs() / error).max() < 5
 

@@ -68,21 +68,23 @@ class FlipsOnBound(Estimator):
         curve = curvature_of_other_rows(latent, samples, slopes) / 2
         # What every change of a single variable of every sample would do.
         there = latent.rises(samples, slopes) + curve
-        at = latent.with_event_axes(values[:n])
-        found = latent.trapezoid(samples, in_slot(at, there, latent.with_event_axes(rest))).sum(0)
+        here = latent.with_event_axes(values[:n])
+        rises = rise_in_slot(here, here + there, latent.with_event_axes(rest))
+        found = latent.trapezoid(samples, rises).sum(0)
         step = (draw.points[n:] - design.copied(samples)).to(slopes.dtype)
         near, far, rest = design.copied(values[:n]), values[n:], design.copied(rest)
         bend = latent.sum_event(curve * step.abs())
         onwards = latent.sum_event(design.copied(slopes) * step) + bend
         back = bend - latent.sum_event(of_flips * step)
-        by_rule = (in_slot(near, onwards, rest) - in_slot(far, back, rest)) / 2
-        missing = in_slot(near, far - near, rest) - by_rule
+        by_rule = rise_in_slot(near, near + onwards, rest) - rise_in_slot(far, far + back, rest)
+        missing = rise_in_slot(near, far, rest) - by_rule / 2
         return found + along(latent, n * draw.memory * missing, step)
 
 
-def in_slot(value: Tensor, rise: Tensor, rest: Tensor) -> Tensor:
-    """Return h at value + rise minus h at value: log-weights, `rest` is that of the others' sum."""
+def rise_in_slot(start: Tensor, end: Tensor, rest: Tensor) -> Tensor:
+    """Return h at one log-weight minus h at another; `rest` is that of the others' sum."""
     some = rest != -torch.inf  # otherwise the sample has the share 1 whatever it is
-    x = value - torch.where(some, rest, 0.0)
-    change = softplus(x + rise) - softplus(x) - torch.sigmoid(x + rise) + torch.sigmoid(x)
-    return torch.where(some, change, rise)
+    base = torch.where(some, rest, 0.0)
+    x, y = start - base, end - base
+    rise = softplus(y) - softplus(x) - (torch.sigmoid(y) - torch.sigmoid(x))
+    return torch.where(some, rise, end - start)

@@ -78,31 +78,29 @@ class Flips(Estimator):
         assert isinstance(latent, Neighbors)
         n, samples, slopes = self.num_samples, draw.samples, derivatives[: self.num_samples]
         step = (draw.points[n:] - design.copied(samples)).to(derivatives.dtype)
-        rise = values[n:] - design.copied(values[:n])
-        by_rule = latent.sum_event(step * (design.copied(slopes) + derivatives[n:])) / 2
-        found = latent.trapezoid(samples, latent.rises(samples, slopes)).mean(0)
-        found = found + along(latent, weight * (rise - by_rule), step)
-        own = torch.zeros_like(found)
-        if rows_of(latent) > 1:
-            excess = latent.score(samples).mean(0)
-            curve = curvature_of_other_rows(latent, samples, slopes)
-            own = (1 - latent.mean()) * excess * curve / 2
+        ends = design.copied(slopes) + derivatives[n:]
+        by_values = along(latent, weight * (values[n:] - design.copied(values[:n])), step)
+        by_rule = along(latent, weight * latent.sum_event(step * ends) / 2, step)
+        # What derivatives say, and what the flips find missing in it.
+        from_slopes = latent.trapezoid(samples, latent.rises(samples, slopes)).mean(0) - by_rule
+        found = from_slopes + by_values
+        if rows_of(latent) == 1:
+            return found
+        mean, curve = latent.mean(), curvature_of_other_rows(latent, samples, slopes)
+        own = (samples.to(mean.dtype).mean(0) - mean) * (1 - mean) * curve / 2
         if not self.is_safe(latent):
             return found - own
-        from_slopes, from_values = (
-            found - along(latent, weight * rise, step),
-            torch.zeros_like(found),
-        )
+        from_values = torch.zeros_like(found)
         if n > 1:
-            arms = design.correct(latent, leave_one_out(latent, samples, values[:n]))
-            from_values = found - arms
+            alone = leave_one_out(latent, samples, values[:n])
+            from_values = found - design.correct(latent, alone)
         # Without `own`: that of another row has seen this row.
         one, other = fit_two_controls(latent, found, from_slopes, from_values)
-        return found - own - one * (from_slopes - own) - other * (from_values - own)
+        found = torch.addcmul(found, one, from_slopes, value=-1)
+        return found - other * from_values - (1 - one - other) * own
 
     def is_safe(self, latent: Latent) -> bool:
-        rows = rows_of(latent)
-        return rows > 1 and (rows >= SAFE_ROWS if self.safe is None else self.safe)
+        return rows_of(latent) >= SAFE_ROWS if self.safe is None else self.safe
 
 
 def set_flips(estimator: Any, coupling: Coupling | None, samples_per_flip: int) -> None:
@@ -131,11 +129,11 @@ def curvature_of_other_rows(latent: Latent, samples: Tensor, slopes: Tensor) -> 
     def of_part(part: Latent, b: Tensor, slope: Tensor) -> Tensor:
         if not part.has(Binary):
             return torch.zeros_like(slope[0])
-        centered = b - b.mean(0)
-        sums = torch.stack([(centered * slope).sum(0), centered.square().sum(0)])
+        ones, n = b.sum(0), len(b)
+        along = torch.addcmul((b * slope).sum(0), ones, slope.sum(0), value=-1 / n)
+        sums = torch.stack([along, ones * (n - ones) / n])
         # A row of NaN must not spoil the others.
-        sums = torch.where(sums.isfinite(), sums, 0.0)
-        along, square = sum_of_others(sums.transpose(-1, -2), -1).transpose(-1, -2).unbind(0)
+        along, square = sum_of_others(sums.nan_to_num(0.0, 0.0, 0.0), -2).unbind(0)
         return along / (square + 1)
 
     return latent.map_parts(of_part, samples.to(slopes.dtype), slopes)
