@@ -63,6 +63,18 @@ STUDIES: Mapping[str, Study] = {
         "times. Time is CPU time in one thread, the median over 30 rounds of ratios within the round.",
         "benchmarks/categorical_variance.py --markdown",
     ),
+    "bound_variance": Study(
+        "Variance on the bound",
+        "Variance of the whole gradient on trained VAEs, relative to VIMCO with K = n. In parentheses: the\n"
+        "score part alone. [The bound](../bound.md#measured) explains the setting and has the conclusions.",
+        "benchmarks/bound_variance.py --markdown",
+    ),
+    "layer_training": Study(
+        "Training several layers",
+        "Hierarchical VAEs x - 200 bits - 200 bits on dynamic MNIST, 100,000 steps, five seeds; test bounds\n"
+        "in nats. [Several layers](../layers.md#trained) explains the setting and has the conclusions.",
+        f"benchmarks/training_comparison.py show --output {RESULTS}/layer_training.json",
+    ),
     "bound_training": Study(
         "Training on the bound",
         "VAEs with 200 latents on dynamic MNIST, 100,000 steps, five seeds; test bounds in nats.\n"

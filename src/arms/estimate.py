@@ -147,7 +147,7 @@ def propagate_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
     """
     if options.checks == "none" or (options.checks == "all" and is_readable(latent.logits)):
         return result
-    # A look at numbers on a CPU is cheap, and makes nobody wait.
+    # Reading numbers on a CPU is cheap, and waits for no device.
     logits = latent.logits
     if logits.device.type == "cpu" and is_readable(logits) and is_finite(logits):
         return result

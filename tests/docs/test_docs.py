@@ -205,16 +205,6 @@ def test_the_page_of_commands_counts_runs_rightly() -> None:
             ],
             r"\| [a-z].* ± ",
         ),
-        (
-            "layers.md",
-            [
-                "benchmarks/training_comparison.py",
-                "show",
-                "--output",
-                str(RESULTS / "layer_training.json"),
-            ],
-            r"\| [a-z].*\d \|",
-        ),
         ("bound.md", ["benchmarks/direct_term.py", "show"], r"\|"),
         ("audit.md", ["benchmarks/audits.py", "--markdown"], r"\||arms audit"),
         ("rewards.md", ["benchmarks/best_of_variance.py", "--markdown"], r"\|"),
@@ -275,19 +265,6 @@ def test_the_page_on_own_models_is_true(
         "faces, conv, n = 4, 20 steps",
     ):
         assert title in page
-
-
-BOUND_PAGE = ROOT / "docs" / "bound.md"
-
-
-def test_tables_of_the_bounds_page_are_those_of_the_results() -> None:
-    lines = [
-        line
-        for line in run("benchmarks/bound_variance.py", "--markdown").splitlines()
-        if line.startswith("| ")
-    ]
-    assert len(lines) > 20
-    assert [line for line in lines if line not in BOUND_PAGE.read_text()] == []
 
 
 def test_steps_of_the_midpoint_page_take_what_was_measured() -> None:

@@ -394,7 +394,7 @@ def _log_prob_and_residual(
 
 
 def _is_readable(tensor: Tensor) -> bool:
-    """Whether a look at numbers makes nobody wait, and no compiler or tracer is at work."""
+    """Return whether numbers can be read without waiting, outside of compilers and tracers."""
     traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
     return tensor.device.type == "cpu" and tensor.numel() > 0 and not traced
 
