@@ -57,8 +57,8 @@ def trained(config: TrainConfig, runs: Path) -> tuple[DiscreteVAE, Tensor]:
     run = train(config, runs / run_name(config), device="cpu")
     model, dataset = load_model(run, "cpu")
     first = IMAGES * config.seed
-    grey = dataset.train[first : first + IMAGES]
-    images = observe(grey, dataset.levels, Generator().manual_seed(config.seed))
+    gray = dataset.train[first : first + IMAGES]
+    images = observe(gray, dataset.levels, Generator().manual_seed(config.seed))
     return model, images.unsqueeze(0)
 
 
