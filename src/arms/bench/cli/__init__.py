@@ -56,6 +56,7 @@ def verbs() -> dict[str, Verb]:
         "experiments list": sweep.experiments_list,
         "experiments run": sweep.experiments_run,
         "sweep": sweep.sweep,
+        "sweep paper": sweep.sweep_paper,
     }
 
 
@@ -122,7 +123,8 @@ def parse(verbs: Mapping[str, Verb], words: Sequence[str]) -> Callable[[], objec
         raise unknown_name("command", first, verbs)
     if first not in verbs and (len(words) == 1 or words[1] in ("-h", "--help")):
         return partial(_print_verbs, group)
-    verb = first if first in verbs else " ".join(words[:2])
+    verb = " ".join(words[:2])
+    verb = first if first in verbs and verb not in verbs else verb
     if verb not in verbs:
         raise unknown_name("command", verb, group)
     return _parse_options(verb, verbs[verb], words[len(verb.split()) :])

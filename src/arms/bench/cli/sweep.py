@@ -1,5 +1,6 @@
 """Verbs for many runs and the paper: sweep, experiments, report, toy, correlations."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs, find_con
 from arms.bench.output import print_markup, print_paths, print_plain, print_table
 from arms.bench.runs.archives import read_archive, run_sources
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS
+from arms.bench.sweeps import paper
 from arms.bench.sweeps import sweep as sweeps
 from arms.bench.sweeps.engines import ENGINES, Here, make_engine
 
@@ -80,6 +82,57 @@ def sweep(
     wanted, made = find_configs(what, common.scale), make_engine(engine, **options)
     try:
         sweeps.sweep(wanted, output, engine=made, model=model, **common.of_sweep())
+    except sweeps.SweepError as error:
+        print_plain(str(error))
+        raise SystemExit(1) from None
+
+
+def sweep_paper(
+    output: Output = Path("paper"),
+    results: Path = Path("results"),
+    page: Path = Path("docs/reproduced.md"),
+    minutes: float = math.inf,
+    dry_run: bool = False,
+    scale: Scale = "paper",
+    device: str = "auto",
+    precision: Precision | None = None,
+    data_dir: Path | None = None,
+    checkpoint_seconds: float = 300.0,
+) -> None:
+    """Finish the paper's tables: train the runs of every printed number that has none of ours.
+
+    What has ended is archived, and the page of the paper's numbers beside ours is written. The same
+    command again resumes.
+
+    Args:
+        output: Folder of the run directories; unfinished ones are resumed.
+        results: Folder of archives, such as that of the repository. What they hold is not trained
+            again, and new runs are added to them.
+        page: The page to write, in Markdown; at the scale of the paper only.
+        minutes: When to stop, after a save. No run is begun that could not be trained further by
+            then, as measured on those before. 0 trains nothing, and writes the archives and page.
+        dry_run: List the numbers that are missing; write nothing.
+        scale: Scale of the runs. The paper's is the one whose numbers can be compared.
+        device: cpu, cuda, cuda:N, or auto. On a GPU, runs are trained together.
+        precision: Precision of the runs to train; by default, medium on a GPU.
+        data_dir: Folder with the data sets. Default: ARMS_DATA_DIR, the cache, or the network.
+        checkpoint_seconds: Time between two checkpoints: about as much as a killed run repeats.
+    """
+    if dry_run:
+        for line in paper.missing_lines(scale, output, results):
+            print_plain(line)
+        return
+    engine = Here(device)
+    options: dict[str, Any] = {
+        "engine": engine,
+        "minutes": minutes,
+        "precision": precision or ("medium" if engine.on_gpu else None),
+        "data_dir": data_dir,
+        "checkpoint_seconds": checkpoint_seconds,
+        "notify": print_plain,
+    }
+    try:
+        print_paths(paper.finish_paper(scale, output, results, page, **options))
     except sweeps.SweepError as error:
         print_plain(str(error))
         raise SystemExit(1) from None

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING, TypeAlias, get_args
 
 import torch
@@ -29,6 +29,7 @@ from arms.bench.metrics import METRICS, TEST_BOUND, TEST_BOUND_SAMPLES, Record, 
 from arms.bench.models import DiscreteVAE
 from arms.bench.output import Watcher
 from arms.bench.runs.files import CHECKPOINTS
+from arms.bench.runs.limit import OutOfTimeError, Part, TimeLimit
 from arms.bench.runs.run import Run
 from arms.bench.training.engine import Execution, advance_to
 from arms.bench.training.optimizer import RATE_FIELDS, LearningRates
@@ -85,6 +86,7 @@ class TrainOptions:
     evaluate: int | None = None
     """Images of each split in the final bounds; all by default."""
     model: DiscreteVAE | None = None
+    limit: TimeLimit = field(default_factory=TimeLimit)
 
     def __post_init__(self) -> None:
         if self.execution not in (known := get_args(Execution)):
@@ -219,6 +221,7 @@ def train_ensemble(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
     """Train runs from the step that all of them can resume from to their end, and evaluate them."""
+    began = time()
     for member in members:
         if not member.states:  # they were used by a larger ensemble, which did not fit into memory
             member.look(alone=len(members) == 1)
@@ -227,12 +230,16 @@ def train_ensemble(
     with ExitStack() as sessions:
         for member in members:
             sessions.enter_context(member.session(step, options.device, names))
-        _advance(trainer, members, options, data)
+        _advance(trainer, members, options, data, began)
         for index, member in enumerate(members):
             if member.surviving:
+                if not options.limit.allows("bounds"):
+                    raise OutOfTimeError(f"saved at step {member.config.steps}, before its bounds")
+                began = time()
                 model = share_of_model(trainer, member.config, index, len(members))
                 dataset = data[member.config.dataset]
                 member.finish(final_bounds(model, dataset, member.config, options.evaluate))
+                options.limit.add("bounds", began)
 
 
 def _resumed(
@@ -252,19 +259,28 @@ def _resumed(
 
 
 def _advance(
-    trainer: Trainer, members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
+    trainer: Trainer,
+    members: Sequence[Member],
+    options: TrainOptions,
+    data: Mapping[str, Dataset],
+    began: float,
 ) -> None:
     """Train to the end, writing records and checkpoints."""
-    config = members[0].config
+    config, limit = members[0].config, options.limit
+    part: Part = "start"
     due = -math.inf  # the first record saves
     with _interruptible() as interrupted:
         blocks = advance_to(trainer, config.steps, config.report_every, options.execution)
         for step, is_record in blocks:
             stop = interrupted()
             records = _record(trainer, members, data) if is_record else []
-            if stop or step == config.steps or (is_record and perf_counter() >= due):
-                start = perf_counter()
+            limit.add(part, began)
+            part = "block"
+            late = step < config.steps and not limit.allows("block", "save")
+            if stop or late or step == config.steps or (is_record and perf_counter() >= due):
+                start, began = perf_counter(), time()
                 _save(trainer, members)
+                limit.add("save", began)
                 end = perf_counter()
                 least = MOST_SAVING * (end - start) if options.checkpoint_seconds else 0
                 due = end + max(options.checkpoint_seconds, least)
@@ -274,6 +290,9 @@ def _advance(
             if stop:
                 kind = TerminatedError if stop == signal.SIGTERM else KeyboardInterrupt
                 raise kind(f"saved at step {step}")
+            if late:
+                raise OutOfTimeError(f"saved at step {step} of {config.steps}")
+            began = time()
             if not any(member.surviving for member in members):
                 return
 

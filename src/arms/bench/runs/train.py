@@ -31,6 +31,7 @@ from arms.bench.runs.ensemble import (
     train_ensemble,
 )
 from arms.bench.runs.files import locked, make_folder
+from arms.bench.runs.limit import TimeLimit
 from arms.bench.runs.loading import MakeModel, check_start, own_data, own_model
 from arms.bench.runs.run import Run
 from arms.bench.training.engine import (
@@ -56,6 +57,7 @@ def train(
     evaluate: int | None = None,
     execution: Execution = "auto",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    limit: TimeLimit | None = None,
     progress: bool | Bars = True,
     on_record: OnRecord | None = None,
     notify: Notify = warnings.warn,
@@ -86,15 +88,20 @@ def train(
         evaluate: How many images of each split the final bounds use; all by default.
         execution: How steps are executed, see `Engine`.
         checkpoint_seconds: Time between two checkpoints, written at records; 0 saves at each.
+        limit: When to stop, after a save; never by default.
         progress: Whether to show a bar, on a terminal or in a notebook; or the bars to add it to.
         on_record: Called with every record.
         notify: Called with messages for the user.
 
     Raises:
         DivergedError: No replica survives.
+        OutOfTimeError: The limit has stopped it; called again, it resumes.
         ValueError: An argument cannot be used, or the directory holds another run.
     """
-    options = TrainOptions(str(device), execution, checkpoint_seconds, notify, evaluate)
+    limit = limit or TimeLimit()
+    options = TrainOptions(
+        str(device), execution, checkpoint_seconds, notify, evaluate, limit=limit
+    )
     run, data = Run(directory), own_data(config, dataset, data_dir)
     if model is not None:
         data = data or load(config.dataset, data_dir)
@@ -121,6 +128,7 @@ def train_together(
     evaluate: int | None = None,
     execution: Execution = "auto",
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    limit: TimeLimit | None = None,
     progress: bool | Bars = True,
     on_record: OnRunRecord | None = None,
     notify: Notify = warnings.warn,
@@ -147,9 +155,13 @@ def train_together(
 
     Raises:
         DivergedError: A run has no replica that survives; the others are trained to their end.
+        OutOfTimeError: The limit has stopped them; called again, they resume.
         ValueError: An argument cannot be used, or a directory holds another run.
     """
-    options = TrainOptions(str(device), execution, checkpoint_seconds, notify, evaluate)
+    limit = limit or TimeLimit()
+    options = TrainOptions(
+        str(device), execution, checkpoint_seconds, notify, evaluate, limit=limit
+    )
     if isinstance(configs, TrainConfig) or not configs:
         got = "one" if configs else "none"
         raise ValueError(f"configs must be a list of at least one, got {got}: write [config]")

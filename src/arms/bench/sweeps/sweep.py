@@ -1,5 +1,6 @@
 """Train many runs on an engine: start jobs, retry those whose worker was lost, count the results."""
 
+import math
 import os
 import sys
 from collections import Counter, deque
@@ -19,6 +20,7 @@ from arms.bench.experiments import Scale, Sweep, find_source
 from arms.bench.output import SweepBar
 from arms.bench.runs.archives import open_runs
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS, Notify, check_seconds
+from arms.bench.runs.limit import TimeLimit
 from arms.bench.runs.loading import MakeModel, find_model, name_inputs
 from arms.bench.runs.run import Run
 from arms.bench.sweeps.engines import SweepEngine, make_engine
@@ -44,6 +46,7 @@ def sweep(
     model: MakeModel | str | None = None,
     data_dir: Path | str | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    minutes: float = math.inf,
     dry_run: bool = False,
     progress: bool = True,
     notify: Notify = print,
@@ -67,6 +70,8 @@ def sweep(
             its name, `module:name`. Other processes import it.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
         checkpoint_seconds: Time between two checkpoints.
+        minutes: When to stop, after a save. No run is begun that could not be trained further by
+            then, as measured on those before. Runs that were not begun are not returned.
         dry_run: Only report what is done and what is left, a line per job, and return no runs.
         progress: Whether to show a bar, on a terminal.
         notify: Called with a line whenever a job ends, and with what a user should read.
@@ -76,6 +81,7 @@ def sweep(
         ValueError: An argument cannot be used.
     """
     engine = make_engine(engine) if isinstance(engine, str) else engine
+    limit = TimeLimit(minutes)
     check_seconds(checkpoint_seconds, "checkpoint_seconds")
     if Path(output).exists() and not Path(output).is_dir():
         raise ValueError(f"output must be a folder, got the file {output}: choose another place")
@@ -93,7 +99,7 @@ def sweep(
         return []
     tally = Tally(jobs)
     where = (tuple(sys.argv), os.getcwd())
-    settings = Settings(*where, model, datasets, folder, checkpoint_seconds, progress)
+    settings = Settings(*where, model, datasets, folder, checkpoint_seconds, progress, limit)
     if split_jobs(jobs):
         with engine, SweepBar(hidden=not (progress and engine.in_background)) as bar:
             if warning := engine.warning():
@@ -103,11 +109,14 @@ def sweep(
                 bar.show(tally.ended, tally.total, str(tally))
 
             run_jobs(split_jobs(jobs, engine.slots()), engine, settings, tally, notify, show)
-    notify(f"{tally}: {output}")
+    late = "; the time is up: repeat the call to train the rest"
+    notify(f"{tally}: {output}{late if tally.ended < tally.total else ''}")
     if failed := tally.counts["failed"]:
         raise SweepError(f"{failed} of {tally.total} runs failed, the last one: {tally.failure}")
     paths = {experiment_of(task.config): task.path for job in jobs for task in job.tasks}
-    return [open_runs(paths[experiment_of(config)])[0] for config in wanted]
+    found = [paths[experiment_of(config)] for config in wanted]
+    begun = [path for path in found if path.exists() or path.parent.is_file()]
+    return [run for path in begun for run in open_runs(path)]
 
 
 def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) -> list[Path]:
@@ -168,6 +177,7 @@ def run_jobs(
 ) -> None:
     """Run all jobs. Whatever happens to workers, each run ends as done, diverged or failed.
 
+    Once the time is up, the runs that are left stay as they are.
     `watch` is called at least once a second.
     """
     waiting, held, attempts = deque(jobs), list[Job](), Counter[Job]()
@@ -197,16 +207,20 @@ def run_jobs(
             continue
         for job, outcome in engine.ended(PAUSE):
             started.remove(job)
-            for line in outcome.lines:
-                notify(f"{job}: {line}")
+            _tell(job, outcome, notify)
             if outcome.kind == "busy":
                 attempts[job] -= 1
                 held.append(job)
             elif outcome.kind == "lost" and attempts[job] < ATTEMPTS:
                 waiting.append(job)
-            else:
-                final = replace(outcome, kind="failed") if outcome.kind == "lost" else outcome
+            elif outcome.kind != "stopped":
+                final = outcome.final()
                 tally.add(job, final)
                 count()
                 notify(f"{tally}: {job} {final.kind}")
     count()
+
+
+def _tell(job: Job, outcome: Outcome, notify: Notify) -> None:
+    for line in outcome.lines:
+        notify(f"{job}: {line}")

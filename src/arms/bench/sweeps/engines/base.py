@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
@@ -12,13 +12,15 @@ from arms.arguments import as_count
 from arms.bench.data import Dataset
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS, DivergedError, TerminatedError
 from arms.bench.runs.files import BusyError
+from arms.bench.runs.limit import OutOfTimeError, TimeLimit
 from arms.bench.runs.loading import MakeModel, find_model, load_once
 from arms.bench.runs.train import train, train_together
 from arms.bench.sweeps.jobs import Job
 from arms.bench.training.engine import choose_device, keep_freed_memory, planned_device
 
-Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost"]
-"""`busy`: another process trains the run. `lost`: the worker is gone; the job can be resumed."""
+Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost", "stopped"]
+"""`busy`: another process trains the run. `lost`: the worker is gone; the job can be resumed.
+`stopped`: the time is up; the job can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,10 @@ class Outcome:
 
     kind: Kind
     lines: tuple[str, ...] = ()
+
+    def final(self) -> "Outcome":
+        """Return what it counts as once the job is not tried again."""
+        return replace(self, kind="failed") if self.kind == "lost" else self
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Settings:
     data_dir: Path | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     progress: bool = False  # whether an engine in this process shows a bar for each run
+    limit: TimeLimit = field(default_factory=TimeLimit)
 
 
 class SweepEngine(Protocol):
@@ -86,10 +93,15 @@ def check_resources(cpus_per_job: int, gpus_per_job: float | None) -> float:
 
 def run_job(job: Job, settings: Settings, device: str, progress: bool = False) -> Outcome:
     """Train a job in this process."""
+    if not settings.limit.allows("start", "block", "save"):
+        return Outcome("stopped")
     lines: list[str] = []
     options = {"device": device, "progress": progress, "notify": lines.append}
+    times = {"checkpoint_seconds": settings.checkpoint_seconds, "limit": settings.limit}
     try:
-        _train(job, settings, options | {"checkpoint_seconds": settings.checkpoint_seconds})
+        _train(job, settings, options | times)
+    except OutOfTimeError as error:
+        return Outcome("stopped", (*lines, f"the time is up, {error}"))
     except DivergedError as error:
         return Outcome("diverged", (*lines, str(error)))
     except BusyError as error:

@@ -1,12 +1,10 @@
-"""Make the page "The paper, reproduced": every number of the paper that a committed full run covers, beside ours.
+"""The page "The paper, reproduced": every printed number that a full run covers, beside ours.
 
-    python benchmarks/reproduced.py > docs/reproduced.md
-
-Reads the archives in results/ and the printed numbers in `arms report`. Trains nothing.
+`arms sweep paper` writes it, in Markdown, from archives and the paper's numbers.
 """
 
 import math
-import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -27,7 +25,6 @@ from arms.bench.report.paper import (
 from arms.bench.report.tables import Stat, bound_stat
 from arms.bench.sweeps.jobs import plan
 
-RESULTS = Path(__file__).parents[1] / "results"
 RUNS_OF_THE_PAPER = 5
 FAR = 3.0
 """Standard errors beyond which a difference is in bold."""
@@ -37,11 +34,9 @@ CHANCE = 0.03
 """Expected fraction beyond FAR by chance with five seeds: Student's t gives 0.017 to 0.040."""
 
 INTRODUCTION = f"""\
-# The paper, reproduced in part
-
 The numbers of the paper that our full runs cover: a million steps, five seeds, the paper's protocol
 ([departures](paper.md#departures)). Bounds are in nats; higher is better. Made from the archives in
-[results](../results) by `python benchmarks/reproduced.py > docs/reproduced.md`. For curves and more bounds use
+[results](../results) by `arms sweep paper`, which also trains what is missing. For curves and more bounds use
 `arms report results -o report.html`.
 
 {UNCERTAIN_K}
@@ -54,11 +49,19 @@ ours minus the paper's. In parentheses is the difference in standard errors, sqr
 ± is a standard error, the numbers in parentheses are too small."""
 
 
-TWICE = "Each run counts twice, on train and on test, and these are correlated: 24 numbers are 12 settings."
-LEFT = (
-    "The remaining differences depend on the data set and the network (table). Their cause is not known. On Omniglot "
-    "the images are a reconstruction."
+TWICE = (
+    "Each run counts twice, on train and on test, and these are correlated: 24 numbers are 12 "
+    "settings."
 )
+LEFT = (
+    "The remaining differences depend on the data set and the network (table). Their cause is not "
+    "known. On Omniglot the images are a reconstruction."
+)
+COMPARED = (
+    {"loorf", "disarm", "arms-dirichlet", "arms-gaussian"},
+    {"vimco", "disarm-ms (unfolded)", "arms-ms-dirichlet (unfolded)"},
+)
+"""Estimators that the conclusions compare, in at least one setting."""
 
 
 BY_COUNT = """\
@@ -89,21 +92,24 @@ class Beside:
         return ours.mean - self.number.mean
 
     def errors(self, ours: Stat, runs_of_the_paper: int = RUNS_OF_THE_PAPER) -> float:
-        """Return the difference in standard errors; with one run of the paper, its ± is read as a standard error."""
+        """Return the difference in standard errors.
+
+        With one run of the paper, its ± is read as a standard error.
+        """
         assert ours.std is not None
         assert ours.count is not None
         variance = ours.std**2 / ours.count + self.number.plus_minus**2 / runs_of_the_paper
         return self.difference(ours) / math.sqrt(variance)
 
 
-def committed() -> list[Group]:
-    """Return the committed runs that the paper's tables are made of."""
+def committed(results: Path) -> list[Group]:
+    """Return the archived runs that the paper's tables are made of."""
     wanted = [*configs("table1", "paper"), *configs("table2", "paper")]
-    jobs = plan(wanted, "nowhere", results=[RESULTS])
+    jobs = plan(wanted, "nowhere", results=[results])
     collection = collect([task.path for job in jobs for task in job.tasks if task.state == "done"])
     if collection.problems:
         raise ValueError(
-            f"{RESULTS} must hold whole runs, got {collection.problems[0]}: archive them again"
+            f"{results} must hold whole runs, got {collection.problems[0]}: archive them again"
         )
     return group_runs(collection.runs)
 
@@ -125,10 +131,15 @@ def beside(group: Group) -> list[Beside]:
     return found
 
 
-def page(groups: Sequence[Group]) -> str:
-    """Return the page."""
+def page_of(groups: Sequence[Group]) -> str:
+    """Return the page. Conclusions are left out without the numbers that they compare."""
     numbers = [one for group in groups for one in beside(group)]
-    parts = [INTRODUCTION, coverage(numbers), conclusion(numbers), by_count(groups)]
+    whole = len(numbers) == len(all_printed())
+    title = f"# The paper, reproduced{'' if whole else ' in part'}"
+    parts = [title, INTRODUCTION, coverage(numbers)]
+    of_settings = [{row.estimator for row in group.rows} for group in groups]
+    if all(any(names <= found for found in of_settings) for names in COMPARED):
+        parts += [conclusion(numbers), by_count(groups)]
     for (dataset, network), same in groupby(
         groups, lambda group: (group.setting.dataset, group.setting.network)
     ):
@@ -160,16 +171,22 @@ def coverage(numbers: Sequence[Beside]) -> str:
         for dataset in DATASETS
         for network in NETWORKS
     ]
+    names = [one.estimator for one in numbers]
+    by_estimator = [
+        [f"`{name}`", str(count), str(names.count(name))]
+        for name, count in Counter(key[4] for key in keys).items()
+    ]
     repeated = sum(map(is_repeated, numbers))
     return "\n\n".join(
         [
             "## Coverage",
             (
-                "There are no runs of RELAX or n = 6, and of n = 8 only the bound on linear networks. In table 2, "
-                f"{repeated} numbers are DisARM's column, which repeats table 1's."
+                f"In table 2, {repeated} numbers are DisARM's column, which repeats table 1's. "
+                "`arms sweep paper --dry-run` lists each number that is missing."
             ),
             table(["table of the paper", "printed", "compared with ours"], by_table),
             table(["", *(f"n = {n}" for n in BUDGETS)], by_setting),
+            table(["estimator", "printed", "compared with ours"], by_estimator),
         ]
     )
 
@@ -217,7 +234,7 @@ def is_repeated(one: Beside) -> bool:
 
 
 def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
-    """Return how many are close to the paper's, for both readings of its ±, and each distance in nats."""
+    """Return how many are near the paper's, for both readings of its ±, and each distance."""
     near, near_if_errors = (
         sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers)
         for runs in (RUNS_OF_THE_PAPER, 1)
@@ -229,15 +246,15 @@ def overall(numbers: Sequence[Beside]) -> str:
     """Return how far ours are from the printed ones."""
     near, near_if_errors, distances = closeness(numbers)
     return (
-        f"**Trained on the ELBO, at its K, every number is within {up(max(distances))} nats of the paper's**, "
-        f"{mean(distances):.2f} on average. {near} of {len(numbers)} are within {FAR:g} standard errors; by chance "
-        f"about {CHANCE * len(numbers):.0f} would not be. (If the paper's ± is a standard error, as its size suggests: "
-        f"{near_if_errors}.)"
+        f"**Trained on the ELBO, at its K, every number is within {up(max(distances))} nats of the "
+        f"paper's**, {mean(distances):.2f} on average. {near} of {len(numbers)} are within {FAR:g} "
+        f"standard errors; by chance about {CHANCE * len(numbers):.0f} would not be. (If the "
+        f"paper's ± is a standard error, as its size suggests: {near_if_errors}.)"
     )
 
 
 def agreement(numbers: Sequence[Beside]) -> list[str]:
-    """Return how many numbers there are, their mean difference, and how many are far from the printed ones."""
+    """Return how many numbers there are, their mean difference, and how many are far off."""
     far = sum(abs(one.errors(one.at_its_count)) > FAR for one in numbers)
     return [
         str(len(numbers)),
@@ -263,10 +280,11 @@ def disarm(numbers: Sequence[Beside]) -> str:
     full = mean(one.difference(one.at_n) for one in found)
     gap_printed, gap_ours = (mean(gaps(numbers, "disarm", of)) for of in (in_paper, in_our_runs))
     return (
-        f"**K = n/2 explains most of DisARM's printed gap.** {len(nearer)} of its {len(found)} numbers are closer to "
-        f"ours at K = n/2 than at K = n{exception}. The mean difference is {signed(half)} at K = n/2 and "
-        f"{signed(full)} at K = n. DisARM minus LOORF is {signed(gap_printed)} nats in the paper on average, and "
-        f"{signed(gap_ours)} in our runs at equal K."
+        f"**K = n/2 explains most of DisARM's printed gap.** {len(nearer)} of its {len(found)} "
+        f"numbers are closer to ours at K = n/2 than at K = n{exception}. The mean difference is "
+        f"{signed(half)} at K = n/2 and {signed(full)} at K = n. DisARM minus LOORF is "
+        f"{signed(gap_printed)} nats in the paper on average, and {signed(gap_ours)} in our runs "
+        "at equal K."
     )
 
 
@@ -276,13 +294,14 @@ def against_loorf(numbers: Sequence[Beside]) -> str:
     for name in ("arms-dirichlet", "arms-gaussian"):
         gap_printed, gap_ours = (gaps(numbers, name, of) for of in (in_paper, in_our_runs))
         parts.append(
-            f"`{name}` is {signed(mean(gap_printed))} nats in the paper and {signed(mean(gap_ours))} in our runs "
+            f"`{name}` is {signed(mean(gap_printed))} nats in the paper and "
+            f"{signed(mean(gap_ours))} in our runs "
             f"(above LOORF in {sum(gap > 0 for gap in gap_ours)} of {len(gap_ours)})"
         )
     spread = mean(one.at_n.std or 0.0 for one in numbers)
     return (
-        f"**ARMS and LOORF end close together.** The mean difference from LOORF: {'; '.join(parts)}. The mean standard "
-        f"deviation over seeds is {spread:.2f}."
+        "**ARMS and LOORF end close together.** The mean difference from LOORF: "
+        f"{'; '.join(parts)}. The mean standard deviation over seeds is {spread:.2f}."
     )
 
 
@@ -294,11 +313,11 @@ def overall_bound(numbers: Sequence[Beside]) -> str:
         found = [one.difference(one.at_its_count) for one in numbers if one.estimator == name]
         parts.append(f"`{name}` {signed(mean(found))} ({len(found)} numbers)")
     return (
-        f"**Trained on the bound, every number is within {up(max(distances))} nats of the paper's**, "
-        f"{mean(distances):.2f} on average. That is more than chance: only {near} of {len(numbers)} are within {FAR:g} "
-        f"standard errors ({near_if_errors} if the paper's ± is a standard error). Mean difference, ours minus the "
-        f"paper's: {', '.join(parts)}. This point and the table below leave out DisARM's column of table 2, which "
-        "repeats table 1's."
+        f"**Trained on the bound, every number is within {up(max(distances))} nats of the "
+        f"paper's**, {mean(distances):.2f} on average. That is more than chance: only {near} of "
+        f"{len(numbers)} are within {FAR:g} standard errors ({near_if_errors} if the paper's ± is "
+        f"a standard error). Mean difference, ours minus the paper's: {', '.join(parts)}. This "
+        "point and the table below leave out DisARM's column of table 2, which repeats table 1's."
     )
 
 
@@ -309,14 +328,15 @@ def against_vimco(numbers: Sequence[Beside]) -> str:
     )
     to_disarm = gaps(numbers, "arms-ms-dirichlet (unfolded)", in_our_runs, "disarm-ms (unfolded)")
     return (
-        f"**At K = n, multi-sample ARMS is above VIMCO in the paper** ({above(gap_printed)}) **and below it in our "
-        f"runs** ({above(gap_ours)}). VIMCO was trained on K = n, ARMS on K = n/2. Below K = n, ARMS is level or "
-        "above: [by K](#on-the-bound-by-k). DisARM is trained on the same bound as ARMS, with the same number of "
-        f"evaluations. ARMS minus DisARM is {above(to_disarm)}, as expected from the [gradient "
-        "variances](bound.md#measured). We do not know why the paper differs, because the code that made its numbers "
-        "[is not released](released_code.md#estimators), except for one unused function that omits the direct term. "
-        "Training with that function alone is biased, and in short runs it also [ends above "
-        "VIMCO](bound.md#without-the-direct-term)."
+        "**At K = n, multi-sample ARMS is above VIMCO in the paper** "
+        f"({above(gap_printed)}) **and below it in our runs** ({above(gap_ours)}). VIMCO was "
+        "trained on K = n, ARMS on K = n/2. Below K = n, ARMS is level or above: "
+        "[by K](#on-the-bound-by-k). DisARM is trained on the same bound as ARMS, with the same "
+        f"number of evaluations. ARMS minus DisARM is {above(to_disarm)}, as expected from the "
+        "[gradient variances](bound.md#measured). We do not know why the paper differs, because "
+        "the code that made its numbers [is not released](released_code.md#estimators), except for "
+        "one unused function that omits the direct term. Training with that function alone is "
+        "biased, and in short runs it also [ends above VIMCO](bound.md#without-the-direct-term)."
     )
 
 
@@ -360,7 +380,8 @@ def by_count(groups: Sequence[Group]) -> str:
 
 def above(differences: Sequence[float]) -> str:
     """Return a mean difference, and how many are above zero."""
-    return f"{signed(mean(differences))}, above in {sum(gap > 0 for gap in differences)} of {len(differences)}"
+    higher = sum(gap > 0 for gap in differences)
+    return f"{signed(mean(differences))}, above in {higher} of {len(differences)}"
 
 
 def up(value: float) -> str:
@@ -390,7 +411,7 @@ def gaps(
 
 
 def section(title: str, groups: Sequence[Group]) -> str:
-    """Return the numbers of one data set and network, a table for each of the paper's, and what to know about them."""
+    """Return the numbers of one data set and network, with a table for each of the paper's."""
     parts = [title]
     numbers = sorted(
         (one for group in groups for one in beside(group)), key=lambda one: one.number.table
@@ -457,7 +478,3 @@ def mean(values: Iterable[float]) -> float:
 
 def signed(value: float, digits: int = 2) -> str:
     return f"{value:+.{digits}f}".replace("-", "\u2212")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page(committed()))

@@ -1,0 +1,118 @@
+"""Finish the tables of the paper: which printed numbers lack a run of ours, and their training.
+
+A number is missing until a folder of archives or the output of the training has a finished run of
+its setting and estimator. The runs are those of `arms experiments`, without the estimators that the
+paper does not have.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from arms.bench.config import TrainConfig
+from arms.bench.experiments import CHANGES, Scale, configs
+from arms.bench.report.groups import setting_of
+from arms.bench.report.paper import Printed, all_printed
+from arms.bench.report.tables import Stat
+from arms.bench.runs.archives import find_runs, open_runs, write_archive
+from arms.bench.runs.files import make_folder, replace_file
+from arms.bench.runs.run import Run
+from arms.bench.sweeps.jobs import experiment_of, plan
+from arms.bench.sweeps.reproduced import committed, page_of
+from arms.bench.sweeps.sweep import SweepError, sweep
+
+
+class Wanted(NamedTuple):
+    """A number that the paper prints, and the run that gives ours."""
+
+    config: TrainConfig
+    split: str
+    number: Printed
+
+    def __str__(self) -> str:
+        config, stat = self.config, Stat(self.number.mean, self.number.plus_minus)
+        setting = f"{config.dataset}, {config.network}, n = {config.num_samples}"
+        return f"table {self.number.table}: {setting}, {config.label}, {self.split}: {stat}"
+
+
+def wanted_numbers(scale: Scale = "paper") -> list[Wanted]:
+    """Return every number of the paper, in the order of its tables, with its run at some scale."""
+    runs = {
+        (*setting_of(config)[:3], config.label): replace(config, **CHANGES[scale])
+        for table in ("table1", "table2")
+        for config in configs(table, "paper")
+    }
+    return [
+        Wanted(runs[dataset, network, n, estimator], split, number)
+        for (dataset, network, n, split, estimator), number in all_printed().items()
+    ]
+
+
+def missing_numbers(
+    wanted: Sequence[Wanted], output: Path, results: Sequence[Path]
+) -> list[Wanted]:
+    """Return the numbers without a finished run in any of these places."""
+    jobs = plan([one.config for one in wanted], output, results=results)
+    tasks = [task for job in jobs for task in job.tasks]
+    done = {experiment_of(task.config) for task in tasks if task.state == "done"}
+    return [one for one in wanted if experiment_of(one.config) not in done]
+
+
+def missing_lines(scale: Scale, output: Path, results: Path) -> list[str]:
+    """Return a line for every number that is missing, and a last one that counts them."""
+    wanted = wanted_numbers(scale)
+    missing = missing_numbers(wanted, output, [results])
+    runs = len({experiment_of(one.config) for one in missing})
+    last = f"total: {len(missing)} of {len(wanted)} numbers are missing, which are {runs} runs"
+    return [*map(str, missing), last]
+
+
+def finish_paper(
+    scale: Scale, output: Path, results: Path, page: Path, **options: Any
+) -> list[Path]:
+    """Train what is missing, archive what has ended in `output`, and return the files written.
+
+    Runs that have ended are archived too if others fail, or if Ctrl-C stops the training.
+
+    Args:
+        scale: Scale of the runs.
+        output: Folder of the run directories; unfinished ones are resumed.
+        results: Folder of the archives, one for each data set and network, to which runs are added.
+        page: The page of the paper's numbers beside ours; only written at the scale of the paper.
+        options: Further arguments of `sweep`.
+    """
+    wanted = [one.config for one in wanted_numbers(scale)]
+    try:
+        sweep(wanted, output, results=[results], **options)
+    except (SweepError, KeyboardInterrupt):
+        _keep(scale, wanted, output, results, page)
+        raise
+    return _keep(scale, wanted, output, results, page)
+
+
+def _keep(
+    scale: Scale, wanted: Sequence[TrainConfig], output: Path, results: Path, page: Path
+) -> list[Path]:
+    written = add_to_archives(wanted, output, results)
+    if scale == "paper":
+        make_folder(page.parent)
+        replace_file(page, page_of(committed(results)))
+        written.append(page)
+    return written
+
+
+def add_to_archives(wanted: Iterable[TrainConfig], output: Path, results: Path) -> list[Path]:
+    """Add the finished ones of these runs to the archives, each once; return the files changed."""
+    archived = {experiment_of(run) for run in find_runs(results)}
+    lacking = {experiment_of(config) for config in wanted} - archived
+    new: Mapping[Path, dict[str, Run]] = defaultdict(dict)
+    for run in find_runs(output):
+        if (found := experiment_of(run)) in lacking and run.is_finished():
+            config = run.config()
+            file = results / f"{config.dataset}-{config.network}.json"
+            new[file].setdefault(found, run)
+    for file, runs in new.items():
+        write_archive(file, [*(open_runs(file) if file.exists() else []), *runs.values()])
+    return list(new)
