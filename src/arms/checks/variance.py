@@ -28,10 +28,11 @@ Measure = Callable[[Sequence[Estimator]], "list[_Tally]"]
 SAME_FOR_BITS = {"arms-stratified": "arms", "disarm-stick": "disarm"}
 ENUMERABLE = 1024  # joint states up to which the reference is enumerated
 MIN_FLIPS = 100  # of a latent, and repeats: with fewer, a bias score is far from normal
+MIN_TAIL = 100  # repeats: the largest hundredth of fewer is no draw at all
 ATTEMPTS = 10  # draws on which an objective is tried: one may miss the points that it refuses
 WIDTH = 100  # columns of a terminal that a table fits
 HEADINGS = (
-    *("estimator", "n", "evals", "derivs", "variance", "±", "x lowest"),
+    *("estimator", "n", "evals", "derivs", "variance", "±", "top 1%", "x lowest"),
     *("bias |z|", "ms", "var x ms", "x lowest"),
 )
 
@@ -60,6 +61,10 @@ class VarianceRow:
     """Whether it was given by name and has parameters, which are then the initial ones."""
     variance_error: float = math.nan
     """Standard error of the variance, over repeats."""
+    tail: float = math.nan
+    """Share of a row's variance that its largest hundredth of estimates make, mean over rows.
+
+    0.01 if all are alike, and 1 if one in a hundred is all there is; NaN below 100 repeats."""
 
     @property
     def variance_time(self) -> float:
@@ -125,6 +130,7 @@ class VarianceTable:
                 str(row.derivatives),
                 f"{row.variance:.4g}",
                 _percent(row.variance_error, row.variance),
+                "-" if math.isnan(row.tail) else f"{100 * row.tail:.0f}%",
                 _ratio(row.variance, lowest, row.unbiased),
                 _number(row.bias_score, 2),
                 _number(row.milliseconds, 3),
@@ -139,6 +145,7 @@ class VarianceTable:
         notes = [
             "variance: of a logit's gradient, mean over logits, in squared units of the objective",
             "±: its standard error, in per cent of it; rare large estimates can hide from both",
+            "top 1%: what the largest 1% of estimates make of a row's variance, mean over rows",
             "*: the lowest of the unbiased",
             f"{against}; suspicious beyond {self.score_limit:.2f}",
         ]
@@ -240,6 +247,7 @@ def variance(
             unbiased=one.unbiased,
             untrained=isinstance(entry, str) and _has_parameters(one),
             variance_error=tally.variance_error(),
+            tail=tally.tail(),
         )
         rows.append(row)
     rows.sort(key=lambda row: (not row.unbiased, row.variance))
@@ -356,8 +364,9 @@ class _Tally:
     spread of these terms gives the standard error of the variance.
     """
 
-    def __init__(self, logits: Tensor) -> None:
-        self.mean = torch.zeros_like(logits, dtype=torch.float64)
+    def __init__(self, latent: Latent) -> None:
+        self.mean = torch.zeros_like(latent.logits, dtype=torch.float64)
+        self.sum_event = latent.sum_event
         self.squares = torch.zeros_like(self.mean)
         self.added: list[Tensor] = []
         self.seconds: list[float] = []
@@ -368,7 +377,7 @@ class _Tally:
         self.mean += delta / len(self.seconds)
         added = delta * (grad.double() - self.mean)
         self.squares += added
-        self.added.append(added.mean())
+        self.added.append(self.sum_event(added))
 
     def variance(self) -> Tensor:
         """Return the variance of one estimate of every logit's gradient."""
@@ -377,7 +386,18 @@ class _Tally:
     def variance_error(self) -> float:
         """Return the standard error of the mean variance; NaN if there are only two estimates."""
         added = torch.stack(self.added[1:])  # the first adds nothing
+        added = added.reshape(len(added), -1).sum(1) / self.mean.numel()
         return (added.std() / len(added) ** 0.5).item() if len(added) > 1 else float("nan")
+
+    def tail(self) -> float:
+        """Return the share of the largest hundredth in a row's variance, averaged over rows."""
+        count = len(self.added)
+        if count < MIN_TAIL:
+            return math.nan
+        added = torch.stack(self.added).reshape(count, -1)
+        total = added.sum(0)
+        largest = added.topk(round(count / 100), 0).values.sum(0)
+        return (largest / total)[total > 0].mean().item()  # NaN if no row has any variance
 
 
 def _measure(
@@ -388,7 +408,7 @@ def _measure(
     estimators: Sequence[Estimator],
 ) -> list[_Tally]:
     """Make estimates in turn, after one of each that does not count, because it is slower."""
-    tallies = [_Tally(latent.logits) for _ in estimators]
+    tallies = [_Tally(latent) for _ in estimators]
     for number in range(repeats + 1):
         for one, tally in zip(estimators, tallies, strict=True):
             start = perf_counter()

@@ -225,6 +225,20 @@ def test_two_estimates_have_no_standard_error() -> None:
     assert str(table).splitlines()[1].split()[5] == "-"
 
 
+def test_the_tail_is_the_share_of_the_largest_hundredth() -> None:
+    rare, even = torch.logit(torch.tensor([0.005])), torch.zeros(1)
+    both = torch.stack([rare, even])
+    tails = {}
+    for name, logits in (("rare", rare), ("even", even), ("both", both)):
+        one = arms.variance(lambda b: b[..., 0], logits, "reinforce", 1, seeded(), repeats=2000)
+        tails[name] = one.rows[0].tail
+    assert tails["rare"] > 0.9  # one estimate is 1 - p, and the others are 0
+    # Half of the estimates are 1/2 and the others 0, all as far from their mean, 1/4. It is not
+    # known yet when the first of them are counted.
+    assert abs(tails["even"] - 0.01) < 0.01
+    assert abs(tails["both"] - (tails["rare"] + tails["even"]) / 2) < 0.05  # mean over rows
+
+
 def test_no_gradient_is_left_anywhere() -> None:
     weights = torch.randn(3, generator=seeded()).requires_grad_()
     logits = torch.zeros(2, 3, requires_grad=True)
@@ -594,7 +608,7 @@ def test_biased_rows_come_last_and_set_no_standard() -> None:
     assert variances["Through"] < variances["loorf"] < variances["reinforce"]
     assert [row.unbiased for row in table.rows] == [True, True, False, False]
     lines = str(table).splitlines()
-    assert lines[1].split()[6] == "1.000*"
+    assert lines[1].split()[7] == "1.000*"
     assert [line.split()[1] for line in lines[3:5]] == ["(biased)", "(biased)"]
     ratio = variances["Through"] / variances["loorf"]
     assert f" {ratio:.3f} " in next(line for line in lines if line.startswith("Through (biased)"))
@@ -604,7 +618,25 @@ def test_biased_rows_come_last_and_set_no_standard() -> None:
 def test_biased_rows_alone_have_no_ratios() -> None:
     lines = str(arms.variance(quadratic, torch.zeros(3), Through(8), repeats=2)).splitlines()
     cells = lines[1].split()
-    assert (cells[7], cells[-1]) == ("-", "-")
+    assert (cells[8], cells[-1]) == ("-", "-")
+
+
+def test_the_tail_is_that_of_the_deviations_from_the_mean() -> None:
+    logits, repeats = torch.tensor([[0.5, -1.0, 2.0], [3.0, 0.1, -0.2]]), 4000
+    (row,) = arms.variance(quadratic, logits, "loorf", 4, seeded(), repeats=repeats).rows
+    grad = LOORF(4)(quadratic, logits.expand(repeats, 2, 3), seeded(1)).grad
+    squares = (grad - grad.mean(0)).square().sum(-1).sort(0, descending=True).values
+    share = (squares[: repeats // 100].sum(0) / squares.sum(0)).mean().item()
+    assert abs(row.tail / share - 1) < 0.15  # of forty draws that deviate about equally
+    assert share > 0.03
+
+
+def test_few_estimates_and_those_without_variance_have_no_tail() -> None:
+    few = arms.variance(quadratic, torch.zeros(3), "loorf", repeats=99)
+    certain = arms.variance(quadratic, torch.zeros(3), "exact", repeats=100)
+    for table in (few, certain):
+        assert math.isnan(table.rows[0].tail)
+        assert str(table).splitlines()[1].split()[6] == "-"
 
 
 def row(
@@ -616,7 +648,7 @@ def row(
 def test_ratio_to_a_variance_of_zero() -> None:
     rows = (row("a", 0.0), row("b", 0.0), row("c", 0.5))
     lines = str(VarianceTable(rows, "enumeration", 5.0)).splitlines()
-    assert [line.split()[6] for line in lines[1:4]] == ["1.000*", "1.000*", "inf"]
+    assert [line.split()[7] for line in lines[1:4]] == ["1.000*", "1.000*", "inf"]
 
 
 def test_the_lowest_of_each_kind_is_marked() -> None:
@@ -624,7 +656,7 @@ def test_the_lowest_of_each_kind_is_marked() -> None:
     cells = [
         line.split() for line in str(VarianceTable(rows, "enumeration", 5.0)).splitlines()[1:4]
     ]
-    assert [line[6] for line in cells[:2]] == ["1.000*", "2.000"]
+    assert [line[7] for line in cells[:2]] == ["1.000*", "2.000"]
     assert [line[-2:] for line in cells[:2]] == [["8", "2.000"], ["4", "1.000*"]]
     assert cells[2][-1] == "0.013"
 
@@ -632,7 +664,9 @@ def test_the_lowest_of_each_kind_is_marked() -> None:
 def test_it_fits_a_terminal_and_loses_no_name() -> None:
     names = ["loorf", "ARMS(OwnCouplingOfAVeryLongName(strength=0.123456789)) #1", "x" * 60]
     rows = tuple(
-        VarianceRow(name, 10**4, 65536, 65536, 1.2345e-105, 12345.678, 123456.789, False, True, 1.0)
+        VarianceRow(
+            name, 10**4, 65536, 65536, 1.2345e-105, 12345.678, 123456.789, False, True, 1.0, 0.5
+        )
         for name in names
     )
     reasons = {
