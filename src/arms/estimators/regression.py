@@ -50,8 +50,10 @@ def fit_two_controls(
 
     They minimize the squared norm of estimate - one first - other second over the other rows, and
     over half a row more (4 / d^2 rows, if that is more: rows of few logits say little) in which the
-    controls are as large and explain nothing. They are 0 if there are no other rows. Both are
-    `[*batch]` with trailing axes, to multiply controls.
+    controls are as large and explain nothing. Rows are weighted by the root of their estimate's
+    norm: few rows make most of a variance with heavy tails, and a row that happens to estimate 0
+    must not count for 0. The coefficients are 0 if there are no other rows. Both are `[*batch]`
+    with trailing axes, to multiply controls.
     """
     rows = latent.batch_shape[-1] if latent.batch_shape else 1
     if rows == 1:
@@ -61,6 +63,7 @@ def fit_two_controls(
     axes = len(latent.batch_shape)
     every = torch.stack([first, second, estimate], axes).flatten(axes + 1)
     products = (every[..., :2, :] @ every.mT).movedim((-2, -1), (0, 1))  # [2, 3, *batch]
+    products = products * every[..., 2, :].norm(dim=-1).sqrt()
     products = sum_of_others(products.nan_to_num(0.0, 0.0, 0.0), -1)
     pseudo = max(0.5, 4 / max(1, every.shape[-1]) ** 2)
     sizes = torch.stack([products[0, 0], products[1, 1]]) * (1 + pseudo / (rows - 1))
