@@ -231,6 +231,24 @@ def test_where_derivatives_mislead_the_safe_form_falls_back_on_values(
     assert total_variance(Flips(4, safe=False), objective, logits) > 3 * loorf
 
 
+def test_eight_rows_in_which_few_flips_say_anything() -> None:
+    """Rows that estimate 0, because their flips hit nothing, must not count for no variance."""
+    table = torch.randn(2**8, generator=seeded(), dtype=torch.float64)
+    powers = 2 ** torch.arange(8, dtype=torch.float64)
+
+    def objective(b: Tensor) -> Tensor:
+        return table[(b[..., :8].detach() @ powers).round().long()] + 0 * b.sum(-1)
+
+    logits = torch.randn(8, 50, generator=seeded(1), dtype=torch.float64)
+    batch = logits.expand(400, 8, 50)
+    with torch.no_grad():
+        flips, loorf = (
+            float(one(objective, batch, seeded()).grad.var(0).sum())
+            for one in (Flips(4), arms.LOORF(6))
+        )
+    assert flips < 2.2 * loorf
+
+
 # --- What is refused ------------------------------------------------------------------------------
 
 
