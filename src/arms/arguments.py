@@ -69,15 +69,21 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
         raise ValueError(f"logits must be {wanted} distribution, got {got}")
     if logits.dtype not in FLOATS:
         raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float()")
-    if logits.is_nested or logits.layout != torch.strided or logits.is_meta:
-        got = f"layout {logits.layout} on {logits.device}"
-        raise ValueError(f"logits must be a dense tensor on a device with numbers, got {got}")
+    check_dense(logits, "logits")
     if logits.ndim < axes:
         got = f"shape {list(logits.shape)}" if logits.ndim else "a scalar: unsqueeze it"
         raise ValueError(f"logits must have shape [*batch, {event_axes}], got {got}")
     if axes == 2 and not logits.shape[-1]:
         raise ValueError(f"logits must have at least one category, got {list(logits.shape)}")
     return logits
+
+
+def check_dense(tensor: Tensor, what: str) -> None:
+    """Raise if a tensor is sparse, nested, or on the meta device."""
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_meta:
+        kind = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+        got = f"{kind} on {tensor.device}"
+        raise ValueError(f"{what} must be a dense tensor on a device with numbers, got {got}")
 
 
 def check_generator(generator: object) -> None:

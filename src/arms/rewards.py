@@ -26,11 +26,13 @@ Mnih & Rezende, "Variational inference for Monte Carlo objectives", ICML 2016.
 
 import math
 from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from arms.arguments import at_least_float32, is_readable
+from arms.arguments import FLOATS, at_least_float32, check_dense, is_readable
 from arms.targets import BestOf, Expectation, ImportanceBound
 
 
@@ -61,28 +63,30 @@ def weights(
     tensor([1., 0., 0.])
     """
     target = Expectation() if target is None else target
-    rule, least = _rule_for(target, rewards)
-    _check(rewards, mask, target, least)
-    if not rewards.dtype.is_floating_point:
-        rewards = rewards.to(torch.get_default_dtype())
-    values = at_least_float32(rewards.detach())
-    if mask is None:
-        return rule(values, None).to(rewards.dtype)
-    found = rule(torch.where(mask, values, 0.0), mask)
-    return torch.where(mask, found, 0.0).to(rewards.dtype)
+    _check_types(rewards, mask)
+    rule, least = _rule_for(target, len(rewards))
+    if rewards.dtype.is_floating_point:
+        dtype, values = rewards.dtype, at_least_float32(rewards.detach())
+    else:  # in float64, so that large integers keep their differences
+        dtype, values = torch.get_default_dtype(), rewards.double()
+    if mask is not None:
+        values = torch.where(mask, values, 0.0)
+    if is_readable(values):
+        _check_values(values, mask, dtype, target, least)
+    found = rule(values, mask)
+    return (found if mask is None else torch.where(mask, found, 0.0)).to(dtype)
 
 
 Rule = Callable[[Tensor, Tensor | None], Tensor]
 
 
-def _rule_for(target: object, rewards: object) -> tuple[Rule, int]:
+def _rule_for(target: object, n: int) -> tuple[Rule, int]:
     """Return the formula of a target, and the least number of samples per group that it needs."""
     if isinstance(target, Expectation) and target.samples is None:
         return _leave_one_out, 2
     if isinstance(target, BestOf):
         return lambda values, mask: best_of_weights(values, mask, target.k), max(2, target.k)
     if isinstance(target, ImportanceBound):
-        n = len(rewards) if isinstance(rewards, Tensor) and rewards.ndim else None
         if target.samples not in (None, n):
             raise ValueError(
                 f"the bound's samples must be the {n} samples per group, got {target.samples}: "
@@ -93,35 +97,46 @@ def _rule_for(target: object, rewards: object) -> tuple[Rule, int]:
     raise ValueError(f"target must be {wanted}, got {target!r}")
 
 
-def _check(rewards: object, mask: object, target: object, least: int) -> None:
-    """Raise if the weights would not be defined."""
+def _check_types(rewards: object, mask: object) -> None:
+    """Raise unless both are tensors of the right type and shape."""
     if not isinstance(rewards, Tensor):
         got = f"{type(rewards).__name__}: use torch.as_tensor"
         raise ValueError(f"rewards must be a tensor, got {got}")
+    check_dense(rewards, "rewards")
     if rewards.ndim == 0 or rewards.is_complex():
         got = f"shape {list(rewards.shape)} and {rewards.dtype}"
         raise ValueError(f"rewards must be real numbers of shape [n, *groups], got {got}")
-    wanted = f"a boolean tensor of the rewards' shape {list(rewards.shape)}"
-    if mask is not None and not isinstance(mask, Tensor):
-        raise ValueError(f"mask must be {wanted}, got {type(mask).__name__}")
-    if mask is not None and (mask.dtype != torch.bool or mask.shape != rewards.shape):
-        raise ValueError(f"mask must be {wanted}, got {mask.dtype} {list(mask.shape)}")
-    if not is_readable(rewards):
+    if rewards.dtype.is_floating_point and rewards.dtype not in FLOATS:
+        raise ValueError(f"rewards must not be {rewards.dtype}: call .float()")
+    if mask is None:
         return
-    looked_at = rewards if mask is None else rewards[mask]
-    # A finite sum rules out NaN and infinity in one pass. Only another sum needs a second look.
-    if (
-        not math.isfinite(looked_at.detach().sum(dtype=torch.float64))
-        and not looked_at.isfinite().all()
-    ):
-        bad = looked_at[~looked_at.isfinite()][0].item()
-        remedy = "fix the scorer, or exclude such samples by mask="
-        raise ValueError(f"rewards must be finite, got {bad}: {remedy}")
-    fewest = len(rewards)
+    wanted = f"a boolean tensor of the rewards' shape {list(rewards.shape)}"
+    if not isinstance(mask, Tensor):
+        raise ValueError(f"mask must be {wanted}, got {type(mask).__name__}")
+    check_dense(mask, "mask")
+    if mask.dtype != torch.bool or mask.shape != rewards.shape:
+        raise ValueError(f"mask must be {wanted}, got {mask.dtype} {list(mask.shape)}")
+    if mask.device != rewards.device:
+        raise ValueError(f"mask must be on {rewards.device} as the rewards, got {mask.device}")
+
+
+def _check_values(
+    values: Tensor, mask: Tensor | None, dtype: torch.dtype, target: object, least: int
+) -> None:
+    """Raise if the weights would not be defined, or not be numbers of this type."""
+    n = len(values)
+    if values.numel():
+        # Sums of n rewards, and the weights, must be finite.
+        limit = min(torch.finfo(values.dtype).max / n, torch.finfo(dtype).max)
+        low, high = (end.item() for end in values.aminmax())
+        if not (high - low <= limit and -limit <= low and high <= limit):  # NaN is not, either
+            _refuse(values, low, high, limit, dtype)
+    fewest = n
     if mask is not None:
         sizes = mask.sum(0)
-        sizes = sizes[sizes > 0]  # empty groups have no weights
         fewest = int(sizes.min()) if sizes.numel() else least
+        if not fewest:  # empty groups have no weights
+            fewest = int(sizes.masked_fill(sizes == 0, least).min())
     if fewest < least:
         remedy = "draw more samples" + ("" if mask is None else ", or mask the whole group")
         raise ValueError(
@@ -129,42 +144,59 @@ def _check(rewards: object, mask: object, target: object, least: int) -> None:
         )
 
 
+def _refuse(values: Tensor, low: float, high: float, limit: float, dtype: torch.dtype) -> NoReturn:
+    """Say what is wrong with rewards whose weights would not be finite."""
+    bad = values[~values.isfinite()]
+    if len(bad):
+        remedy = "fix the scorer, or exclude such samples by mask="
+        raise ValueError(f"rewards must be finite, got {bad[0].item()}: {remedy}")
+    raise ValueError(
+        f"rewards and their differences must be at most {limit:.3g} for {dtype} and "
+        f"{len(values)} samples, got {low:.3g} to {high:.3g}: divide them by a constant"
+    )
+
+
 def _leave_one_out(rewards: Tensor, mask: Tensor | None) -> Tensor:
-    # Relative to one of them, so that a common offset costs no digits of the mean.
+    # Relative to one of them, or to a rough mean, so that a common offset costs no digits.
     if mask is None:
         rewards, count = rewards - rewards[0], len(rewards)
         return (rewards - rewards.mean(0)) / (count - 1)
-    rewards = rewards - rewards.gather(0, mask.int().argmax(0, keepdim=True))
-    mean = torch.where(mask, rewards, 0.0).sum(0) / mask.sum(0).clamp(min=1)
-    return (rewards - mean) / (mask.sum(0) - 1).clamp(min=1)
+    sizes = mask.sum(0)
+    counts = sizes.clamp(min=1)
+    rewards = rewards - rewards.sum(0) / counts  # those outside of the mask are 0
+    return (rewards - (rewards * mask).sum(0) / counts) / (sizes - 1).clamp(min=1)
 
 
 def best_of_weights(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
     """Return the weights for the best of k, given rewards that are checked."""
     if k == 1:
         return _leave_one_out(rewards, mask)
-    n = len(rewards)
     # Rows are sorted along the last axis, which is several times faster than along the first.
     rows = rewards.movedim(0, -1)
     if mask is not None:
         rows = torch.where(mask.movedim(0, -1), rows, torch.inf)
-    ordered, ranks = rows.sort(-1)
-    gaps = ordered.diff(dim=-1)
+    ordered, ranks = rows.contiguous().sort(-1)
+    rises = ordered.diff(dim=-1) * _shares(rewards, mask, k)
+    if mask is not None:
+        rises = torch.where(ordered[..., 1:].isfinite(), rises, 0.0)
+    found = pad(rises.cumsum(-1), (1, 0))
+    return found.scatter(-1, ranks, found).movedim(-1, 0)
+
+
+def _shares(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
+    """Return C(t, k - 1) / C(size, k) for t = 1 ... n - 1 and the size of each group."""
+    n = len(rewards)
+    ways = [math.comb(t, k - 1) for t in range(1, n)]
     if mask is None:
-        share = rewards.new_tensor(_shares(n, n, k))
-    else:
-        gaps = torch.where(ordered[..., 1:].isfinite(), gaps, 0.0)
-        sizes, which = mask.sum(0).unique(return_inverse=True)
-        share = rewards.new_tensor([_shares(n, size, k) for size in sizes.tolist()])[which]
-    found = torch.zeros_like(ordered)
-    found[..., 1:] = (gaps * share).cumsum(-1)
-    return torch.empty_like(found).scatter_(-1, ranks, found).movedim(-1, 0)
-
-
-def _shares(n: int, size: int, k: int) -> list[float]:
-    """Return C(t, k - 1) / C(size, k) for t = 1 ... n - 1, as correctly rounded quotients."""
-    total = max(math.comb(size, k), 1)  # an empty group has no weights
-    return [math.comb(t, k - 1) / total if t < size else 0.0 for t in range(1, n)]
+        return rewards.new_tensor([one / math.comb(n, k) for one in ways])
+    # By logarithms, because binomial coefficients overflow. Rounding costs about 1e-15 of a share.
+    log_ways = [math.log(one) if one else -math.inf for one in ways]
+    log_totals = [math.log(max(1, math.comb(size, k))) for size in range(n + 1)]
+    numerator, denominator = (
+        torch.tensor(logs, dtype=torch.float64, device=rewards.device)
+        for logs in (log_ways, log_totals)
+    )
+    return (numerator - denominator[mask.sum(0)].unsqueeze(-1)).exp().to(rewards.dtype)
 
 
 def _bound(log_weights: Tensor, mask: Tensor | None) -> Tensor:

@@ -130,6 +130,76 @@ def test_rewards_of_any_type(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.float(), torch.tensor([1 / 3, 0, 0, 1 / 3]), atol=2e-3, rtol=0)
 
 
+@pytest.mark.parametrize("target", [arms.Expectation(), arms.BestOf(2), arms.BestOf(3)])
+def test_large_integers_keep_their_differences(target: object) -> None:
+    """The differences vanish in float32, where integers above 2^24 are rounded."""
+    rewards = torch.tensor([0, 3, 1, 2])
+    plain = arms.weights(rewards, target)  # type: ignore[arg-type]
+    for offset in (10**8, -(2**50)):
+        found = arms.weights(rewards + offset, target)  # type: ignore[arg-type]
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, plain)
+
+
+@pytest.mark.parametrize("target", [arms.Expectation(), arms.BestOf(3), arms.ImportanceBound()])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float16, 30_000.0), (torch.float32, 3e37), (torch.float64, 1e307)]
+)
+def test_large_rewards_have_finite_weights(target: object, dtype: torch.dtype, size: float) -> None:
+    rewards = torch.tensor([size, -size, size, 0.0, -size], dtype=dtype)
+    mask = torch.tensor([True, True, False, True, True])
+    for options in ({}, {"mask": mask}):
+        found = arms.weights(rewards, target, **options)  # type: ignore[arg-type]
+        assert found.isfinite().all()
+        assert found[0] > 0
+    with pytest.raises(ValueError, match="divide them by a constant"):
+        arms.weights(rewards * 2, target)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="divide them by a constant"):
+        arms.weights(rewards * 2, target, mask=mask)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("target", [arms.Expectation(), arms.BestOf(3), arms.ImportanceBound()])
+@pytest.mark.parametrize("shape", [(4, 0), (4, 2, 0)])
+def test_no_groups_have_no_weights(target: object, shape: tuple[int, ...]) -> None:
+    rewards = torch.zeros(shape)
+    for mask in (None, torch.zeros(shape, dtype=torch.bool)):
+        assert arms.weights(rewards, target, mask=mask).shape == shape  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("target", [arms.Expectation(), arms.BestOf(3), arms.ImportanceBound()])
+def test_weights_under_vmap_and_compile(target: object, masked: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rewards = torch.randn(5, 6, 4, generator=generator)
+    mask = torch.rand(5, 6, 4, generator=generator) < 0.6
+    mask[:, :3], mask[:, :, 0] = True, False  # enough samples, or none
+    masks = [(mask,), (mask[0],)] if masked else [(), ()]
+
+    def weigh(rewards: Tensor, mask: Tensor | None = None) -> Tensor:
+        return arms.weights(rewards, target, mask=mask)  # type: ignore[arg-type]
+
+    found = torch.vmap(weigh)(rewards, *masks[0])
+    alone = [weigh(rewards[i], *(one[i] for one in masks[0])) for i in range(5)]
+    torch.testing.assert_close(found, torch.stack(alone))
+    if masked:  # with the same rewards for every mask
+        found = torch.vmap(weigh, (None, 0))(rewards[0], mask)
+        alone = [weigh(rewards[0], mask[i]) for i in range(5)]
+        torch.testing.assert_close(found, torch.stack(alone))
+    compiled = torch.compile(weigh, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(rewards[0], *masks[1]), weigh(rewards[0], *masks[1]))
+
+
+def test_many_samples_in_groups_of_different_sizes() -> None:
+    """Their binomial coefficients are far beyond the largest float."""
+    rewards = torch.randn(1500, 3, generator=torch.Generator().manual_seed(0)).double()
+    mask = torch.arange(1500).unsqueeze(1) < torch.tensor([1500, 1400, 0])
+    found = arms.weights(rewards, arms.BestOf(700), mask=mask)
+    for group, size in enumerate([1500, 1400]):
+        alone = arms.weights(rewards[:size, group], arms.BestOf(700))
+        torch.testing.assert_close(found[:size, group], alone, rtol=1e-10, atol=0)
+    assert (found[~mask] == 0).all()
+
+
 def test_weights_carry_no_gradient_and_leave_the_rewards_alone() -> None:
     rewards = torch.randn(4, 3, requires_grad=True)
     before = rewards.detach().clone()
@@ -152,7 +222,21 @@ def test_weights_carry_no_gradient_and_leave_the_rewards_alone() -> None:
         (torch.ones(3), {"target": arms.Expectation(2)}, r"target must be Expectation\(\)"),
         (torch.ones(3), {"target": "best"}, r"target must be Expectation\(\), BestOf"),
         (torch.ones(3), {"target": arms.ImportanceBound(2)}, r"use ImportanceBound\(\)"),
+        (torch.eye(3).to_sparse(), {}, "rewards must be a dense tensor .* layout torch.sparse_coo"),
+        (torch.eye(3, device="meta"), {}, "rewards must be a dense tensor .* on meta"),
+        (
+            torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+            {"target": arms.ImportanceBound()},
+            "rewards must be a dense tensor .* a nested tensor",
+        ),
+        (torch.ones(3).to(torch.float8_e5m2), {}, r"float8_e5m2: call .float\(\)"),
+        (torch.tensor([3e38, -3e38, 0.0]), {}, "must be at most .* got -3e.38 to 3e.38: divide"),
         (torch.ones(3), {"mask": torch.ones(3)}, "mask must be a boolean tensor"),
+        (
+            torch.ones(3),
+            {"mask": torch.ones(3, dtype=torch.bool, device="meta")},
+            "mask must be a dense tensor",
+        ),
         (torch.ones(3), {"mask": torch.ones(2, dtype=torch.bool)}, r"shape \[3\], got torch.bool"),
         (torch.ones(3), {"mask": torch.tensor([True, False, False])}, "or mask the whole group"),
     ],
