@@ -67,6 +67,32 @@ def rank_generator(
     return Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
+GlobalStates = dict[torch.device, Tensor]
+
+
+def global_states(device: torch.device) -> GlobalStates:
+    """Return the states of PyTorch's global generators, of the CPU and of a device."""
+    cpu = torch.device("cpu")
+    # Nothing can be read while a CUDA graph is captured.
+    captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    every = {cpu} if captured else {cpu, device}
+    return {one: _global_generator(one).get_rng_state(*_which(one)) for one in every}
+
+
+def restore_global_states(states: GlobalStates) -> None:
+    """Set PyTorch's global generators to earlier states."""
+    for device, state in states.items():
+        _global_generator(device).set_rng_state(state, *_which(device))
+
+
+def _global_generator(device: torch.device) -> Any:
+    return torch if device.type == "cpu" else torch.get_device_module(device)
+
+
+def _which(device: torch.device) -> list[torch.device]:
+    return [] if device.type in ("cpu", "mps") else [device]  # there is one of these
+
+
 def warn_if_ranks_share_noise(device: torch.device) -> None:
     """Warn, once per process, if another rank has its global generator in the same state."""
     if dist.is_available() and dist.is_initialized() and not torch.compiler.is_compiling():
@@ -79,8 +105,7 @@ def _compare(device: str) -> None:
     unreadable = device == "cuda" and torch.cuda.is_current_stream_capturing()
     if store_of is None or dist.get_world_size() == 1 or unreadable:
         return
-    source = torch if device == "cpu" else torch.get_device_module(device)
-    state = source.get_rng_state()
+    state = _global_generator(torch.device(device)).get_rng_state()
     key = f"arms/noise/{device}/{sha256(state.numpy().tobytes()).hexdigest()}"
     if store_of().add(key, 1) > 1:  # no rank waits: the second one sees the first one's entry
         problem = f"rank {dist.get_rank()} draws the same random numbers as another rank"

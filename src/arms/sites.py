@@ -16,11 +16,11 @@ logits are not enough: a layer that is initialized to zero makes logits equal an
 different. So the number of rows decides, and nothing is ever inferred from values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Generator, Tensor
@@ -33,6 +33,7 @@ from arms.arguments import (
     check_generator,
     in_function_transform,
     true_or_unreadable,
+    version_of,
 )
 from arms.attachment import attach_gradient, needs_gradient
 from arms.designs import Draw
@@ -42,7 +43,12 @@ from arms.estimators.registry import BIASED_ESTIMATORS, ESTIMATORS, resolve
 from arms.latents import Bits, Latent, Logits, OneHot, as_latent
 from arms.layers import deeper_gradient, reason_not_first_layer
 from arms.objective import Evaluation
-from arms.random import warn_if_ranks_share_noise
+from arms.random import (
+    GlobalStates,
+    global_states,
+    restore_global_states,
+    warn_if_ranks_share_noise,
+)
 
 
 def sampling(
@@ -107,7 +113,8 @@ def sample(
         temperature: The temperature of the biased estimator.
         batch_dim: The axis of the rows.
         tokens: How many consecutive entries of that axis belong to one row, if tokens were
-            flattened into the batch.
+            flattened into the batch. If you leave it out and there are as many tokens per row as
+            copies, the entries pass for the repeated batch.
         validate: Look for NaN, which on a GPU waits for the device.
 
     >>> from torch.distributions import OneHotCategorical
@@ -133,9 +140,9 @@ def _at_site(
     """Return samples of a site, after recording it where a block is open."""
     block = _BLOCK.get()
     validate = validate and (block is None or block.validate)
-    form, tape = _Form.of(as_latent(logits, validate=validate), batch_dim, tokens), _TAPE.get()
-    points = _drawn(form, generator) if tape is None else tape.samples_of(form, generator)
-    return form.restore(points)
+    form = _Form.of(as_latent(logits, validate=validate), batch_dim, tokens)
+    points = _taped(lambda: _drawn(form, generator), form.latent.logits.device)
+    return form.restore(points.clone())  # the caller may change it, and the record must stay
 
 
 # A compiler must not trace what is recorded. The public torch.compiler.disable imports the compiler
@@ -144,26 +151,26 @@ _untraced = _disable_dynamo(_at_site)
 
 
 def _drawn(form: "_Form", generator: Generator | None) -> Tensor:
+    _refuse_in_backward()
     if (block := _BLOCK.get()) is not None:
         return block.draw(form, generator)
     if needs_gradient(form.latent):
-        during = "" if not _in_backward() else _CHECKPOINTED
         raise ValueError(
             "arms.sample outside of a block would lose its gradient: open a block, `with "
             "arms.sampling() as s:`, or pass a biased estimator, arms.sample(latent, 'reinmax'), "
-            f"or call it under torch.no_grad(){during}"
+            "or call it under torch.no_grad()"
         )
     return form.latent.detach().sample(1, generator)[0]
 
 
-_CHECKPOINTED = (
-    "; under torch.utils.checkpoint, pass use_reentrant=False and context_fn=arms.same_samples"
-)
-
-
-def _in_backward() -> bool:
-    # Private (tried on PyTorch 2.8 to 2.13). Only the wording of an error depends on it.
-    return bool(torch._C._current_graph_task_id() != -1)
+def _refuse_in_backward() -> None:
+    """Raise in a backward pass, where a checkpoint runs its part of the model again."""
+    # Private (tried on PyTorch 2.8 to 2.13).
+    if torch._C._current_graph_task_id() != -1:
+        raise ValueError(
+            "arms.sample was called again in a backward pass, and would draw other samples: under "
+            "torch.utils.checkpoint, pass use_reentrant=False and context_fn=arms.same_samples"
+        )
 
 
 class Sampling:
@@ -185,6 +192,7 @@ class Sampling:
         self._costs: list[tuple[int, Tensor]] = []
         self._token: Token[Sampling | None] | None = None
         self._state = "new"
+        self._began = 0  # when the first site drew, by autograd's numbers of nodes
 
     def __enter__(self) -> Self:
         if self._state != "new":
@@ -228,6 +236,8 @@ class Sampling:
                 far, and on no later ones.
         """
         self._require_entered("s.cost")
+        if self._state == "closed":
+            raise ValueError("s.cost must come before s.expectation, which has been called")
         self._costs.append((len(self._sites), self._as_values(term, "a cost", once=True)))
 
     def expectation(self, loss: Tensor) -> Tensor:
@@ -238,9 +248,18 @@ class Sampling:
                 passed to `cost` are added to it.
         """
         self._require_entered("s.expectation")
+        if self._state == "closed" and self._costs:
+            raise ValueError(
+                "s.expectation adds the costs each time: with s.cost, call it once, for the sum "
+                "of all losses"
+            )
         values = self._as_values(loss, "the loss")
-        if self.validate and self._sites and values.requires_grad:
-            _refuse_batch_norm(values, self._sites[0].latent.logits)
+        if self.validate and self._sites:
+            later = [site.latent.logits for site in self._sites[1:]]
+            terms = [term for _, term in self._costs]
+            _refuse_batch_norm([values, *terms, *later], self._began)
+        for site in self._sites:
+            site.require_unchanged()
         self._state = "closed"
         total, to_go, costs = values, [values] * len(self._sites), list(self._costs)
         for place, term in costs:
@@ -267,6 +286,8 @@ class Sampling:
                 "batch_dim= if rows are another axis, and expand logits that all rows share"
             )
         latent = form.latent
+        if wanted and not self._sites:
+            self._began = _newest_node(latent.logits)
         if count != self.rows:
             points, drawn = self.draw_repeated(latent, generator), None
         else:
@@ -298,7 +319,10 @@ class Sampling:
         """Return one value per row of every copy as floats `[n, B]`."""
         if self.rows is None:
             raise ValueError(f"{what} comes after s.repeat or a site, and there was neither")
-        values = loss if isinstance(loss, Tensor) else torch.as_tensor(loss)
+        try:
+            values = loss if isinstance(loss, Tensor) else torch.as_tensor(loss)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"{what} must be a tensor or array, got {loss!r:.40}") from None
         values = values if values.dtype in FLOATS else values.to(torch.get_default_dtype())
         n, rows = self.copies, self.rows
         if values.shape != (n * rows,) and not (once and values.shape == (rows,)):
@@ -319,6 +343,18 @@ class _Site:
     latent: Latent
     points: Tensor
     copies: int
+    _version: int = field(init=False)  # of the logits
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_version", version_of(self.latent.logits))
+
+    def require_unchanged(self) -> None:
+        """Raise if the logits are no longer those of the draw."""
+        if version_of(self.latent.logits) != self._version:
+            raise ValueError(
+                "the logits of a site were changed in place after its draw: use an operation that "
+                "returns a new tensor"
+            )
 
     def attach(self, value: Tensor, signal: Tensor) -> Tensor:
         """Return the value `[B]` with the site's gradient, from the losses to go `[n, B]`."""
@@ -433,10 +469,13 @@ def _straight_through(
         chosen = as_estimator(estimator, 1, **options)
     except TypeError:
         raise ValueError(f"{estimator} has no temperature: leave it out") from None
-    drawn = draw_points(chosen, latent, generator)
+    if torch.compiler.is_compiling():
+        drawn = draw_points(chosen, latent, generator)
+    else:
+        drawn = _taped(lambda: _drawn_ahead(chosen, latent, generator), latent.logits.device)
     points = drawn.points[0]
     if not needs_gradient(latent):
-        return points
+        return points.clone()
     still = at_least_float32(latent.logits).nan_to_num()  # inf - inf would be NaN
     step = (still - still.detach()).unsqueeze(0)
     with torch.autocast(points.device.type, enabled=False):
@@ -444,35 +483,65 @@ def _straight_through(
     return points + path.to(points.dtype)
 
 
+def _drawn_ahead(chosen: Estimator, latent: Latent, generator: Generator | None) -> Draw:
+    if generator is not None:  # a checkpoint repeats the numbers of PyTorch's generator only
+        _refuse_in_backward()
+    return draw_points(chosen, latent, generator)
+
+
 _BLOCK: ContextVar[Sampling | None] = ContextVar("arms.sampling", default=None)
 
 
-class _Tape:
-    """The samples of a checkpointed part of a model, which runs twice."""
+_T = TypeVar("_T")
 
-    def __init__(self, samples: list[Tensor], replaying: bool) -> None:
-        self.samples, self.replaying, self.position = samples, replaying, 0
+
+class _Tape:
+    """The draws of a checkpointed part of a model, which runs twice.
+
+    The second forward takes no random numbers for its draws. So that what follows them has the same
+    numbers as before, dropout for example, the state of PyTorch's generators is kept too.
+    """
+
+    def __init__(self, draws: list[tuple[Any, GlobalStates]], replaying: bool) -> None:
+        self.draws, self.replaying, self.position = draws, replaying, 0
         self.outer: _Tape | None = None
-        self.tokens: list[Token[_Tape | None]] = []
+        self.entered: list[tuple[Token[_Tape | None], list[GlobalStates]]] = []
 
     def __enter__(self) -> None:
         self.outer, self.position = _TAPE.get(), 0
-        self.tokens.append(_TAPE.set(self))
+        devices = {one for _, states in self.draws for one in states} if self.replaying else set()
+        self.entered.append((_TAPE.set(self), [global_states(one) for one in devices]))
 
     def __exit__(self, *_: object) -> None:
-        _TAPE.reset(self.tokens.pop())
+        token, before = self.entered.pop()
+        _TAPE.reset(token)
+        for states in before:
+            restore_global_states(states)
 
-    def samples_of(self, form: _Form, generator: Generator | None) -> Tensor:
+    def take(self, draw: Callable[[], _T], device: torch.device) -> _T:
+        """Return what `draw` returns, or returned in the first forward."""
         if self.replaying:
+            if self.position == len(self.draws):
+                raise ValueError(
+                    "a checkpoint made more choices in its second forward: do not "
+                    "let their number depend on anything that changes"
+                )
+            found, states = self.draws[self.position]
             self.position += 1
-            return self.samples[self.position - 1]
+            restore_global_states(states)
+            return cast(_T, found)
         outer = self.outer  # another checkpoint around this one, which may run again
-        found = _drawn(form, generator) if outer is None else outer.samples_of(form, generator)
-        self.samples.append(found)
-        return found
+        made = draw() if outer is None else outer.take(draw, device)
+        self.draws.append((made, global_states(device)))
+        return made
 
 
 _TAPE: ContextVar[_Tape | None] = ContextVar("arms.same_samples", default=None)
+
+
+def _taped(draw: Callable[[], _T], device: torch.device) -> _T:
+    tape = _TAPE.get()
+    return draw() if tape is None else tape.take(draw, device)
 
 
 def same_samples() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -480,32 +549,34 @@ def same_samples() -> tuple[AbstractContextManager[None], AbstractContextManager
 
     Pass it as `checkpoint(module, x, use_reentrant=False, context_fn=arms.same_samples)`.
     """
-    samples: list[Tensor] = []
-    return _Tape(samples, replaying=False), _Tape(samples, replaying=True)
+    draws: list[tuple[Any, GlobalStates]] = []
+    return _Tape(draws, replaying=False), _Tape(draws, replaying=True)
 
 
-def _refuse_batch_norm(values: Tensor, first: Tensor) -> None:
-    """Raise if rows are normalized by each other after the first site."""
-    before = _nodes(first)
-    for node in _nodes(values) - before:
-        name = type(node).__name__
-        if "BatchNorm" not in name or not getattr(node, "_saved_training", True):
-            continue
-        # Instance normalization is batch normalization of a single row with more channels.
-        if len(getattr(node, "_saved_input", values)) > 1:
-            raise ValueError(
-                "batch normalization in training mode makes the loss of a row depend on other "
-                "rows, which biases the gradient: use GroupNorm or LayerNorm, or .eval() on it "
-                "(validate=False lets it through)"
-            )
+def _newest_node(tensor: Tensor) -> int:
+    """Return the number of a node made now: autograd numbers the nodes of a thread in order."""
+    node = tensor.view_as(tensor).grad_fn  # none of a tangent
+    return 0 if node is None else int(node._sequence_nr())
 
 
-def _nodes(tensor: Tensor) -> set[Any]:
-    """Return all nodes of autograd's graph behind a tensor."""
-    found, waiting = set(), [tensor.grad_fn]
+def _refuse_batch_norm(ends: list[Tensor], began: int) -> None:
+    """Raise if the graph behind some tensors normalizes rows by each other after the first site."""
+    waiting: list[Any] = [end.grad_fn for end in ends]
+    seen: set[Any] = set()
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in found:
-            found.add(node)
-            waiting.extend(parent for parent, _ in node.next_functions)
-    return found
+        # A node is newer than its parents, so nothing behind an older one is of interest.
+        if node is None or node in seen or node._sequence_nr() < began:
+            continue
+        seen.add(node)
+        waiting.extend(parent for parent, _ in node.next_functions)
+        if "BatchNorm" not in type(node).__name__ or not getattr(node, "_saved_training", True):
+            continue
+        # Instance normalization is batch normalization of a single row with more channels.
+        if len(getattr(node, "_saved_input", ends[0])) > 1:
+            raise ValueError(
+                "batch normalization in training mode after a site makes the loss of a row depend "
+                "on other rows, which biases the gradient: use GroupNorm or LayerNorm, or .eval() "
+                "on it; if it depends on no choice, compute it before the first site "
+                "(validate=False lets it through)"
+            )

@@ -60,4 +60,4 @@ def test_ranks_average_their_own_estimates(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = completed([sys.executable, *run, str(script)])
-    assert done.stdout.split() == ["averaged", "averaged"], done.stderr
+    assert done.stdout.count("averaged") == 2, done.stderr  # lines of two ranks may mix
