@@ -23,7 +23,7 @@ Likelihood: TypeAlias = Literal["bernoulli", "gaussian", "categorical"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
-SCHEMA = 4
+IDENTITY_VERSION = 4
 """Version of the identity. Raise it when the same fields begin to mean another experiment. Leave
 the defaults of `TrainConfig` as they are, because identities are relative to them."""
 RETIRED_FIELDS = (("layer_samples", "chains"),)
@@ -290,7 +290,7 @@ def identity(config: TrainConfig) -> dict[str, object]:
     """
     default = type(config)
     found = {k: v for k, v in _deciding(config).items() if v != getattr(default, k)}
-    return {"schema": SCHEMA} | found
+    return {"schema": IDENTITY_VERSION} | found
 
 
 def digest_of(identity: Mapping[str, object]) -> str:

@@ -109,7 +109,7 @@ def test_every_environment_shows_the_numbers(
     said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stdout)
     assert "rein" in said, "a narrow table breaks the name"
     assert re.search(f"runs/run: test bound K=1 {mean}", said)
-    assert re.search(f"finished: 20 steps; test bound K=1 {mean}", said)
+    assert re.search(f"ended: 20 steps; test bound K=1 {mean}", said)
 
 
 # ---- hostile names

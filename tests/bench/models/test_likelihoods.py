@@ -131,7 +131,7 @@ def test_a_layered_model_of_ones_own_is_a_run(
     first, *_, last = (record["train_elbo"] for record in run.metrics())
     assert min(b - a for a, b in zip(first, last, strict=True)) > 1
     model, _ = load_model(run, "cpu", model=layered, dataset=digits)
-    assert all(torch.equal(model.state_dict()[name], own) for name, own in run.load().items())
+    assert all(torch.equal(model.state_dict()[name], own) for name, own in run.weights().items())
 
 
 def test_replicas_of_a_layered_model_are_as_they_would_be_alone(digits: Dataset) -> None:

@@ -193,7 +193,7 @@ def test_tied_weights_stay_tied_while_replicas_train(tmp_path: Path, digits: Dat
 
     whole = run("whole", 20)
     run("parts", 10)
-    found, again = whole.load(), run("parts", 20).load()
+    found, again = whole.weights(), run("parts", 20).weights()
     assert all(torch.equal(found[name], again[name]) for name in found), "resumed bit for bit"
     weight = found["encoder.module.weight"]
     assert torch.equal(weight, found["decoder.module.weight"])

@@ -45,7 +45,7 @@ def activated(activation: type[nn.Module]) -> Callable[[Dataset], DiscreteVAE]:
 
 
 def weights(run: Run) -> dict[str, Tensor]:
-    return run.load()
+    return run.weights()
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -134,14 +134,14 @@ def test_everything_can_be_asked_of_such_a_run(tmp_path: Path, digits: Dataset) 
 def test_weights_fit_the_model_itself(tmp_path: Path, digits: Dataset) -> None:
     run = train(CONFIG, tmp_path / "run", dataset=digits, model=conv)
     model = conv(digits)
-    model.load_state_dict(run.load())
+    model.load_state_dict(run.weights())
     trainer = Trainer(run.config(), digits, model=conv(digits))
     state = run.checkpoint()
     assert state is not None
     trainer.load_state(state)
     assert trainer.steps_done == CONFIG.steps
     with pytest.raises(ValueError, match="holds no intact checkpoint: train it first"):
-        Run(tmp_path / "new").begin(CONFIG).load()
+        Run(tmp_path / "new").begin(CONFIG).weights()
 
 
 def test_another_model_is_refused(tmp_path: Path, digits: Dataset) -> None:

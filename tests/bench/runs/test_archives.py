@@ -82,7 +82,7 @@ def test_what_was_written_is_read_word_for_word(tmp_path: Path) -> None:
         )
         assert again.exists()
         with pytest.raises(ValueError, match=r"cannot be read|no intact checkpoint"):
-            again.load()
+            again.weights()
 
 
 def test_curves_are_thinned_to_means_under_the_last_step(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_run_that_diverged_is_archived_and_an_unfinished_one_is_not(tmp_path: 
     run = make_run(tmp_path / "run", CONFIG, records=3, finish=False)
     with pytest.raises(
         ValueError,
-        match="run is unfinished, and only finished runs are archived: train it to its end",
+        match="run has not ended, and only runs that have are archived: train it to its end",
     ):
         write_archive(tmp_path / "archive.json", [run])
     assert not list(tmp_path.glob("*.json*"))

@@ -380,7 +380,7 @@ def sitting(folder, rename=0, save=0, append=0):
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     Path.replace = fatal_before(Path.replace, rename)
-    runs.Run.save = fatal_before(runs.Run.save, save)
+    runs.Run.save_checkpoint = fatal_before(runs.Run.save_checkpoint, save)
     runs.Run.append = fatal_before(runs.Run.append, append)
     together(folder, checkpoint_seconds=0.0)
     os._exit(0)

@@ -129,7 +129,7 @@ def test_folders_may_be_links(tmp_path: Path, say: Say) -> None:
     (tmp_path / "runs" / "run").symlink_to(tmp_path / "disk" / "run")
     assert say(*MORE_STEPS)[0] == 0
     assert (tmp_path / "disk" / "run" / "result.json").is_file()
-    assert "finished: 40 steps" in say("runs")[1]
+    assert "ended: 40 steps" in say("runs")[1]
     assert say(*REPORT)[0] == 0
     assert list((tmp_path / "disk" / "page_files").glob("*.md"))
 

@@ -17,11 +17,14 @@ import pytest
 import torch
 from marks import signals
 from processes import completed, started
+from run_directories import make_run
 
 import arms
+from arms.bench.cli.runs import runs as list_runs
 from arms.bench.config import TrainConfig, identity, run_name
+from arms.bench.report import collect
 from arms.bench.runs import run as provenance
-from arms.bench.runs.archives import find_runs
+from arms.bench.runs.archives import find_runs, read_archive, write_archive
 from arms.bench.runs.files import CHECKPOINTS
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.run import Run
@@ -152,7 +155,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
 
 def test_a_checkpoint_may_be_replaced_while_it_is_read(tmp_path: Path) -> None:
     run = Run(tmp_path).begin(CONFIG)
-    run.save({"counts": torch.tensor([7, 0])})
+    run.save_checkpoint({"counts": torch.tensor([7, 0])})
     file, away, done = tmp_path / CHECKPOINTS[0], tmp_path / "away", Event()
 
     def rename() -> None:
@@ -385,6 +388,51 @@ def test_another_run_is_told_by_its_fields(tmp_path: Path) -> None:
 def test_a_run_on_the_bound_has_one_decoder_rule() -> None:
     config = replace(CONFIG, estimator="vimco", decoder_samples="extra")
     assert config == replace(CONFIG, estimator="vimco")
+
+
+@pytest.mark.parametrize("schema", [5, 0, 4.0, "4", True, None])
+def test_a_run_of_another_schema_is_read_by_nothing(
+    schema: object, tmp_path: Path, whole: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its fields mean another experiment, although all of them are known."""
+    write_archive(tmp_path / "archive.json", [whole])
+    shutil.copytree(whole.path, tmp_path / "run")
+    for file in (tmp_path / "run" / "config.json", tmp_path / "archive.json"):
+        text = file.read_text()
+        assert text.count('"schema": 4') == 1
+        file.write_text(text.replace('"schema": 4', f'"schema": {json.dumps(schema)}'))
+    expected = f"must have a schema from 1 to 4, got {schema!r}: read it with the version"
+    found = collect([tmp_path])
+    assert not found.runs
+    assert [expected in problem.what for problem in found.problems] == [True, True]
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        list_runs(tmp_path)
+    make_run(tmp_path / "readable", CONFIG)
+    list_runs(tmp_path)
+    assert capsys.readouterr().out.replace("\n", " ").count(f"broken: {tmp_path}") == 2
+    for read in (load_model, lambda run: write_archive(tmp_path / "again.json", [run])):
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            read(Run(tmp_path / "run"))
+    with pytest.raises(ValueError, match=r"another version of this library|a schema from 1 to 4"):
+        train(CONFIG, tmp_path / "run", device="cpu")
+
+
+def test_a_run_with_bounds_over_some_images_has_ended_and_is_not_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run", CONFIG)
+    list_runs(tmp_path)
+    assert "finished: 120 steps; test bound" in capsys.readouterr().out
+    run.finish({**run.read("result.json"), "images": 5})
+    assert (run.has_ended(), run.is_finished(), run.is_finished(images=5)) == (True, False, True)
+    list_runs(tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "ended: 120 steps; test bound" in said
+    assert "over 5 images of each split" in said
+    assert "finished" not in said
+    write_archive(tmp_path / "archive.json", [run])
+    (archived,) = read_archive(tmp_path / "archive.json")
+    assert (archived.has_ended(), archived.is_finished()) == (True, False)
 
 
 def test_a_papers_form_is_a_run_of_its_own(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def damage(run: Run, replicas: list[int]) -> None:
     state = run.checkpoint()
     assert state is not None
     state["model.prior"][replicas] = math.inf
-    run.save(state)
+    run.save_checkpoint(state)
 
 
 def interrupted(path: Path, digits: Dataset, step: int, told: list[str]) -> None:

@@ -266,7 +266,7 @@ def test_tied_weights_are_saved(tmp_path: Path, digits: Dataset) -> None:
 def test_of_two_checkpoints_of_one_step_the_newer_counts(tmp_path: Path) -> None:
     run = Run(tmp_path).begin(CONFIG)
     for value in (1.0, 2.0):
-        run.save({"counts": torch.tensor([10, 0]), "value": torch.tensor(value)})
+        run.save_checkpoint({"counts": torch.tensor([10, 0]), "value": torch.tensor(value)})
     (state,) = run.checkpoints().values()
     assert state["value"] == 2
 

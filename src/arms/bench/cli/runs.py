@@ -88,7 +88,7 @@ def runs(folder: RunPath = Path("runs")) -> None:
 def archive(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional], /, output: Output = Path("runs.json")
 ) -> None:
-    """Write finished runs into one small file for `arms report`: bounds, curves, provenance.
+    """Write runs that have ended into one small file for `arms report`: bounds, curves, provenance.
 
     Args:
         runs: Run directories, files of `arms archive`, or folders of them.
@@ -217,5 +217,6 @@ def _progress(run: Run) -> str:
     except ValueError as error:
         return f"broken: {error}"
     if result is not None:
-        return f"finished: {steps:,} steps; {describe_result(result)}"
+        state = "finished" if run.is_finished() else "ended"  # with bounds over some images only
+        return f"{state}: {steps:,} steps; {describe_result(result)}"
     return f"{'diverged' if has_diverged else 'unfinished'}: step {run.step():,} of {steps:,}"

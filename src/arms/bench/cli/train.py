@@ -116,7 +116,7 @@ def train(
     for run in found:
         result = run.result()
         assert result is not None
-        before = "" if run.has_changed else " (finished before)"
+        before = "" if run.trained_here else " (finished before)"
         print_plain(f"{run.path}{before}: {describe_result(result)}")
 
 

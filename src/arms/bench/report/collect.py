@@ -33,7 +33,7 @@ class RunData:
     path: Path
     config: TrainConfig
     metrics: Sequence[Record]
-    bounds: Bounds | None  # None if the run is not finished
+    bounds: Bounds | None  # None if the run has none at its last step
     note: str  # a warning of its data set
     provenance: Record
     picture: bytes | None

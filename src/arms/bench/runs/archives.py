@@ -1,4 +1,4 @@
-"""Archives, which hold many finished runs in one small JSON file; and a search for runs.
+"""Archives, which hold many runs that have ended in one small JSON file; and a search for runs.
 
 An archive keeps config.json, result.json and provenance.json of each run word for word, and every
 metric as a curve of at most CURVE_POINTS points. It keeps no checkpoints and no pictures. An
@@ -82,7 +82,7 @@ def write_archive(path: Path | str, runs: Sequence[Run]) -> int:
 
 def _entry_of(run: Run) -> Record:
     if not run.has_ended():
-        what = "is unfinished, and only finished runs are archived"
+        what = "has not ended, and only runs that have are archived"
         raise ValueError(f"{run.path} {what}: train it to its end first")
     # Word for word as they were written: a later version may read them in another way.
     parts = {part: run.read(name) for name, part in _PARTS.items() if run.has(name)}

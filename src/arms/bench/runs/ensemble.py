@@ -28,7 +28,7 @@ from arms.bench.evaluation import evaluate, final_bounds
 from arms.bench.metrics import METRICS, TEST_BOUND, TEST_BOUND_SAMPLES, Record, stopping_values
 from arms.bench.models import DiscreteVAE
 from arms.bench.output import Watcher
-from arms.bench.runs.files import CHECKPOINTS
+from arms.bench.runs.files import PREVIOUS
 from arms.bench.runs.limit import OutOfTimeError, Part, TimeLimit
 from arms.bench.runs.run import Run
 from arms.bench.training.engine import Execution, advance_to
@@ -130,7 +130,7 @@ class Member:
         else:  # a crash may have left runs of an ensemble a save apart
             self.states = self.run.checkpoints()
         # A crash between the first saves leaves some runs without any: all can start again.
-        if not self.states or not (alone or self.run.has(CHECKPOINTS[1])):
+        if not self.states or not (alone or self.run.has(PREVIOUS)):
             self.states[0] = {}
 
     @contextmanager
@@ -301,7 +301,7 @@ def _save(trainer: Trainer, members: Sequence[Member]) -> None:
     """Save every run, also one without replicas: the noise of the others depends on it."""
     state = trainer.state()
     for index, member in enumerate(members):
-        member.run.save(of_run(state, index, len(members)))
+        member.run.save_checkpoint(of_run(state, index, len(members)))
 
 
 def _record(

@@ -1,8 +1,9 @@
 """Write and read files of runs, archives and reports, and lock run directories.
 
-Everything that writes uses `replace_file`, `written_through` or `append_line`: a file is either
-complete or unchanged, and no link is followed. Everything that reads uses `read_bytes` or
-`check_regular`, which do not wait for a pipe.
+Everything that writes uses `replace_file`, `written_through` or `append_line`, and no link is
+followed. A file is either complete or unchanged, but for a last line that was appended by half,
+which readers skip. Everything that reads uses `read_bytes` or `check_regular`, which do not wait
+for a pipe.
 """
 
 import errno
@@ -21,11 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arms.bench.training.trainer import COUNTS, step_of
+from arms.bench.training.trainer import STEP_COUNTS, step_of
 
 LOCK = ".lock"
-CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
-"""The newest, and the one before."""
+CHECKPOINTS = NEWEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
 
 
 class BusyError(ValueError):
@@ -223,11 +223,11 @@ def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> N
         for name, tensor in tensors.items()
     }
     data = save(flat, metadata={"sha256": digest_of_tensors(flat), "run": run})
-    newest, previous = (folder / name for name in CHECKPOINTS)
+    newest = folder / NEWEST
     check_replaceable(newest)
     with written_through(newest.with_suffix(".new"), data) as written:
         if newest.exists():
-            newest.replace(previous)
+            newest.replace(folder / PREVIOUS)
         written.replace(newest)
 
 
@@ -251,7 +251,7 @@ def step_in(path: Path) -> int | None:
 
     try:
         with _opened(path) as file:
-            return step_of({COUNTS: file.get_tensor(COUNTS)})
+            return step_of({STEP_COUNTS: file.get_tensor(STEP_COUNTS)})
     except (SafetensorError, OSError, IndexError):
         return None
 

@@ -53,7 +53,7 @@ def load_model(
         ValueError: There is no intact checkpoint, it is of another model, or no replica survives.
     """
     run = run if isinstance(run, Run) else Run(run)
-    config, weights, stopped = run.config(), run.load(), run.stopped()
+    config, weights, stopped = run.config(), run.weights(), run.stopped()
     data = _data_of(run, config, dataset, data_dir)
     own = _blank_like(run, config, data, model)
     shapes = {name: tensor.shape for name, tensor in own.state_dict().items()}

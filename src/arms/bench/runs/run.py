@@ -8,6 +8,7 @@ checkpoint.safetensors, checkpoint.previous.safetensors
 result.json      the final bounds, once training has ended; "stopped": {replica: step} where
                  numbers were not finite
 provenance.json  versions, device, command, wall time
+samples.png      test images, reconstructions and samples, drawn by `arms sample`
 events.*         the metrics again, for TensorBoard, where it is installed
 .lock            locked while a process trains the run
 """
@@ -31,8 +32,8 @@ from torch import Tensor
 
 import arms
 from arms.bench.config import (
+    IDENTITY_VERSION,
     RETIRED_FIELDS,
-    SCHEMA,
     TrainConfig,
     difference,
     digest_of,
@@ -42,13 +43,14 @@ from arms.bench.config import (
 from arms.bench.metrics import Record, is_values, stopped_replicas
 from arms.bench.runs import files
 from arms.bench.runs.files import CHECKPOINTS, read_checkpoint, step_in, write_checkpoint
-from arms.bench.training.trainer import COUNTS, model_of, step_of
+from arms.bench.training.trainer import STEP_COUNTS, model_of, step_of
 
 PACKAGE = Path(arms.__file__).parent
-FILES_OF_A_RUN = ("result.json", "metrics.jsonl", *CHECKPOINTS)
-WRITTEN = ("config.json", "provenance.json", *FILES_OF_A_RUN)
+NEED_CONFIG = ("result.json", "metrics.jsonl", *CHECKPOINTS)
+"""Files that mean nothing without the config.json of their run."""
+WRITTEN = ("config.json", "provenance.json", *NEED_CONFIG)
 """Everything that a training writes, except TensorBoard's events and the lock."""
-NO_FIELDS = ("schema", "data_path")
+BESIDE_CONFIG = ("schema", "data_path")
 """What config.json holds beside the configuration."""
 
 
@@ -57,7 +59,8 @@ class Run:
 
     Each file is read when it is first needed, and remembered: open the run again, or call
     `refresh`, to see what another process has written since. Every file is replaced whole or
-    appended by a line, so that a crash leaves nothing half-written.
+    appended by a line. A crash leaves at most a half-written last line of metrics.jsonl, which is
+    skipped.
 
     Args:
         path: The directory.
@@ -66,8 +69,8 @@ class Run:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         files.check_path(self.path)
-        self.has_changed = False
-        """Whether this object has written records or a result."""
+        self.trained_here = False
+        """Whether this object has written records or final bounds, and not only read them."""
         self.refresh()
 
     def __repr__(self) -> str:
@@ -84,8 +87,8 @@ class Run:
         """Make this the directory of a run, new or to be resumed, and return it.
 
         A run with fewer steps is extended, and its bounds are replaced at the new end.
-        It may be resumed with other intervals of `ObservationConfig`: config.json keeps the first.
-        A directory that holds anything else is an error.
+        It may be resumed with other fields of `ObservationConfig`: config.json keeps the first.
+        A directory that holds another run, or results without config.json, is an error.
 
         Args:
             config: The requested configuration.
@@ -96,7 +99,7 @@ class Run:
             files.check_replaceable(self.path / name)
         if not self.exists():
             files.make_folder(self.path)
-            content: Record = {"schema": SCHEMA, **asdict(config), "data_path": data_path}
+            content: Record = {"schema": IDENTITY_VERSION, **asdict(config), "data_path": data_path}
             for name in ("structure", "data_path"):  # built-in networks and data sets have none
                 if not content[name]:
                     del content[name]
@@ -111,15 +114,15 @@ class Run:
         return self.has("config.json")
 
     def check_same_run(self, config: TrainConfig) -> None:
-        """Raise if the directory holds something else than this run, perhaps with fewer steps."""
+        """Raise unless the directory is new, or holds this run, perhaps with fewer steps."""
         remedy = "choose another directory"
         if not self.exists():
-            if found := [name for name in FILES_OF_A_RUN if (self.path / name).exists()]:
+            if found := [name for name in NEED_CONFIG if (self.path / name).exists()]:
                 what = f"{self.path} holds {', '.join(found)} but no config.json of their run"
                 raise ValueError(f"{what}: put it back, remove them, or {remedy}")
             return
-        if (schema := self.read("config.json").get("schema")) != SCHEMA:
-            what = f"another version of this library (schema {schema}, expected {SCHEMA})"
+        if (schema := self.read("config.json").get("schema")) != IDENTITY_VERSION:
+            what = f"another version of this library (schema {schema}, expected {IDENTITY_VERSION})"
             raise ValueError(f"{self.path} holds a run of {what}: {remedy}")
         there = self.config()
         if (other := difference(there, config)) and not is_longer(config, there):
@@ -135,10 +138,15 @@ class Run:
         """Return the configuration."""
         if self._config is None:
             file, content = self.path / "config.json", self.read("config.json")
+            version = content.get("schema", IDENTITY_VERSION)
+            if type(version) is not int or not 1 <= version <= IDENTITY_VERSION:
+                expected = f"a schema from 1 to {IDENTITY_VERSION}"
+                remedy = "read it with the version of this library that wrote it"
+                raise ValueError(f"{file} must have {expected}, got {version!r}: {remedy}")
             found = {
                 name: value
                 for name, value in content.items()
-                if name not in NO_FIELDS and (name, value) not in RETIRED_FIELDS
+                if name not in BESIDE_CONFIG and (name, value) not in RETIRED_FIELDS
             }
             if unknown := set(found) - {field.name for field in fields(TrainConfig)}:
                 names = ", ".join(sorted(unknown))
@@ -159,21 +167,24 @@ class Run:
         return identity(self.config()) | {"schema": self.read("config.json").get("schema")}
 
     def result(self) -> Record | None:
-        """Return the final bounds, or None while the run is not finished."""
+        """Return the final bounds, or None if there are none at the configuration's last step.
+
+        They may be over some of the images only: see `is_finished`.
+        """
         if not self.has("result.json"):
             return None
         config, result = self.config(), {"note": "", **self.read("result.json")}
-        if why := _why_no_result(result, config.replicas):
+        if expected := _expected_result(result, config.replicas):
             file = self.path / "result.json"
-            raise ValueError(f"{file} must hold {why}: remove it, and train the run again")
+            raise ValueError(f"{file} must hold {expected}: remove it, and train the run again")
         # A run that was given more steps has the bounds of its earlier end until the new one.
         return result if result.get("steps", config.steps) == config.steps else None
 
     def is_finished(self, config: TrainConfig | None = None, images: int | None = None) -> bool:
-        """Return whether nothing remains to be done: the final bounds are over enough images.
+        """Return whether the bounds at the last step cover enough images.
 
-        This is the one definition of a finished run; `has_ended` is weaker. A directory that holds
-        another run than `config` is an error.
+        This is the one definition of a finished run; `has_ended` is weaker. A diverged run never
+        finishes. A directory that holds another run than `config` is an error.
 
         Args:
             config: The requested configuration, possibly with more steps; by default config.json's.
@@ -232,17 +243,26 @@ class Run:
         return records
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Append a record: `step`, and each metric as a list with a number or None per replica."""
+        """Append a record: `step`, and each metric as a list with a number or None per replica.
+
+        `arms.bench.metrics` says how to add a metric.
+        """
         files.append_line(self.path / "metrics.jsonl", files.to_json(record))
-        self._lines, self.has_changed = None, True
+        self._lines, self.trained_here = None, True
 
     def finish(self, result: Mapping[str, object]) -> None:
         """Write the final bounds, which `result()` is to return."""
         self._write("result.json", result)
-        self.has_changed = True
+        self.trained_here = True
 
     def write_provenance(self, device: str, seconds: float, together: Sequence[str] = ()) -> None:
-        """Write the provenance, with these seconds added to the wall time, and runs `together`."""
+        """Write the provenance.
+
+        Args:
+            device: Where the run was trained.
+            seconds: What to add to the wall time so far.
+            together: The names of all runs trained at once, this one included.
+        """
         earlier: Record = {}
         with suppress(ValueError):
             earlier = self.provenance()
@@ -264,11 +284,11 @@ class Run:
             record["together"] = shared
         self._write("provenance.json", record)
 
-    def save(self, tensors: Mapping[str, Tensor]) -> None:
+    def save_checkpoint(self, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint, which `checkpoint()` is to return, and keep the one before."""
         write_checkpoint(self.path, tensors, self._digest())
 
-    def load(self) -> dict[str, Tensor]:
+    def weights(self) -> dict[str, Tensor]:
         """Return the weights of the newest checkpoint, for `load_state_dict` of the run's model."""
         state = self.checkpoint()
         if state is None:
@@ -291,22 +311,26 @@ class Run:
         return next(filter(None, (step_in(self.path / name) for name in CHECKPOINTS)), 0)
 
     def stopped(self) -> dict[int, int]:
-        """Return the replicas that have stopped, each with the step of the record that shows it."""
+        """Return the replicas that stopped in training, each with the step of the record.
+
+        A replica that was lost at the final bounds is in "stopped" of `result()` only.
+        """
         return stopped_replicas(self.metrics())
 
     def has_diverged(self) -> bool:
-        """Return whether no replica survives."""
+        """Return whether no replica survived training, whatever the final bounds say."""
         return len(self.stopped()) == self.config().replicas
 
     def has_ended(self) -> bool:
-        """Return whether training has ended, in bounds over any number of images, or diverged."""
+        """Return whether training has ended: with bounds over any number of images, or diverged."""
         return self.result() is not None or self.has_diverged()
 
     def truncate_after(self, step: int) -> None:
         """Drop the records and checkpoints of later steps, which will be done again.
 
-        A checkpoint that stayed would push the one in use out at the next save. Those that were
-        not read are older than the one in use.
+        Call `checkpoint()` or `checkpoints()` first: only what they tried to read is dropped. What
+        they did not try is older than the checkpoint in use. A later one that stayed would push
+        that out at the next save.
         """
         kept = [files.to_json(record) for record in self.metrics() if record["step"] <= step]
         files.replace_file(self.path / "metrics.jsonl", "".join(kept))
@@ -326,7 +350,7 @@ class Run:
         if found is None:
             return None
         tensors, run = found
-        if COUNTS not in tensors or not tensors[COUNTS].numel():
+        if STEP_COUNTS not in tensors or not tensors[STEP_COUNTS].numel():
             raise ValueError(f"{file} does not name its step and is no checkpoint: remove it")
         if run != self._digest():
             raise ValueError(
@@ -359,14 +383,14 @@ class Run:
 
 
 def is_record(content: object) -> bool:
-    """Return whether a line of metrics is a record: a step, and lists with a value per replica."""
+    """Return whether a line of metrics is a record: a step, and lists of numbers or null."""
     if not isinstance(content, dict) or not _is_count(content.get("step")):
         return False
     return all(is_values(values) for name, values in content.items() if name != "step")
 
 
 def is_complete(record: Record, replicas: int) -> bool:
-    """Return whether every metric of a record has a number for each replica."""
+    """Return whether every metric of a record has one value, a number or None, per replica."""
     return all(len(values) == replicas for name, values in record.items() if name != "step")
 
 
@@ -375,8 +399,8 @@ def _is_count(content: object) -> bool:
     return type(content) is int and 1 <= content < 2**63
 
 
-def _why_no_result(result: Record, replicas: int) -> str:
-    """Return what is wrong with the content of a result.json, nothing if it is one."""
+def _expected_result(result: Record, replicas: int) -> str:
+    """Return what a result.json must hold instead, and what it holds; "" if it is valid."""
     bounds = result.get("bounds")
     splits = bounds.values() if isinstance(bounds, dict) else ()
     if not splits or not all(isinstance(by_count, dict) for by_count in splits):

@@ -111,7 +111,7 @@ def train(
         options = replace(options, model=own)
     config = _on(data, config)
     if options.model is not None and run.is_finished(config, evaluate):
-        options.model.load_state_dict(run.load())
+        options.model.load_state_dict(run.weights())
         return run
     member = Member(run, config, notify, on_record)
     _train([member], options, data_dir, {data.name: data} if data else {}, progress)

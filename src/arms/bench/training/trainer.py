@@ -44,7 +44,7 @@ loss of the estimator's own parameters where it has any."""
 State: TypeAlias = Mapping[str, Tensor]
 
 MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "optimizer.", "mean_grad."
-SUM, GENERATOR, COUNTS = "sum.", "generator", "counts"
+SUM, GENERATOR, STEP_COUNTS = "sum.", "generator", "counts"
 
 
 class Trainer:
@@ -286,7 +286,7 @@ class Trainer:
             tensors |= {f"{name}{index}": tensor for index, tensor in enumerate(own)}
         tensors[GENERATOR] = self.noise.get_state()
         tensors |= {f"{SUM}{key}": total for key, total in self.sums.items()}
-        tensors[COUNTS] = torch.tensor([self.steps_done, self.summed_steps])
+        tensors[STEP_COUNTS] = torch.tensor([self.steps_done, self.summed_steps])
         return tensors
 
     def load_state(self, tensors: State) -> None:
@@ -294,13 +294,13 @@ class Trainer:
         own = self.state()
         check_fits(tensors, own, self.device)
         with torch.no_grad():  # in place: a CUDA graph knows these tensors by their address
-            for name in own.keys() - {GENERATOR, COUNTS}:
+            for name in own.keys() - {GENERATOR, STEP_COUNTS}:
                 if name in tensors:
                     own[name].copy_(tensors[name])
                 else:  # the sum of a metric that is newer than the checkpoint
                     own[name].zero_()
         self.noise.set_state(tensors[GENERATOR])
-        self.steps_done, self.summed_steps = (int(count) for count in tensors[COUNTS])
+        self.steps_done, self.summed_steps = (int(count) for count in tensors[STEP_COUNTS])
         self.step_count.fill_(self.steps_done)
 
     def _batch(self) -> Tensor:
@@ -361,7 +361,7 @@ def check_kind(model: DiscreteVAE, config: TrainConfig) -> None:
 
 def step_of(state: State) -> int:
     """Return the step at which a checkpoint was made."""
-    return int(state[COUNTS][0])
+    return int(state[STEP_COUNTS][0])
 
 
 def model_of(state: State) -> dict[str, Tensor]:
@@ -371,7 +371,7 @@ def model_of(state: State) -> dict[str, Tensor]:
 
 def has_replica_axis(name: str) -> bool:
     """Return whether the tensor with this name has a leading replica axis; raise if it is unknown."""
-    if name in (GENERATOR, COUNTS):
+    if name in (GENERATOR, STEP_COUNTS):
         return False
     if name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT, SUM)):
         return True
