@@ -113,7 +113,7 @@ def timed(
         "us/step": round(1e6 * step, 2),
         "run-steps/s": round(replicas / step),
         "start s": round(ready, 2),
-        "elbo": round(engine.trainer.recent_elbo().mean().item(), 3),
+        "elbo": round(engine.trainer.take_elbo().mean().item(), 3),
         "MiB": round(torch.cuda.max_memory_allocated() / 2**20),
     }
 

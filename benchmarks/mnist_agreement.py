@@ -31,7 +31,7 @@ def by_package(dataset: Dataset, estimator: str, steps: int, n: int) -> list[lis
     for step in range(1, steps + 1):
         trainer.step()
         if step % WINDOW == 0:
-            curve.append(trainer.recent_elbo().tolist())
+            curve.append(trainer.take_elbo().tolist())
     return curve
 
 

@@ -133,7 +133,7 @@ def train_ensemble(
     for step, is_look in advance_to(trainer, every * looks, every):
         if not is_look:
             continue
-        elbo = trainer.recent_elbo()
+        elbo = trainer.take_elbo()
         if device.startswith("cuda"):
             torch.cuda.synchronize()
         seconds += perf_counter() - begin if step > every else 0.0  # the first block compiles

@@ -101,7 +101,7 @@ def bounds(
     return {count: (total / len(images)).cpu() for count, total in totals.items()}
 
 
-def gradient_variances(
+def logit_gradient_variances(
     model: DiscreteVAE,
     x: Tensor,
     estimators: str | Estimator | Sequence[str | Estimator] | None,

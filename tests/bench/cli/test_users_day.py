@@ -15,7 +15,7 @@ from processes import completed
 
 from arms.bench import Run, TrainConfig, build_report, evaluate, load_model, train
 from arms.bench.data import Dataset
-from arms.bench.evaluation import gradient_variances
+from arms.bench.evaluation import logit_gradient_variances
 from arms.bench.pictures import write_samples
 
 NETS = """
@@ -169,7 +169,7 @@ def test_by_python(say: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> 
     assert result is not None
     assert evaluate(model, dataset, "test", [1], seed=0)[1] == result["bounds"]["test"]["1"]
     x = torch.ones(2, 3, 64)
-    table = gradient_variances(model, x, ["loorf", "arms"], 4, torch.Generator(), repeats=5)
+    table = logit_gradient_variances(model, x, ["loorf", "arms"], 4, torch.Generator(), repeats=5)
     assert "<td>arms</td>" in table._repr_html_()
     write_samples("runs/conv/samples.png", model, dataset, 3, torch.Generator())
     train(config(150), "runs/perceptron", dataset="mine.npz", model=nets.perceptron)

@@ -14,7 +14,7 @@ from torch import Tensor
 import arms
 from arms.bench.config import TrainConfig, identity, run_name
 from arms.bench.data import Dataset
-from arms.bench.evaluation import bounds, evaluate, gradient_variances
+from arms.bench.evaluation import bounds, evaluate, logit_gradient_variances
 from arms.bench.models import DiscreteVAE, build_vae
 from arms.bench.pictures import sample_grid
 from arms.bench.report import groups
@@ -182,7 +182,9 @@ def test_samples_come_from_the_top(digits: Dataset) -> None:
     trainer = Trainer(CONFIG, digits)
     assert sample_grid(trainer.model, digits, 4, seeded()).shape[0] > 0
     with pytest.raises(ValueError, match="models of one stochastic layer"):
-        gradient_variances(trainer.model, torch.zeros(2, 3, 64), ["loorf"], 4, seeded(), repeats=2)
+        logit_gradient_variances(
+            trainer.model, torch.zeros(2, 3, 64), ["loorf"], 4, seeded(), repeats=2
+        )
 
 
 # --- Training ---------------------------------------------------------------------------------------------------------

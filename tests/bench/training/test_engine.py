@@ -146,7 +146,7 @@ def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.Mo
 
     plain, compiled = make(), make()
     for trainer in (plain, compiled):
-        trainer._noise = None  # a compiler takes the default generator alone
+        trainer._generator = None  # a compiler takes the default generator alone
     logging.disable()  # the compiler's traces, which pytest would collect, take longer than the compiler
     torch.manual_seed(3)
     expected = [after_a_step(plain, plain.update) for _ in range(2)]
@@ -154,7 +154,7 @@ def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.Mo
     # As the engine compiles: otherwise sizes that differ from an earlier test's become symbols.
     compiler = partial(torch.compile, fullgraph=True, dynamic=False, backend="aot_eager")
     update = compiled_update(compiled, compiler)
-    compiled.recent_elbo()  # making it may do a step
+    compiled.take_elbo()  # making it may do a step
     torch.manual_seed(3)
     for theirs in expected:
         assert_same_step(after_a_step(compiled, update), theirs, compiled.config.learning_rate)
@@ -177,7 +177,10 @@ def after_a_step(trainer: Trainer, update: Callable[[], None]) -> Step:
     state = {name: tensor.clone() for name, tensor in trainer.state().items()}
     return Step(
         state,
-        *([one.clone() for one in kept] for kept in (recent_gradients(trainer), trainer.weights)),
+        *(
+            [one.clone() for one in kept]
+            for kept in (recent_gradients(trainer), trainer.optimizer_parameters)
+        ),
     )
 
 
@@ -208,7 +211,7 @@ def test_a_compiled_step_goes_with_its_trainer() -> None:
     logging.disable()  # the compiler's traces, which pytest would collect, take longer than the compiler
     for replicas in range(1, 11):
         trainer = Trainer(replace(SMALL, replicas=replicas, batch_size=5), noise_images())
-        trainer._noise = None  # a compiler takes the default generator alone
+        trainer._generator = None  # a compiler takes the default generator alone
         update = compiled_update(
             trainer, partial(torch.compile, fullgraph=True, dynamic=False, backend=backend)
         )

@@ -78,8 +78,8 @@ def test_steps_leave_the_users_numbers_alone(by: str, digits: Dataset) -> None:
     trainers, drawn = [Trainer(SMALL, digits) for _ in range(2)], []
     for trainer in trainers:
         trainer.noise = Noise(trainer.noise._own, torch.default_generator)
-        trainer._noise = trainer.noise.generator
-        assert trainer._noise is None
+        trainer._generator = trainer.noise.generator
+        assert trainer._generator is None
     engines = [Engine(trainer) for trainer in trainers]
     for _ in range(4):
         for engine, trainer in zip(engines, trainers, strict=True):

@@ -239,13 +239,13 @@ def test_replayed_steps_move_along_the_schedule(
     trainer = ensemble_trainer([cut, replace(BASE, replicas=2)][:runs], [digits] * runs, device)
     engine = Engine(trainer, drive, block=2)
     engine.advance(2)
-    before = [weight.detach().clone() for weight in trainer.weights]
+    before = [weight.detach().clone() for weight in trainer.optimizer_parameters]
     engine.advance(10)
     torch.compiler.reset()
-    assert trainer.step_count == trainer.steps_done == 12
+    assert trainer.steps_on_device == trainer.steps_done == 12
     moved = [
         (now - then).abs().flatten(1).amax(1)
-        for now, then in zip(trainer.weights, before, strict=True)
+        for now, then in zip(trainer.optimizer_parameters, before, strict=True)
     ]
     most = torch.stack(moved).amax(0).chunk(runs)
     assert (most[0] < 1e-3 * BASE.learning_rate).all()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import arms
 from arms.bench.config import TrainConfig, paper_preset
 from arms.bench.data import Dataset, observe
-from arms.bench.evaluation import bounds, evaluate, gradient_variances
+from arms.bench.evaluation import bounds, evaluate, logit_gradient_variances
 from arms.bench.models import DiscreteVAE, build_vae, seeded_generator
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
@@ -76,7 +76,7 @@ def test_the_papers_decoder_rule_learns_too(name: str, digits: Dataset) -> None:
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_metrics_of_twenty_steps(name: str, all_digits: Dataset) -> None:
     trainer = trained(replace(SMALL, estimator=name), all_digits, 20)
-    elbo, variance = trainer.recent_elbo()[0].item(), trainer.gradient_variance()[0].item()
+    elbo, variance = trainer.take_elbo()[0].item(), trainer.gradient_variance()[0].item()
     expected = GOLDEN[name]
     assert elbo == pytest.approx(expected[0], rel=1e-4)
     assert variance == pytest.approx(expected[1], rel=1e-2)
@@ -100,7 +100,7 @@ def test_state_brings_back_the_future(name: str, digits: Dataset) -> None:
         second.step()
     assert set(whole.state()) == set(second.state())
     assert all(torch.equal(tensor, second.state()[key]) for key, tensor in whole.state().items())
-    assert torch.equal(whole.recent_elbo(), second.recent_elbo())
+    assert torch.equal(whole.take_elbo(), second.take_elbo())
 
 
 def test_state_of_another_kind_of_device_is_refused(digits: Dataset) -> None:
@@ -133,10 +133,10 @@ def test_an_independent_implementation_agrees(digits: Dataset) -> None:
         estimator="loorf", num_samples=4, latents=40, learning_rate=1e-3, replicas=5
     )
     trainer = trained(config, digits, 200)
-    trainer.recent_elbo()
+    trainer.take_elbo()
     for _ in range(100):
         trainer.step()
-    ours = trainer.recent_elbo()
+    ours = trainer.take_elbo()
     by_hand = []
     for seed in range(5):
         torch.manual_seed(seed)
@@ -219,7 +219,7 @@ def test_bound_of_many_samples_approaches_the_enumerated_likelihood(digits: Data
 def test_clean_variance_ranks_estimators(digits: Dataset) -> None:
     model = trained(SMALL, digits, 100).model
     x = observe(digits.test[:10], 16, torch.Generator().manual_seed(0)).expand(2, -1, -1)
-    table = gradient_variances(
+    table = logit_gradient_variances(
         model, x, ["loorf", "disarm", "arms"], 4, seeded_generator(0, "variance"), repeats=300
     )
     rows = {row.estimator: row.variance for row in table.rows}

@@ -173,7 +173,7 @@ def variance(
     images = data.test[:batch_size].to(where)
     bits = model.likelihood.binarizes_input
     x = observe(images, data.levels, generator, bits=bits).expand(model.replicas, -1, -1)
-    compare = partial(evaluation.gradient_variances, evaluations=evaluations, repeats=repeats)
+    compare = partial(evaluation.logit_gradient_variances, evaluations=evaluations, repeats=repeats)
     with naming_the_model(source.model):
         table = compare(model, x, estimators or None, budget, generator)
     for line in str(table).splitlines():

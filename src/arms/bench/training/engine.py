@@ -219,7 +219,7 @@ def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None
     """Return `trainer.update` with its parts compiled; making it may draw and estimate."""
     apply = compiler(_with_own_code(trainer.apply))
     if not trainer.needs.derivatives and not trainer.estimator_parameters:
-        estimate = compiler(_with_own_code(trainer.estimate))
+        estimate = compiler(_with_own_code(trainer.draw_and_estimate))
         return lambda: trainer.update(estimate, apply)
     # Derivatives at points, and those that parameters of an estimator learn from, are taken inside
     # the step, which compilers do not allow. Written out as plain operations first, the step is a

@@ -160,7 +160,7 @@ class Adam(Optimizer):
 
 
 def build_optimizer(config: TrainConfig, parameters: Sequence[Tensor]) -> Optimizer:
-    """Return the optimizer for some parameters of a run. Add other optimizers here."""
+    """Return the optimizer for some parameters of a run. Add another kind of optimizer here."""
     return Adam(parameters)
 
 

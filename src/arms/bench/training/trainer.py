@@ -1,4 +1,4 @@
-"""One training step, on the device without waiting for a value, and the state of a run.
+"""One training step, without device-to-host synchronization, and the state of a run.
 
 A checkpoint holds these tensors:
 
@@ -12,7 +12,8 @@ A checkpoint holds these tensors:
 | `generator` | state of the noise, as bytes | no |
 | `counts` | steps done, and those in the sums | no |
 
-A user's own model of one replica need not have the axis: a run alone is never cut.
+A user's own model of one replica need not have the axis: a run alone is never split out of an
+ensemble.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,7 @@ from arms.bench.training.optimizer import (
 from arms.estimate import estimate
 from arms.estimators import Estimate, Estimator, ExtraSample, Learnable, variance_loss
 
-Estimated: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+BackwardStarts: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """What autograd starts from, and the gradients to start with: of logits, of the value, and of the
 loss of the estimator's own parameters where it has any."""
 State: TypeAlias = Mapping[str, Tensor]
@@ -49,6 +50,9 @@ SUM, GENERATOR, STEP_COUNTS = "sum.", "generator", "counts"
 
 class Trainer:
     """A run in memory: model, estimator, optimizers, noise. `step()` and `fit()` train it.
+
+    Engines, which `fit` uses too, bypass `step` and may bypass `update`: to change a step, change
+    `draw_and_estimate` or `apply`.
 
     Args:
         config: The configuration; for an ensemble, with the replicas of all its runs.
@@ -80,11 +84,11 @@ class Trainer:
         if model is None:
             model = config.build_model(datasets[0].pixel_mean(), self.data.levels, device)
         check_replicas(model, replicas)
-        check_kind(model, config)
+        check_categories_and_layers(model, config)
         self.model = model.to(device)
         self.noise = Noise.of(config.seed, self.device)
         # None on a GPU: the device's default, which alone can be compiled.
-        self._noise = self.noise.generator
+        self._generator = self.noise.generator
         pixels = self.data.images.shape[1]
         self.estimator = prepared_estimator(config, model.event_shape, pixels, device, estimator)
         self.needs = self.estimator.design.needs
@@ -92,20 +96,23 @@ class Trainer:
             if isinstance(layer, ReplicaLinear):  # such a gradient can be taken only once
                 roughly = config.precision == "medium" and not self.needs.second_order
                 layer.bfloat16_backward = roughly
-        self._sort_parameters()
+        self._build_optimizers()
         self.rates = rates or LearningRates([config], self.device)
-        self.mean_grads = [torch.zeros_like(p) for p in self.encoder_weights]
+        self.ema_grads = [torch.zeros_like(p) for p in self.encoder_weights]
         self._scale = -1 / batch  # of the loss: minus the mean over images
-        self._weight = self.model.prior.new_full((replicas, batch), self._scale)
+        self._value_start = self.model.prior.new_full((replicas, batch), self._scale)
         self.steps_done = 0
         # On the device, moved by the step itself: a replayed CUDA graph moves along the schedule.
-        self.step_count = torch.zeros((), device=device)
+        self.steps_on_device = torch.zeros((), device=device)
         means = [key for key, metric in METRICS.items() if metric.mean_over_steps]
         self.sums = {key: torch.zeros(replicas, device=device) for key in means}
         self.summed_steps = 0
 
-    def _sort_parameters(self) -> None:
-        """Sort what is trained: the encoder's weights, others, the estimator's own, the prior."""
+    def _build_optimizers(self) -> None:
+        """Build an optimizer for the encoder, and one for the decoder and the estimator's own.
+
+        The prior has neither: it moves by plain gradient descent.
+        """
         model = self.model
         encoder = [p for module in model.encoder_modules() for p in module.parameters()]
         known = {id(p) for p in (*encoder, model.prior)}
@@ -118,7 +125,10 @@ class Trainer:
             raise ValueError(f"the model must have parameters to train, {got}")
         self.encoder_optimizer = build_optimizer(self.config, self.encoder_weights)
         self.other_optimizer = build_optimizer(self.config, [*others, *self.estimator_parameters])
-        self.weights = [*self.encoder_optimizer.parameters, *self.other_optimizer.parameters]
+        self.optimizer_parameters = [
+            *self.encoder_optimizer.parameters,
+            *self.other_optimizer.parameters,
+        ]
 
     def step(self) -> None:
         """Do one training step: draw a batch, estimate the gradient, update the parameters."""
@@ -128,22 +138,25 @@ class Trainer:
 
     def update(
         self,
-        estimate: Callable[[], Estimated] | None = None,
+        draw_and_estimate: Callable[[], BackwardStarts] | None = None,
         apply: Callable[[Sequence[Tensor]], None] | None = None,
     ) -> None:
         """Do the part of a step that runs on the device, so that a CUDA graph can capture it.
 
-        `estimate` and `apply` stand in for the methods of that name: compiled forms of them. On a
+        `draw_and_estimate` and `apply` stand in for the methods of that name: compiled forms of them. On a
         GPU its noise is that of the device's default generator: call it while `noise` is active.
         """
-        (apply or self.apply)(self.gradients(estimate))
+        (apply or self.apply)(self.gradients(draw_and_estimate))
 
-    def gradients(self, estimate: Callable[[], Estimated] | None = None) -> Sequence[Tensor]:
-        """Draw a batch, and return the loss's gradients by encoder, others, estimator and prior."""
-        parameters, pairs = (
-            [*self.weights, *self.prior],
-            zip(*(estimate or self.estimate)(), strict=True),
-        )
+    def gradients(
+        self, draw_and_estimate: Callable[[], BackwardStarts] | None = None
+    ) -> Sequence[Tensor]:
+        """Draw a batch, and return the gradients of the loss, as one flat list.
+
+        They are with respect to parameters of encoder, decoder, estimator and prior, in this order.
+        """
+        parameters = [*self.optimizer_parameters, *self.prior]
+        pairs = zip(*(draw_and_estimate or self.draw_and_estimate)(), strict=True)
         attached = [(output, start) for output, start in pairs if output.requires_grad]
         if not attached:
             return [torch.zeros_like(parameter) for parameter in parameters]
@@ -158,8 +171,8 @@ class Trainer:
         self.steps_done += steps
         self.summed_steps += steps
 
-    def estimate(self) -> Estimated:
-        """Draw a batch and estimate; return the tensors to differentiate, and their gradients."""
+    def draw_and_estimate(self) -> BackwardStarts:
+        """Draw a batch, estimate, and return where backpropagation starts, with which gradients."""
         x = self._batch()
         if len(self.model.layers) > 1:
             return self._estimate_layers(x)
@@ -167,29 +180,32 @@ class Trainer:
         constant = logits.detach()
 
         def log_weights(b: Tensor) -> Tensor:
-            attached, needs = self._attached(len(b)), self.needs
+            attached, needs = self._num_attached(len(b)), self.needs
             return self.model.log_weights(
                 b, x, constant, attached, needs.derivatives, needs.second_order
             )
 
         latent = self.model.latent(constant, x)
-        found = estimate(self.estimator, log_weights, latent, self._noise, UNCHECKED)
-        self._add_to_sums(logits.detach(), self._elbo(found))
-        outputs, starts = (logits, found.value), (self._scale * found.grad.detach(), self._weight)
+        found = estimate(self.estimator, log_weights, latent, self._generator, UNCHECKED)
+        self._add_to_sums(self._elbo(found))
+        outputs, starts = (
+            (logits, found.value),
+            (self._scale * found.grad.detach(), self._value_start),
+        )
         # A mean over images for each replica: what one learns depends on no neighbor.
         if found.grad.requires_grad:
             loss = self.config.replicas * variance_loss(found)
             return (*outputs, loss), (*starts, torch.ones_like(loss))
         return outputs, starts
 
-    def _add_to_sums(self, logits: Tensor, elbo: Tensor) -> None:
-        """Add to every metric that is a mean over steps: logits `[R, B, *event]`, ELBO `[R]`."""
+    def _add_to_sums(self, elbo: Tensor) -> None:
+        """Add the ELBO `[R]` to its sum. A new mean-over-steps metric adds itself here."""
         self.sums[TRAIN_ELBO.key].add_(elbo)
 
-    def _attached(self, points: int) -> int:
+    def _num_attached(self, points: int) -> int:
         """Return how many of the points, the leading ones, the decoder and the prior learn from."""
-        every = self.needs.evaluations is None
-        samples = points if every else self.estimator.design.num_samples
+        enumerates = self.needs.evaluations is None
+        samples = points if enumerates else self.estimator.design.num_samples
         return min(points, self.estimator.target.num_attached(samples))
 
     def _elbo(self, found: Estimate) -> Tensor:
@@ -200,25 +216,25 @@ class Trainer:
         # The extra sample is for the decoder; the ELBO is that of the estimator's own samples.
         return (values[1:] if isinstance(self.estimator, ExtraSample) else values).mean((0, 2))
 
-    def _estimate_layers(self, x: Tensor) -> Estimated:
+    def _estimate_layers(self, x: Tensor) -> BackwardStarts:
         """Estimate every layer's gradient; autograd starts at all logits and at the value."""
-        found = estimate_chains(self.model, self.estimator, x, self._noise)
-        self._add_to_sums(found.logits[0].detach(), found.values.detach().mean((0, 2)))
+        found = estimate_chains(self.model, self.estimator, x, self._generator)
+        self._add_to_sums(found.values.detach().mean((0, 2)))
         starts = [self._scale * grad for grad in found.grads]
-        return (*found.logits, found.value), (*starts, self._weight)
+        return (*found.logits, found.value), (*starts, self._value_start)
 
     def apply(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against their gradients, in the order of `gradients`."""
-        inner, outer = len(self.encoder_weights), len(self.weights)
+        inner, outer = len(self.encoder_weights), len(self.optimizer_parameters)
         with torch.no_grad():
             # Steps are counted from 0 here, and from 1 in Adam's correction.
-            rate, prior_rate = self.rates.after(self.step_count)
-            self.step_count.add_(1)
-            self.encoder_optimizer.step(grads[:inner], rate, self.step_count)
-            self.other_optimizer.step(grads[inner:outer], rate, self.step_count)
+            rate, prior_rate = self.rates.after(self.steps_on_device)
+            self.steps_on_device.add_(1)
+            self.encoder_optimizer.step(grads[:inner], rate, self.steps_on_device)
+            self.other_optimizer.step(grads[inner:outer], rate, self.steps_on_device)
             descend(self.prior, grads[outer:], prior_rate)
             if inner:
-                lerp_all_(self.mean_grads, grads[:inner], 1 - SECOND_DECAY)
+                lerp_all_(self.ema_grads, grads[:inner], 1 - SECOND_DECAY)
 
     def fit(
         self, steps: int | None = None, *, on_record: Callable[[Record], None] | None = None
@@ -226,7 +242,8 @@ class Trainer:
         """Train, and return a record of the metrics every `config.report_every` steps.
 
         Nothing is written to disk and no bar is shown; `arms.bench.train` does the same in a run
-        directory, and evaluates at the end.
+        directory, and evaluates at the end. `config.evaluate_every` has no effect here, and a
+        replica that diverges is not stopped.
 
         Args:
             steps: How many more steps; by default up to `config.steps`.
@@ -242,8 +259,8 @@ class Trainer:
         return records
 
     def record(self) -> Record:
-        """Return the metrics of the steps since the last record."""
-        means = {key: mean.tolist() for key, mean in self.recent_means().items()}
+        """Return means since the last call, which it resets, and the running gradient variance."""
+        means = {key: mean.tolist() for key, mean in self.take_means().items()}
         variances = self.gradient_variance().tolist()
         return {"step": self.steps_done, **means, GRADIENT_VARIANCE.key: variances}
 
@@ -256,32 +273,35 @@ class Trainer:
         correction = 1 - SECOND_DECAY ** max(1, self.steps_done)
         total = torch.zeros(replicas, device=self.device)
         squares = self.encoder_optimizer.second_moments()
-        for square, mean in zip(squares, self.mean_grads, strict=True):
+        for square, mean in zip(squares, self.ema_grads, strict=True):
             variance = square / correction - (mean / correction).square()
             total += variance.reshape(replicas, -1).sum(1)
         return total / max(1, sum(p.numel() for p in self.encoder_weights) // replicas)
 
-    def recent_means(self) -> dict[str, Tensor]:
-        """Return means `[R]` over the steps since the last call by metric, and start the next."""
+    def take_means(self) -> dict[str, Tensor]:
+        """Return means `[R]` over the steps since the last call, by metric, and reset the sums."""
         means = {key: total / max(1, self.summed_steps) for key, total in self.sums.items()}
         for total in self.sums.values():
             total.zero_()
         self.summed_steps = 0
         return means
 
-    def recent_elbo(self) -> Tensor:
-        """Return the mean ELBO `[R]` over the steps since the last call, and start the next."""
-        return self.recent_means()[TRAIN_ELBO.key]
+    def take_elbo(self) -> Tensor:
+        """Return the mean ELBO `[R]` over the steps since the last call, and reset all sums."""
+        return self.take_means()[TRAIN_ELBO.key]
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state for a checkpoint: the trainer's tensors themselves, not copies."""
+        """Return the state for a checkpoint.
+
+        It holds the trainer's tensors themselves, not copies, except `generator` and `counts`.
+        """
         tensors = {f"{MODEL}{name}": one for name, one in self.model.state_dict().items()}
         lists: dict[str, Sequence[Tensor]] = {ESTIMATOR: self.estimator_parameters}
         optimizers = {"encoder": self.encoder_optimizer, "others": self.other_optimizer}
         for part, optimizer in optimizers.items():
             for kind, kept in optimizer.state().items():
                 lists[f"{OPTIMIZER}{part}.{kind}."] = kept
-        lists[MEAN_GRADIENT] = self.mean_grads
+        lists[MEAN_GRADIENT] = self.ema_grads
         for name, own in lists.items():
             tensors |= {f"{name}{index}": tensor for index, tensor in enumerate(own)}
         tensors[GENERATOR] = self.noise.get_state()
@@ -301,11 +321,11 @@ class Trainer:
                     own[name].zero_()
         self.noise.set_state(tensors[GENERATOR])
         self.steps_done, self.summed_steps = (int(count) for count in tensors[STEP_COUNTS])
-        self.step_count.fill_(self.steps_done)
+        self.steps_on_device.fill_(self.steps_done)
 
     def _batch(self) -> Tensor:
         size, bits = self.config.batch_size, self.model.likelihood.binarizes_input
-        return self.data.batch(self.config.replicas, size, self._noise, bits=bits)
+        return self.data.batch(self.config.replicas, size, self._generator, bits=bits)
 
 
 def prepared_estimator(
@@ -329,7 +349,7 @@ def prepared_estimator(
                 f"every parameter of an estimator must have a leading axis of {config.replicas}, "
                 f"one per replica, got {got}: make them in its method prepare"
             )
-    # The bound always trains its decoder on its own samples.
+    # An importance-weighted bound always trains its decoder on its own samples.
     extra = config.decoder_samples == "extra" and not prepared.target.subtracts_log_q
     return ExtraSample(prepared) if extra else prepared
 
@@ -348,8 +368,8 @@ def check_replicas(model: DiscreteVAE, replicas: int) -> None:
             )
 
 
-def check_kind(model: DiscreteVAE, config: TrainConfig) -> None:
-    """Raise if a model that was given is not what the configuration says of it."""
+def check_categories_and_layers(model: DiscreteVAE, config: TrainConfig) -> None:
+    """Raise if a given model has other categories or layers than the configuration."""
     if config.categories not in (2, model.categories):
         raise ValueError(
             f"the configuration says {config.categories} categories, and the model has "
@@ -391,7 +411,7 @@ def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
 def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]:
     """Return the states of several runs, all at one step, as one.
 
-    Runs that were not trained together before continue with new noise.
+    Unless the noise states of all are equal, a fresh stream is used.
     """
     if len(states) == 1:
         return dict(states[0])
@@ -410,14 +430,14 @@ def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]
     return whole
 
 
-def finite_replicas(weights: State, replicas: int) -> list[bool]:
-    """Return of every replica whether all its numbers among a model's tensors are finite."""
-    finite = [tensor.reshape(replicas, -1).isfinite().all(1) for tensor in weights.values()]
+def finite_replicas(parameters: State, replicas: int) -> list[bool]:
+    """Return for every replica whether its share of a model's parameters is finite."""
+    finite = [tensor.reshape(replicas, -1).isfinite().all(1) for tensor in parameters.values()]
     return torch.stack(finite).all(0).tolist()
 
 
 def check_fits(state: State, own: State, device: torch.device) -> None:
-    """Raise unless a state has all tensors of a trainer's state; sums of newer metrics may lack."""
+    """Raise unless a state has all tensors of a trainer's own; newer sums may be missing."""
     if lacking := {name for name in own.keys() - state.keys() if not name.startswith(SUM)}:
         names = ", ".join(sorted(lacking)[:3])
         what = "it is of another configuration or version; train again from the start"
