@@ -67,7 +67,7 @@ def train(args: argparse.Namespace) -> None:
 def show(args: argparse.Namespace) -> None:
     """Print a table for each network, best first, biased ones last."""
     from arms.bench.report.groups import (
-        marked,
+        labeled_if_biased,
     )  # a machine that only trains need not have what reports are made with
 
     rows = json.loads(args.output.read_text())["rows"]
@@ -93,7 +93,7 @@ def show(args: argparse.Namespace) -> None:
             test = f"{bound(row):.2f} ± {stdev(last['test']):.2f}"
             rate, elbo = f"{row['learning_rate']:g}", f"{mean(last['train']):.2f}"
             print(
-                f"| {marked(row['estimator'])} | {work} | {rate} | {elbo} | {test} | {share:.0f} |"
+                f"| {labeled_if_biased(row['estimator'])} | {work} | {rate} | {elbo} | {test} | {share:.0f} |"
             )
 
 

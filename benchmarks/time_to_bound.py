@@ -200,7 +200,7 @@ def train(args: argparse.Namespace) -> None:
 def show(args: argparse.Namespace) -> None:
     """Print a table for each data set and network: the test bound after each number of steps."""
     from arms.bench.report.groups import (
-        marked,
+        labeled_if_biased,
     )  # a machine that only trains need not have what reports are made with
 
     rows = json.loads(args.output.read_text())["rows"]
@@ -239,7 +239,7 @@ def show(args: argparse.Namespace) -> None:
         for name in sorted(
             of_name, key=lambda name: (name in BIASED_ESTIMATORS, -order.get(name, -math.inf))
         ):
-            print(f"| {marked(name)} | " + " | ".join(of_name[name]) + " |")
+            print(f"| {labeled_if_biased(name)} | " + " | ".join(of_name[name]) + " |")
     print(
         "\nSteps, and seconds of the GPU for five seeds, until the mean test bound is the paper's recipe's\n"
     )
@@ -251,7 +251,9 @@ def show(args: argparse.Namespace) -> None:
         dict.fromkeys(row["estimator"] for row in rows), key=lambda name: name in BIASED_ESTIMATORS
     ):
         print(
-            f"| {marked(name)} | " + " | ".join(reached(rows, name, case) for case in PAPER) + " |"
+            f"| {labeled_if_biased(name)} | "
+            + " | ".join(reached(rows, name, case) for case in PAPER)
+            + " |"
         )
     if args.figure:
         draw(rows, args)
@@ -289,7 +291,7 @@ def draw(rows: Sequence[Row], args: argparse.Namespace) -> None:
     from matplotlib import pyplot as plt
 
     from arms.bench.report.figures import DASHES, style_of
-    from arms.bench.report.groups import marked
+    from arms.bench.report.groups import labeled_if_biased
 
     cases = list(product(args.datasets, args.networks))
     figure, axes = plt.subplots(
@@ -303,7 +305,7 @@ def draw(rows: Sequence[Row], args: argparse.Namespace) -> None:
             curve = [
                 (one["step"], mean(one["test"])) for one in row["curve"] if None not in one["test"]
             ]
-            label = marked(row["estimator"])
+            label = labeled_if_biased(row["estimator"])
             axis.plot(
                 *zip(*curve, strict=True),
                 color=style.color,

@@ -18,7 +18,7 @@ from arms.bench.report import Collection, build_report
 from arms.bench.report.figures import Curve, Panel, draw, style_of
 from arms.bench.report.groups import Group, Setting
 from arms.bench.report.page import Section, render
-from arms.bench.report.tables import Stat, Table, latex, markdown, write_table
+from arms.bench.report.tables import Cell, Table, latex, markdown, write_table
 
 EVIL = "<script>alert(1)</script>"
 PNG = b"\x89PNG\r\n\x1a\nrest"
@@ -251,7 +251,7 @@ def test_budgets_are_drawn_together_only_where_nothing_else_differs(tmp_path: Pa
 
 
 def test_written_tables(tmp_path: Path) -> None:
-    cells = [Stat(-1.25, 0.5, 3, best=True), None]
+    cells = [Cell(-1.25, 0.5, 3, best=True), None]
     table = Table("title | 50 %", "name", ["train K=1", "a_b"], [("arms|s", cells)])
     lines = markdown(table).splitlines()
     assert lines[4] == r"| arms\|s | **" + "\u2212" + "1.25 ± 0.50** |  |"

@@ -11,15 +11,15 @@ from arms.bench.config import TrainConfig
 from arms.bench.report import build_report, collect
 from arms.bench.report.curves import MAX_POINTS, training_panels
 from arms.bench.report.figures import DASHES, MARKERS, STYLES, style_of
-from arms.bench.report.groups import Group, group_runs, marked, work
-from arms.bench.report.paper import printed, released_count
+from arms.bench.report.groups import Group, cost_in_words, group_runs, labeled_if_biased
+from arms.bench.report.paper import printed, released_default_k
 from arms.bench.report.tables import (
-    Stat,
+    Cell,
     Table,
     beside_paper,
-    comparison,
+    comparison_table,
     mark_best,
-    overview,
+    overview_table,
     summarize,
 )
 from arms.estimators.registry import ALL_ESTIMATORS, PAPER_FORMS
@@ -31,17 +31,17 @@ def groups_of(*paths: Path) -> list[Group]:
 
 def table_of(folder: Path) -> Table:
     (group,) = groups_of(folder)
-    table = comparison(group, "name")
+    table = comparison_table(group, "name")
     assert table is not None
     return table
 
 
-def column(table: Table, heading: str) -> dict[str, Stat | None]:
+def column(table: Table, heading: str) -> dict[str, Cell | None]:
     place = list(table.columns).index(heading)
     return {label: cells[place] for label, cells in table.rows}
 
 
-def is_best(stat: Stat | None) -> bool:
+def is_best(stat: Cell | None) -> bool:
     return stat is not None and stat.best
 
 
@@ -50,7 +50,7 @@ def is_best(stat: Stat | None) -> bool:
 
 def test_best_is_the_highest_and_what_lies_within_the_standard_error() -> None:
     # standard errors of the difference: sqrt(1/4 + 1/4) = 0.707 to the second and third
-    top, near, far = Stat(-10.0, 1.0, 4), Stat(-10.7, 1.0, 4), Stat(-10.72, 1.0, 4)
+    top, near, far = Cell(-10.0, 1.0, 4), Cell(-10.7, 1.0, 4), Cell(-10.72, 1.0, 4)
     assert [is_best(cell) for cell in mark_best([far, top, near], [False] * 3)] == [
         False,
         True,
@@ -60,27 +60,27 @@ def test_best_is_the_highest_and_what_lies_within_the_standard_error() -> None:
 
 def test_more_replicas_make_the_mark_stricter() -> None:
     for count, marks in ((4, [True, True]), (40, [True, False])):
-        stats = [Stat(-10.0, 1.0, count), Stat(-10.7, 1.0, count)]
+        stats = [Cell(-10.0, 1.0, count), Cell(-10.7, 1.0, count)]
         assert [is_best(cell) for cell in mark_best(stats, [False] * 2)] == marks
 
 
 def test_what_is_never_best() -> None:
-    single, diverged = Stat(0.0, None, 1), summarize([1.0, math.inf])
+    single, diverged = Cell(0.0, None, 1), summarize([1.0, math.inf])
     assert not math.isfinite(diverged.mean)
     assert "not finite" in str(diverged)
-    assert str(Stat(-1.5e31, 2.5e30, 2)) == "\u22121.5e+31 ± 2.5e+30"
-    stats = [single, diverged, None, Stat(-10.0, 0.1, 4), Stat(-12.0, 0.1, 4)]
+    assert str(Cell(-1.5e31, 2.5e30, 2)) == "\u22121.5e+31 ± 2.5e+30"
+    stats = [single, diverged, None, Cell(-10.0, 0.1, 4), Cell(-12.0, 0.1, 4)]
     cells = mark_best(stats, [False] * 5)
     assert [is_best(cell) for cell in cells] == [False, False, False, True, False]
-    assert not is_best(mark_best([Stat(-10.0, 1.0, 4), None], [False] * 2)[0])
+    assert not is_best(mark_best([Cell(-10.0, 1.0, 4), None], [False] * 2)[0])
 
 
 def test_labels() -> None:
     assert str(summarize([-1.0, -2.0, -3.0])) == "\u22122.00 ± 1.00"
-    assert work("loorf", 4) == []
-    assert work("midpoint", 4) == ["5 evaluations", "5 derivatives"]
-    assert (marked("arms"), marked("reinmax")) == ("arms", "reinmax (biased)")
-    assert (released_count("arms-dirichlet", 4), released_count("disarm", 4)) == (4, 2)
+    assert cost_in_words("loorf", 4) == []
+    assert cost_in_words("midpoint", 4) == ["5 evaluations", "5 derivatives"]
+    assert (labeled_if_biased("arms"), labeled_if_biased("reinmax")) == ("arms", "reinmax (biased)")
+    assert (released_default_k("arms-dirichlet", 4), released_default_k("disarm", 4)) == (4, 2)
     assert style_of("arms").color == "#D55E00"
 
 
@@ -92,7 +92,7 @@ def test_standard_deviation_is_the_samples() -> None:
 
 
 def test_a_biased_estimator_is_never_best_and_no_other_is_held_against_it(tmp_path: Path) -> None:
-    far_above, low, lower = Stat(-1.0, 0.1, 4), Stat(-10.0, 0.1, 4), Stat(-12.0, 0.1, 4)
+    far_above, low, lower = Cell(-1.0, 0.1, 4), Cell(-10.0, 0.1, 4), Cell(-12.0, 0.1, 4)
     cells = mark_best([far_above, low, lower], [True, False, False])
     assert [is_best(cell) for cell in cells] == [False, True, False]
     assert [is_best(cell) for cell in mark_best([low, low, lower], [True, False, False])] == [
@@ -106,7 +106,7 @@ def test_a_biased_estimator_is_never_best_and_no_other_is_held_against_it(tmp_pa
             config = TrainConfig(estimator=estimator, num_samples=n, replicas=2)
             make_run(tmp_path / "runs" / f"{estimator}{n}", config, bounds_of(config, level))
     for group in groups_of(tmp_path):
-        table = comparison(group, "name")
+        table = comparison_table(group, "name")
         assert table is not None
         n = group.setting.num_samples
         worked = f"reinmax (biased), R=2, {n} evaluations, {n} derivatives"
@@ -118,7 +118,7 @@ def test_a_biased_estimator_is_never_best_and_no_other_is_held_against_it(tmp_pa
         ]
         panels = training_panels(group).values()
         assert {curve.name for panel in panels for curve in panel.curves} >= {"reinmax (biased)"}
-    table = overview(groups_of(tmp_path), "overview")
+    table = overview_table(groups_of(tmp_path), "overview")
     assert table is not None
     assert list(table.columns) == ["loorf", "arms", "reinmax (biased)"]
     assert [[is_best(cell) for cell in cells] for _, cells in table.rows] == [
@@ -197,7 +197,7 @@ def test_only_comparable_runs_share_a_table(tmp_path: Path) -> None:
         make_run(tmp_path / str(index), TrainConfig(**{**base.__dict__, **change}))
     groups = groups_of(tmp_path)
     assert len(groups) == len(changes)
-    table = overview(groups, "overview")
+    table = overview_table(groups, "overview")
     assert table is not None
     assert len(table.rows) == len(changes)
 
@@ -207,7 +207,7 @@ def test_overview_says_only_what_differs(tmp_path: Path) -> None:
         for estimator, level in (("loorf", -100.0), ("arms", -90.0)):
             config = TrainConfig(estimator=estimator, num_samples=n, replicas=2)
             make_run(tmp_path / f"{estimator}{n}", config, bounds_of(config, level))
-    table = overview(groups_of(tmp_path), "overview")
+    table = overview_table(groups_of(tmp_path), "overview")
     assert table is not None
     assert table.title == "test K=100, digits, linear, 10,000 steps, decoder on all samples"
     assert [label for label, _ in table.rows] == ["n = 4", "n = 6"]
@@ -306,7 +306,7 @@ def test_paper_numbers_are_all_there(tmp_path: Path) -> None:
         printed(group.setting, "disarm-ms", "train") is None
     )  # the paper did not fold its direct term in
     assert [
-        released_count(name, 10)
+        released_default_k(name, 10)
         for name in ("loorf", "vimco", "relax", "arms-ms-dirichlet (unfolded)")
     ] == [10, 10, 5, 10]
 

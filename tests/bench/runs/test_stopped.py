@@ -19,7 +19,7 @@ from arms.bench.output import figures
 from arms.bench.report import build_report, collect, summary
 from arms.bench.report.curves import training_panels
 from arms.bench.report.groups import group_runs
-from arms.bench.report.tables import comparison
+from arms.bench.report.tables import comparison_table
 from arms.bench.runs.ensemble import DivergedError, Member
 from arms.bench.runs.loading import load_model
 from arms.bench.runs.run import Run
@@ -284,13 +284,13 @@ def test_reports_take_the_mean_over_those_left(
     assert result is not None
     found = collect([run.path])
     (group,) = group_runs(found.runs)
-    table = comparison(group, "name")
+    table = comparison_table(group, "name")
     assert table is not None
     ((label, cells),) = table.rows
     assert label == "arms, R=2 of 3"
     numbers = [value for value in result["bounds"]["train"]["1"] if value is not None]
     assert cells[0] is not None
-    assert cells[0].count == 2
+    assert cells[0].replicas == 2
     assert cells[0].mean == pytest.approx(sum(numbers) / 2)
     for panel in training_panels(group).values():
         (curve,) = panel.curves

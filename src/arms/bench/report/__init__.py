@@ -9,7 +9,7 @@ from arms.bench.report.curves import budget_grid, training_panels
 from arms.bench.report.figures import Panel, draw, write_figure
 from arms.bench.report.groups import Group, Setting, group_runs
 from arms.bench.report.page import Section, render, summary
-from arms.bench.report.tables import beside_paper, comparison, overview, write_table
+from arms.bench.report.tables import beside_paper, comparison_table, overview_table, write_table
 from arms.bench.runs.files import check_path, check_replaceable, make_folder, replace_file
 
 __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
@@ -35,7 +35,7 @@ def build_report(
     make_folder(folder or page.parent)
     groups = group_runs(collection.runs)
     sections = [_section(group, index, folder) for index, group in enumerate(groups, 1)]
-    table, written = overview(groups, "overview"), []
+    table, written = overview_table(groups, "overview"), []
     if folder:
         written = write_table(table, folder) if table else []
         written += _write_budgets(sections, folder)
@@ -55,7 +55,7 @@ def _check_page_path(page: Path) -> None:
 
 def _section(group: Group, index: int, folder: Path | None) -> Section:
     name = f"{index}-{_slug(group.setting)}"
-    table, panels = comparison(group, name), training_panels(group)
+    table, panels = comparison_table(group, name), training_panels(group)
     tables = [*([table] if table else []), *beside_paper(group, name)]
     drawings, written = [], []
     if folder:

@@ -54,7 +54,7 @@ def _curve(row: Row, metric: Metric) -> Curve | None:
     # An unfinished run would shorten the curve of the runs it is pooled with.
     runs = [
         {record["step"]: record[metric.key] for record in run.metrics if metric.key in record}
-        for run in row.finished or row.runs
+        for run in row.evaluated_runs or row.runs
     ]
     steps = np.array(sorted(set.intersection(*map(set, runs))))
     if not len(steps):

@@ -58,11 +58,12 @@ class Row:
 
     @property
     def biased(self) -> bool:
-        """Whether its estimator is biased, so that it is marked and never the best."""
+        """Whether its estimator is biased, so that its label says so and it is never bold."""
         return self.estimator in BIASED_ESTIMATORS
 
     @property
-    def finished(self) -> list[RunData]:
+    def evaluated_runs(self) -> list[RunData]:
+        """The runs with bounds at their last step."""
         return [run for run in self.runs if run.bounds is not None]
 
 
@@ -114,12 +115,14 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
     for key, same in by_fields.items():
         own = ", ".join(f"{name} {value}" for name, value in key if name not in shared)
         estimator = same[0].config.label
-        rows.append(Row(marked(estimator) + (f" ({own})" if own else ""), estimator, same))
+        rows.append(
+            Row(labeled_if_biased(estimator) + (f" ({own})" if own else ""), estimator, same)
+        )
     order = {name: place for place, name in enumerate(ALL_ESTIMATORS)}
     return sorted(rows, key=lambda r: (order.get(r.runs[0].config.estimator, len(order)), r.label))
 
 
-def work(estimator: str, num_samples: int) -> list[str]:
+def cost_in_words(estimator: str, num_samples: int) -> list[str]:
     """Describe what an estimator needs from the decoder; empty if it is n evaluations."""
     if estimator not in ALL_ESTIMATORS:
         return []
@@ -129,6 +132,6 @@ def work(estimator: str, num_samples: int) -> list[str]:
     return [f"{needs.evaluations} evaluations", f"{needs.derivatives} derivatives"]
 
 
-def marked(estimator: str) -> str:
+def labeled_if_biased(estimator: str) -> str:
     """Return the name of an estimator for tables and legends, with a mark if it is biased."""
     return f"{estimator} (biased)" if estimator in BIASED_ESTIMATORS else estimator

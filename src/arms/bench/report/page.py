@@ -17,7 +17,7 @@ from arms import __version__
 from arms.bench.output import shorten
 from arms.bench.report.collect import Collection
 from arms.bench.report.figures import Panel
-from arms.bench.report.groups import Group, marked
+from arms.bench.report.groups import Group, labeled_if_biased
 from arms.bench.report.tables import MARKING_RULE, Table
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -56,7 +56,7 @@ def render(
         rule=MARKING_RULE,
         version=__version__,
         base64=lambda data: base64.b64encode(data).decode(),
-        marked=marked,
+        labeled_if_biased=labeled_if_biased,
     )
 
 

@@ -47,7 +47,7 @@ def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
     return all_printed().get(key)
 
 
-def released_count(estimator: str, num_samples: int) -> int:
+def released_default_k(estimator: str, num_samples: int) -> int:
     """Return the K of the bound that the released code reports by default."""
     return max(1, num_samples // 2) if estimator in HALF_BUDGET else num_samples
 

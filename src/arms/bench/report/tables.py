@@ -1,4 +1,7 @@
-"""Comparison tables: mean and standard deviation over replicas, best marked, one K per column."""
+"""Comparison tables: mean and standard deviation over replicas, the best in bold.
+
+No column mixes different K, the number of samples in the bound.
+"""
 
 import csv
 import io
@@ -11,15 +14,18 @@ from statistics import fmean, stdev
 from arms.bench.metrics import TEST_BOUND_SAMPLES, surviving
 from arms.bench.output import format_number, is_drawable
 from arms.bench.report import paper
-from arms.bench.report.groups import Group, Row, work
+from arms.bench.report.groups import Group, Row, cost_in_words
 from arms.bench.runs.files import replace_file
 
 MARKING_RULE = (
-    "Mean ± standard deviation over replicas, in nats, higher is better. Bold: the highest mean of "
-    "the column (in the overview, of the row), and every mean closer to it than the standard "
+    "Mean ± standard deviation s over R replicas, in nats, higher is better. Bold: the highest mean "
+    "of the column (in the overview, of the row), and every mean closer to it than the standard "
     "error of their difference, sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no standard deviation, "
-    "and is never marked. Nor is a biased estimator: its row has no part in the comparison."
+    "and is never bold. Nor is a biased estimator: it takes no part in the comparison. Tables "
+    "beside the paper have no bold."
 )
+CSV_PARTS = ("mean", "std", "replicas", "best")
+"""Attributes of a cell, each of which is a column of the CSV file."""
 LATEX_ESCAPES = str.maketrans(
     {character: rf"\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -28,43 +34,43 @@ LATEX_ESCAPES = str.maketrans(
 
 
 @dataclass(frozen=True)
-class Stat:
-    """A mean and its standard deviation over replicas: a cell of a table."""
+class Cell:
+    """Mean and standard deviation over replicas, or a printed number and its ±."""
 
     mean: float
     std: float | None  # None for a single replica
-    count: int | None = None  # replicas; None for a printed number
+    replicas: int | None = None  # None for a printed number
     best: bool = False
 
     def __str__(self) -> str:
         if not math.isfinite(self.mean):
-            return "not finite"
+            return "not finite or too large"
         mean = format_number(self.mean).replace("-", "\u2212")
         return mean if self.std is None else f"{mean} ± {format_number(self.std)}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """Labeled rows of numbers under column headings; `name` is that of its files."""
+    """Labeled rows of numbers under column headings; `name` is the stem of its files."""
 
     title: str
     name: str
     columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Stat | None]]]
+    rows: Sequence[tuple[str, Sequence[Cell | None]]]
     caveats: tuple[str, ...] = ()
-    heading: str = "estimator"
+    label_heading: str = "estimator"
 
 
-def comparison(group: Group, name: str) -> Table | None:
-    """Return the table of one group, or None if none of its runs is finished."""
-    rows = [row for row in group.rows if row.finished]
+def comparison_table(group: Group, name: str) -> Table | None:
+    """Return the table of one group, or None if none of its runs has bounds."""
+    rows = [row for row in group.rows if row.evaluated_runs]
     n, columns = group.setting.num_samples, {}
-    for split, counts in {"train": {1, n}, "test": {1, n, TEST_BOUND_SAMPLES}}.items():
-        for count in sorted(counts):
-            stats = [bound_stat(row, split, count) for row in rows]
-            heading = f"{split} K={count}" + (" (=n)" if count == n > 1 else "")
-            if any(stats):
-                columns[heading] = mark_best(stats, [row.biased for row in rows])
+    for split, ks in {"train": {1, n}, "test": {1, n, TEST_BOUND_SAMPLES}}.items():
+        for k in sorted(ks):
+            cells = [bound_cell(row, split, k) for row in rows]
+            heading = f"{split} K={k}" + (" (=n)" if k == n > 1 else "")
+            if any(cells):
+                columns[heading] = mark_best(cells, [row.biased for row in rows])
     if not columns:
         return None
     return Table(group.setting.title, name, list(columns), _labeled(rows, [*columns.values()]))
@@ -72,112 +78,125 @@ def comparison(group: Group, name: str) -> Table | None:
 
 def beside_paper(group: Group, name: str) -> list[Table]:
     """Return our numbers beside the printed ones, one table per default K of the released code."""
-    by_count: dict[int, list[Row]] = {}
+    by_k: dict[int, list[Row]] = {}
     for row in group.rows:
-        if row.finished:
-            count = paper.released_count(row.estimator, group.setting.num_samples)
-            by_count.setdefault(count, []).append(row)
-    found = sorted(by_count.items(), reverse=True)
-    tables = [_beside_paper(replace(group, rows=rows), count, name) for count, rows in found]
+        if row.evaluated_runs:
+            k = paper.released_default_k(row.estimator, group.setting.num_samples)
+            by_k.setdefault(k, []).append(row)
+    found = sorted(by_k.items(), reverse=True)
+    tables = [_beside_paper(replace(group, rows=rows), k, name) for k, rows in found]
     return [table for table in tables if table is not None]
 
 
-def _beside_paper(group: Group, count: int, name: str) -> Table | None:
+def _beside_paper(group: Group, k: int, name: str) -> Table | None:
     headings, columns = [], []
     for split in ("train", "test"):
         printed = [paper.printed(group.setting, row.estimator, split) for row in group.rows]
         numbers = sorted({str(one.table) for one in printed if one})
-        headings += [f"{split} K={count}, ours", f"{split}, paper's table {' and '.join(numbers)}"]
-        columns.append([bound_stat(row, split, count) for row in group.rows])
-        columns.append([Stat(one.mean, one.plus_minus) if one else None for one in printed])
-    if not any(stat for column in columns[1::2] for stat in column):
+        headings += [f"{split} K={k}, ours", f"{split}, paper's table {' and '.join(numbers)}"]
+        columns.append([bound_cell(row, split, k) for row in group.rows])
+        columns.append([Cell(one.mean, one.plus_minus) if one else None for one in printed])
+    if not any(cell for column in columns[1::2] for cell in column):
         return None
-    part = "n" if count == group.setting.num_samples else "n/2"
-    title = f"Beside the paper's numbers, at its default K = {part} = {count}"
+    part = "n" if k == group.setting.num_samples else "n/2"
+    default = f"the released code's default K = {part} = {k}"
+    title = f"Beside the paper's numbers: our bounds at {default}"
     rows = _labeled(group.rows, columns)
-    return Table(title, f"{name}-paper-k{count}", headings, rows, paper.caveats(group))
+    return Table(title, f"{name}-paper-k{k}", headings, rows, paper.caveats(group))
 
 
-def overview(groups: Sequence[Group], name: str) -> Table | None:
-    """Return the test bound of every group (rows) and estimator (columns) of several groups."""
-    biased = {row.label: row.biased for group in groups for row in group.rows if row.finished}
+def overview_table(groups: Sequence[Group], name: str) -> Table | None:
+    """Return the test bounds of several groups (rows) by the labels of their rows (columns).
+
+    Return None if fewer than two groups have such bounds.
+    """
+    biased = {row.label: row.biased for group in groups for row in group.rows if row.evaluated_runs}
     places = list(zip(*(group.setting.parts for group in groups), strict=True))
     shared = [place[0] for place in places if place[0] and len({*place}) == 1]
     rows = []
     for index, group in enumerate(groups):
         own = [place[index] for place in places if place[index] and len({*place}) > 1]
-        found = {row.label: bound_stat(row, "test", TEST_BOUND_SAMPLES) for row in group.rows}
-        stats = [found.get(label) for label in biased]
-        if any(stats):
-            rows.append((", ".join(own), mark_best(stats, list(biased.values()))))
+        found = {row.label: bound_cell(row, "test", TEST_BOUND_SAMPLES) for row in group.rows}
+        cells = [found.get(label) for label in biased]
+        if any(cells):
+            rows.append((", ".join(own), mark_best(cells, list(biased.values()))))
     title = ", ".join([f"test K={TEST_BOUND_SAMPLES}", *shared])
-    return Table(title, name, list(biased), rows, heading="comparison") if len(rows) > 1 else None
+    if len(rows) < 2:
+        return None
+    return Table(title, name, list(biased), rows, label_heading="comparison")
 
 
-def bound_stat(row: Row, split: str, count: int) -> Stat | None:
-    """Return a bound over the row's surviving replicas, or None if a finished run lacks it."""
-    lists = [(run.bounds or {}).get(split, {}).get(count) for run in row.finished]
+def bound_cell(row: Row, split: str, k: int) -> Cell | None:
+    """Return mean and deviation of a K-sample bound over the row's surviving replicas.
+
+    Return None if a run with bounds lacks this one, or no replica survives.
+    """
+    lists = [(run.bounds or {}).get(split, {}).get(k) for run in row.evaluated_runs]
     values = [value for one in lists for value in surviving(one or [])]
     return summarize(values) if values and None not in lists else None
 
 
-def summarize(values: Sequence[float]) -> Stat:
-    """Return mean and sample standard deviation, or NaN and None if a value is not finite."""
+def summarize(values: Sequence[float]) -> Cell:
+    """Return mean and sample standard deviation, or NaN and None if a value is not finite or too large."""
     if not all(is_drawable(value) for value in values):
-        return Stat(math.nan, None, len(values))
-    return Stat(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+        return Cell(math.nan, None, len(values))
+    return Cell(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
-def mark_best(stats: Sequence[Stat | None], biased: Sequence[bool]) -> list[Stat | None]:
-    """Mark the best numbers of a column by MARKING_RULE, unless there is only one to rank."""
-    ranked = [
-        stat if stat and stat.std is not None and not is_biased else None
-        for stat, is_biased in zip(stats, biased, strict=True)
+def mark_best(cells: Sequence[Cell | None], biased: Sequence[bool]) -> list[Cell | None]:
+    """Mark the best numbers of a column by MARKING_RULE, unless there is only one to compare."""
+    eligible = [
+        cell if cell and cell.std is not None and not is_biased else None
+        for cell, is_biased in zip(cells, biased, strict=True)
     ]
-    numbers = [stat for stat in ranked if stat]
+    numbers = [cell for cell in eligible if cell]
     if len(numbers) < 2:
-        return list(stats)
-    top = max(numbers, key=lambda stat: stat.mean)
+        return list(cells)
+    top = max(numbers, key=lambda cell: cell.mean)
     return [
-        replace(one, best=True) if one and _as_good(one, top) else stat
-        for stat, one in zip(stats, ranked, strict=True)
+        replace(one, best=True) if one and _as_good(one, top) else cell
+        for cell, one in zip(cells, eligible, strict=True)
     ]
 
 
-def _as_good(stat: Stat, top: Stat) -> bool:
-    errors = [(one.std or 0.0) / math.sqrt(one.count or 1) for one in (stat, top)]
-    return stat.mean == top.mean or top.mean - stat.mean < math.hypot(*errors)
+def _as_good(cell: Cell, top: Cell) -> bool:
+    errors = [(one.std or 0.0) / math.sqrt(one.replicas or 1) for one in (cell, top)]
+    return cell.mean == top.mean or top.mean - cell.mean < math.hypot(*errors)
 
 
 def _labeled(
-    rows: Sequence[Row], columns: Sequence[Sequence[Stat | None]]
-) -> list[tuple[str, list[Stat | None]]]:
+    rows: Sequence[Row], columns: Sequence[Sequence[Cell | None]]
+) -> list[tuple[str, list[Cell | None]]]:
     """Return the numbers by row. A label says how many replicas there are, and what they cost."""
     labeled = []
     for index, row in enumerate(rows):
         config = row.runs[0].config
-        started = sum(run.config.replicas for run in row.finished)
-        left = sum(run.surviving for run in row.finished)
+        started = sum(run.config.replicas for run in row.evaluated_runs)
+        left = sum(run.surviving for run in row.evaluated_runs)
         counted = f"{row.label}, R={left}" + (f" of {started}" if left < started else "")
-        label = ", ".join([counted, *work(config.estimator, config.num_samples)])
+        label = ", ".join([counted, *cost_in_words(config.estimator, config.num_samples)])
         labeled.append((label, [column[index] for column in columns]))
     return labeled
 
 
-# ---- files
+# ---- as files; the page's HTML is in templates/page.html.j2
 
 
 def markdown(table: Table) -> str:
     """Return the table in Markdown, the best numbers in bold."""
-    heading, *rows = [f"| {' | '.join(row)} |" for row in _texts(table, _plain, "**{}**")]
+    heading, *rows = [f"| {' | '.join(row)} |" for row in _texts(table, _escape_markdown, "**{}**")]
     rule = "|" + "---|" + "---:|" * len(table.columns)
-    caveats = [f"{_plain(caveat)}\n" for caveat in table.caveats]
-    return "\n".join([f"**{_plain(table.title)}**", "", heading, rule, *rows, "", *caveats])
+    caveats = [f"{_escape_markdown(caveat)}\n" for caveat in table.caveats]
+    return "\n".join(
+        [f"**{_escape_markdown(table.title)}**", "", heading, rule, *rows, "", *caveats]
+    )
 
 
 def latex(table: Table) -> str:
     """Return the table as a LaTeX `tabular` (booktabs), the best numbers in bold."""
-    heading, *rows = [rf"{' & '.join(row)} \\" for row in _texts(table, _tex, r"\textbf{{{}}}")]
+    heading, *rows = [
+        rf"{' & '.join(row)} \\" for row in _texts(table, _escape_latex, r"\textbf{{{}}}")
+    ]
     comments = [f"% {_one_line(text)}" for text in (table.title, *table.caveats)]
     begin = [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
     end = [r"\bottomrule", r"\end{tabular}", ""]
@@ -186,19 +205,19 @@ def latex(table: Table) -> str:
 
 def _texts(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
     """Return the heading and the rows, escaped, with the best numbers in bold."""
-    rows = [[escape(text) for text in (table.heading, *table.columns)]]
-    for label, stats in table.rows:
-        texts = [(escape(str(stat or "")), stat and stat.best) for stat in stats]
+    rows = [[escape(text) for text in (table.label_heading, *table.columns)]]
+    for label, cells in table.rows:
+        texts = [(escape(str(cell or "")), cell and cell.best) for cell in cells]
         rows.append([escape(label), *(bold.format(text) if best else text for text, best in texts)])
     return rows
 
 
-def _plain(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Escape what would end the cell, or become HTML where Markdown is rendered."""
     return _one_line(text).replace("|", r"\|").replace("<", "&lt;")
 
 
-def _tex(text: str) -> str:
+def _escape_latex(text: str) -> str:
     return _one_line(text).translate(LATEX_ESCAPES)
 
 
@@ -211,18 +230,17 @@ def write_table(table: Table, folder: Path) -> list[Path]:
     paths = [folder / f"{table.name}.{ending}" for ending in ("md", "tex", "csv")]
     replace_file(paths[0], markdown(table))
     replace_file(paths[1], latex(table))
-    parts = ("mean", "std", "replicas", "best")
-    headings = [f"{column} {part}" for column in table.columns for part in parts]
-    rows: list[list[object]] = [[table.heading, *headings]]
-    for label, stats in table.rows:
-        fields = [(s.mean, s.std, s.count, int(s.best)) if s else (None,) * 4 for s in stats]
-        rows.append([label, *(field for of_stat in fields for field in of_stat)])
+    headings = [f"{column} {part}" for column in table.columns for part in CSV_PARTS]
+    rows: list[list[object]] = [[table.label_heading, *headings]]
+    for label, cells in table.rows:
+        values = [getattr(cell, part, None) for cell in cells for part in CSV_PARTS]
+        rows.append([label, *(int(one) if isinstance(one, bool) else one for one in values)])
     write_csv(paths[2], rows)
     return paths
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
-    """Write a heading and rows as CSV in full precision, and return the path."""
+    """Write rows, the first being the heading, as CSV in full precision, and return the path."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     replace_file(path, out.getvalue())

@@ -20,9 +20,9 @@ from arms.bench.report.paper import (
     all_printed,
     caveats,
     printed,
-    released_count,
+    released_default_k,
 )
-from arms.bench.report.tables import Stat, bound_stat
+from arms.bench.report.tables import Cell, bound_cell
 from arms.bench.sweeps.jobs import plan
 
 RUNS_OF_THE_PAPER = 5
@@ -79,26 +79,26 @@ class Beside:
     estimator: str
     split: str
     number: Printed
-    at_its_count: Stat
-    at_n: Stat
+    at_its_count: Cell
+    at_n: Cell
 
     @property
     def count(self) -> int:
         """The K that it was printed for, by the released defaults."""
-        return released_count(self.estimator, self.setting.num_samples)
+        return released_default_k(self.estimator, self.setting.num_samples)
 
-    def difference(self, ours: Stat) -> float:
+    def difference(self, ours: Cell) -> float:
         """Return ours minus the paper's."""
         return ours.mean - self.number.mean
 
-    def errors(self, ours: Stat, runs_of_the_paper: int = RUNS_OF_THE_PAPER) -> float:
+    def errors(self, ours: Cell, runs_of_the_paper: int = RUNS_OF_THE_PAPER) -> float:
         """Return the difference in standard errors.
 
         With one run of the paper, its ± is read as a standard error.
         """
         assert ours.std is not None
-        assert ours.count is not None
-        variance = ours.std**2 / ours.count + self.number.plus_minus**2 / runs_of_the_paper
+        assert ours.replicas is not None
+        variance = ours.std**2 / ours.replicas + self.number.plus_minus**2 / runs_of_the_paper
         return self.difference(ours) / math.sqrt(variance)
 
 
@@ -122,7 +122,7 @@ def beside(group: Group) -> list[Beside]:
             number = printed(group.setting, row.estimator, split)
             n = group.setting.num_samples
             stats = [
-                bound_stat(row, split, count) for count in (released_count(row.estimator, n), n)
+                bound_cell(row, split, count) for count in (released_default_k(row.estimator, n), n)
             ]
             if number and stats[0] and stats[1]:
                 found.append(
@@ -360,7 +360,7 @@ def by_count(groups: Sequence[Group]) -> str:
             for group in groups
             for row in group.rows
             for split in splits
-            if (stat := bound_stat(row, split, count_of(group.setting.num_samples)))
+            if (stat := bound_cell(row, split, count_of(group.setting.num_samples)))
         }
         cells = [
             above(
@@ -438,11 +438,11 @@ def row(one: Beside) -> list[str]:
     ours = [
         text for stat in (one.at_its_count, one.at_n) for text in (str(stat), difference(one, stat))
     ]
-    paper = str(Stat(one.number.mean, one.number.plus_minus))
+    paper = str(Cell(one.number.mean, one.number.plus_minus))
     return [str(one.setting.num_samples), f"`{one.estimator}`", str(one.count), paper, *ours]
 
 
-def difference(one: Beside, ours: Stat) -> str:
+def difference(one: Beside, ours: Cell) -> str:
     """Return a difference in nats and in standard errors."""
     errors = one.errors(ours)
     text = f"{signed(one.difference(ours))} ({signed(errors, 1)})"
