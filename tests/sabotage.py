@@ -344,6 +344,7 @@ class ChainedCoefficients(Flips):
         return plain - one * slopes - other * rest
 
 
+@dataclass(frozen=True)
 class CommonOrder(SystematicBits):
     """One random order for all latents: those of a sample are no longer independent."""
 

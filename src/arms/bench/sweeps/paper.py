@@ -15,7 +15,7 @@ from arms.bench.config import TrainConfig
 from arms.bench.experiments import CHANGES, Scale, configs
 from arms.bench.report.groups import setting_of
 from arms.bench.report.paper import Printed, all_printed
-from arms.bench.report.tables import Stat
+from arms.bench.report.tables import Cell
 from arms.bench.runs.archives import find_runs, open_runs, write_archive
 from arms.bench.runs.files import make_folder, replace_file
 from arms.bench.runs.run import Run
@@ -32,7 +32,7 @@ class Wanted(NamedTuple):
     number: Printed
 
     def __str__(self) -> str:
-        config, stat = self.config, Stat(self.number.mean, self.number.plus_minus)
+        config, stat = self.config, Cell(self.number.mean, self.number.plus_minus)
         setting = f"{config.dataset}, {config.network}, n = {config.num_samples}"
         return f"table {self.number.table}: {setting}, {config.label}, {self.split}: {stat}"
 
