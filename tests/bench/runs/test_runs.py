@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from marks import signals
@@ -26,7 +27,7 @@ from arms.bench.report import collect
 from arms.bench.runs import run as provenance
 from arms.bench.runs.archives import find_runs, read_archive, write_archive
 from arms.bench.runs.files import CHECKPOINTS
-from arms.bench.runs.loading import load_model
+from arms.bench.runs.loading import load_model, load_once
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train
 from arms.bench.training.engine import block_of, choose_device
@@ -502,3 +503,18 @@ def test_a_directory_without_its_configuration_is_not_adopted(name: str, tmp_pat
     ):
         train(replace(CONFIG, estimator="loorf"), tmp_path, device="cpu")
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_changed_file_of_the_same_name_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = set()
+    for folder, seed in [("first", 0), ("second", 1), ("second", 2)]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        images = np.random.default_rng(seed).integers(0, 256, (20, 4, 4), dtype=np.uint8)
+        np.savez("mine.npz", train=images, test=images)
+        found = load_once("mine.npz", None)
+        assert load_once("mine.npz", None) is found
+        names.add(found.name)
+    assert len(names) == 3

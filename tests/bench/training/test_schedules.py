@@ -133,18 +133,22 @@ def test_the_trainer_moves_by_the_rate_of_its_step(one_image: Dataset) -> None:
 
 
 def test_runs_of_an_ensemble_have_their_own_rates(one_image: Dataset) -> None:
-    """The same as each alone, where noise has no say: the exact gradient, of one image."""
+    """The same as each alone, where noise has no say: the exact gradient, of one image.
+
+    Adam turns rounding errors of tiny derivatives into a visible part of a step, so the tolerance
+    is a hundredth of one.
+    """
     configs = [replace(config, estimator="exact", replicas=2) for config in CONFIGS]
     together = ensemble_trainer(configs, [one_image] * len(configs), "cpu")
     for _ in range(12):
         together.step()
     for index, config in enumerate(configs):
-        alone = Trainer(config, one_image)
+        alone, atol = Trainer(config, one_image), 0.01 * config.learning_rate
         for _ in range(12):
             alone.step()
         for name, own in alone.model.state_dict().items():
             share = together.model.state_dict()[name].chunk(len(configs))[index]
-            torch.testing.assert_close(share, own, rtol=1e-4, atol=2e-6, msg=f"{name} of {config}")
+            torch.testing.assert_close(share, own, rtol=1e-4, atol=atol, msg=f"{name} of {config}")
     assert len({tensor.sum().item() for tensor in together.model.prior.chunk(len(configs))}) > 3
 
 

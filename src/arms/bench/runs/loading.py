@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from arms.arguments import described
 from arms.bench import models
 from arms.bench.config import TrainConfig, difference, is_longer, run_name
 from arms.bench.data import DATASETS, Dataset, as_dataset, load, observe
+from arms.bench.data.datasets import expand_home
 from arms.bench.evaluation import evaluating
 from arms.bench.models import NETWORKS, DiscreteVAE, name_of, structure_of
 from arms.bench.runs.archives import examine_runs
@@ -218,10 +220,27 @@ def _data_of(
     return data
 
 
-@lru_cache(maxsize=4)  # many runs are trained on few data sets
 def load_once(source: Dataset | Path | str, data_dir: Path | None) -> Dataset:
-    """Return a data set, by name or path, and keep it in memory."""
-    return source if isinstance(source, Dataset) else load(source, data_dir)
+    """Return a data set, by name or path, and keep it in memory while its files do not change."""
+    if isinstance(source, Dataset):
+        return source
+    return _load_once(source, data_dir, () if source in DATASETS else _state_of(Path(source)))
+
+
+@lru_cache(maxsize=4)  # many runs are trained on few data sets
+def _load_once(source: Path | str, data_dir: Path | None, _state: object) -> Dataset:
+    return load(source, data_dir)
+
+
+def _state_of(path: Path) -> tuple[object, ...]:
+    """Return what changes with the content of a file or folder, and with the current directory."""
+    place = Path(os.path.realpath(expand_home(path)))
+    states = []
+    for file in [place, *sorted(place.glob("*")), *sorted(place.glob("*/*"))]:
+        with suppress(OSError):
+            found = file.stat()
+            states.append((file, found.st_mtime_ns, found.st_size))
+    return tuple(states)
 
 
 def name_inputs(
