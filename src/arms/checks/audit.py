@@ -28,6 +28,7 @@ from arms.targets import BestOf, Expectation, Target
 Kind: TypeAlias = Literal["sample", "gradient", "weights"]
 
 CALLS = 500  # independent calls per problem; means of fewer are too far from normal
+FEW_CALLS = 5  # a mean whose variance comes from fewer calls cannot be told from a rare event
 REFERENCE_DRAWS = 20_000  # of LOORF, for its variance
 SIGNATURES = {
     "sample": "function(logits) -> differentiable samples like the logits",
@@ -54,6 +55,8 @@ class AuditRow:
     """Variance of one estimate, summed over all logits, relative to LOORF."""
     largest_score: float
     """The largest |z| of the mean estimate over all logits."""
+    varied_score: float
+    """The same over the logits whose estimates varied in enough calls for a verdict."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Audit:
     limit: float
     """The |z| beyond which the function is called biased."""
     failure_rate: float
-    """How often an audit of a correct function ends in "biased"."""
+    """How often an audit of a correct function ends in "biased", if its estimates vary enough."""
     evaluations: float
     """Evaluations of the objective for one estimate."""
     reference: str
@@ -77,13 +80,20 @@ class Audit:
 
     @property
     def biased(self) -> bool:
-        """Whether any mean is farther from the gradient than chance explains."""
+        """Whether any mean is farther from the gradient than its variation explains."""
         return max(row.largest_score for row in self.rows) > self.limit
+
+    @property
+    def varied(self) -> bool:
+        """Whether the verdict does not hinge on estimates that hardly ever varied."""
+        return not self.biased or max(row.varied_score for row in self.rows) > self.limit
 
     @property
     def verdict(self) -> str:
         """The verdict in words."""
-        return "biased" if self.biased else "no bias seen"
+        if self.biased:
+            return "biased" if self.varied else "wrong mean, but it hardly varied"
+        return "no bias seen"
 
     def __str__(self) -> str:
         head = ("problem", "bias", "±", "along", "across", "variance", "largest |z|")
@@ -112,6 +122,9 @@ class Audit:
             f"biased: |z| exceeds {self.limit:.2f}, by chance in one of {chance:,.0f} audits",
             "not audited: other logits, objectives and sizes; half precision; other devices",
         ]
+        if not self.varied:
+            question = "does it seed itself, or is it almost always zero?"
+            notes.insert(0, f"nearly all calls returned the same mean: {question}")
         return "\n".join([f"{self.subject} ({self.kind}): {self.verdict}", *lines, *notes])
 
 
@@ -148,7 +161,8 @@ def audit(
         function: What is audited.
         kind: What it returns.
         draws: Estimates per problem. More draws detect smaller errors.
-        failure_rate: How often a correct function may be called biased by chance.
+        failure_rate: How often a correct function may be called biased by chance. The mean over all
+            calls must be nearly normal: not made up of a few rare estimates.
         latent: "bits", "categories", or a latent without batch axes and with few states; by default
             bits for a gradient and categories otherwise.
         num_samples: n, for weights.
@@ -183,7 +197,7 @@ def audit(
     subject = f"{getattr(function, '__module__', '?')}:{getattr(function, '__name__', '?')}"
     caller = _Caller(function, kind, n, batched, generator)
     rows = []
-    with _seeded(seed):
+    with _seeded(seed), _one_thread():
         for problem in problems:
             found = caller.estimates(problem, draws)
             evaluations = caller.evaluations
@@ -337,11 +351,17 @@ def _row(problem: bias.Problem, target: Target, found: _Found, reference: Tensor
     exact = oracle.exact_target_gradient(problem.objective, wide, target)
     means = torch.stack(found.means)
     calls, mean = len(means), means.mean(0)
-    spread = (means - mean).square().sum(0) / (calls - 1)
-    third = (means - mean).pow(3).mean(0)
+    moved = means - means[0]  # exactly 0 where no call differs
+    moved = moved - moved.mean(0)
+    spread = moved.square().sum(0) / (calls - 1)
+    third = moved.pow(3).mean(0)
+    # How many calls make up the variance: about a third of all for normal means, and m if all but m
+    # returned the same. NaN if all did.
+    varied = moved.square().sum(0).square() / moved.pow(4).sum(0)
     # Where an estimate never varies, only rounding may separate it from the truth.
     rounding = 1e-6 * exact.abs().amax().item()
     scores = skew_corrected(mean - exact, spread, third, calls, rounding)
+    sizes = scores.abs()
     variance = (found.squares / found.count - mean.square()).clamp(min=0).sum()
     length = exact.norm()
     along = (mean * exact).sum() / length.square()
@@ -352,7 +372,8 @@ def _row(problem: bias.Problem, target: Target, found: _Found, reference: Tensor
         along=along.item(),
         across=((mean - along * exact).norm() / length).item(),
         variance=(variance / reference).item(),
-        largest_score=scores.abs().amax().item(),
+        largest_score=sizes.amax().item(),
+        varied_score=torch.where(varied >= FEW_CALLS, sizes, 0.0).amax().item(),
     )
 
 
@@ -369,6 +390,17 @@ def _seeded(seed: int) -> Iterator[None]:
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])  # noqa: NPY002
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Use one thread of PyTorch: several are slower on small problems, above all on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _percent(share: float) -> str:

@@ -26,6 +26,9 @@ def relaxed(logits):
 def best_of_two(rewards):
     return arms.weights(rewards, arms.BestOf(2))
 
+def nothing(f, logits):
+    return logits * 0
+
 def endless(rewards):
     return rewards / 0
 
@@ -52,6 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["right", "--draws", "20000"], 0, "right (gradient): no bias seen"),
         (["short", "--draws", "20000"], 1, "short (gradient): biased"),
+        (["nothing", "--draws", "2000"], 1, "nothing (gradient): wrong mean, but it hardly varied"),
         (["one_row", "--no-batched", "--draws", "2000"], 0, "one_row (gradient): no bias seen"),
         (["short", "--latent", "audited_module:pairs", "--draws", "20000"], 1, "biased"),
         (["relaxed", "--kind", "sample", "--draws", "20000"], 1, "relaxed (sample): biased"),
@@ -78,6 +82,9 @@ def test_the_exit_code_is_the_verdict(say: Say, words: list[str], code: int, ver
         (["nowhere:function"], "cannot find 'nowhere:function'"),
         (["audited_module:missing"], "has no attribute 'missing'"),
         (["right"], "'right' must be module:name"),
+        (["audited_module.py:right"], "is a path: perhaps audited_module:right"),
+        (["/some/where/mine:right"], "is a path: perhaps mine:right in the folder /some/where"),
+        (["./audited_module.py:right"], "is a path: perhaps audited_module:right"),
         (["audited_module:number"], "function must be callable"),
         (["audited_module:relaxed"], "calling function(objective, logits)"),
         (["audited_module:endless", "--kind", "weights"], "the weights must be finite"),

@@ -162,6 +162,84 @@ def test_parts_along_and_across_the_gradient() -> None:
         assert row.bias == pytest.approx(math.hypot(row.along - 1, row.across), abs=1e-6)
 
 
+# ---- What hardly ever varies
+
+
+def rarely(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """Unbiased, but zero in all but one of a million rows."""
+    kept = (torch.rand(logits.shape[0], 1) < 1e-6).float() * 1e6
+    return leave_one_out(objective, logits) * kept
+
+
+def seeds_itself(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    return leave_one_out(objective, logits)
+
+
+def no_gradient(_: object, logits: Tensor) -> Tensor:
+    return torch.zeros_like(logits)
+
+
+def rare_alarm(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """Zero but for one call: a standard error from one call says nothing."""
+    rare_alarm.calls += 1  # type: ignore[attr-defined]
+    here = 1e-3 if rare_alarm.calls % 500 == 1 else 0.0  # type: ignore[attr-defined]
+    return here * leave_one_out(objective, logits)
+
+
+@pytest.mark.parametrize("function", [rarely, seeds_itself, no_gradient, rare_alarm])
+def test_what_hardly_varies_is_not_called_biased_with_certainty(
+    function: Callable[..., Any],
+) -> None:
+    rare_alarm.calls = 0  # type: ignore[attr-defined]
+    found = audit(function, "gradient", 20_000)
+    assert found.biased  # so that a test of your own fails
+    assert not found.varied
+    assert found.verdict == "wrong mean, but it hardly varied"
+    assert "does it seed itself, or is it almost always zero?" in str(found)
+
+
+def test_a_bias_of_one_logit_is_certain_although_another_never_varies() -> None:
+    def half_zero(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+        return short(objective, logits) * torch.tensor([0.0, 1.0, 1.0])
+
+    found = audit(half_zero, "gradient", 20_000)
+    assert found.varied
+    assert found.verdict == "biased"
+    assert "seed itself" not in str(found)
+
+
+def test_an_exact_gradient_never_varies_and_is_right() -> None:
+    def exact(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+        rows = arms.Bits(logits)
+        points = rows.states().view(8, 1, 3).expand(8, *logits.shape)
+        value = (rows.log_prob(points).exp() * objective(points)).sum()
+        return torch.autograd.grad(value, logits)[0]
+
+    found = audit(exact, "gradient", 2000)
+    assert found.varied
+    assert found.verdict == "no bias seen"
+
+
+def test_an_audit_uses_one_thread_and_restores_the_number() -> None:
+    before, seen = torch.get_num_threads(), set()
+
+    def counted(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+        seen.add(torch.get_num_threads())
+        return leave_one_out(objective, logits)
+
+    torch.set_num_threads(2)
+    try:
+        audit(counted, "gradient", 1000)
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ValueError, match="out of luck"):
+            audit(raises, "gradient", 1000)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {1}
+
+
 # ---- The declared rate of false alarms
 
 

@@ -300,6 +300,11 @@ def find_attribute(subject: str) -> Any:
     except AttributeError as error:
         raise ValueError(f"cannot find {subject!r}: {error}") from None
     except (Exception, SystemExit) as error:  # whatever a module does when it is imported
+        path = Path(module)
+        if path.suffix == ".py" or len(path.parts) > 1:
+            place = f" in the folder {path.parent}" if len(path.parts) > 1 else ""
+            name = f"{path.name.removesuffix('.py')}:{attribute}"
+            raise ValueError(f"{subject!r} is a path: perhaps {name}{place}") from None
         why = f"importing {module} ends in {described(error)}"
         raise ValueError(f"cannot find {subject!r}: {why}") from None
 
