@@ -68,14 +68,15 @@ class WithFlips(Design):
         return super().takes(latent) and self.base.takes(latent)
 
     def law(self, latent: Neighbors) -> Tensor:
-        """Return q up to a factor per row, `[*batch, variables]`."""
+        """Return q up to a factor per row, `[*batch, variables]`, in float64 for its sums."""
         chances, evidence = latent.spread()
         if not latent.batch_shape or latent.batch_shape[-1] == 1:
-            return chances
+            return chances.double()
         # An infinite logit must leave the law of others finite, and so must a row of NaN.
-        evidence = evidence.clamp(max=MOST_EVIDENCE).nan_to_num(0.0).mean(-2, keepdim=True)
+        evidence = evidence.clamp_(max=MOST_EVIDENCE).nan_to_num_(0.0).mean(-2, keepdim=True)
         mean = chances @ evidence.mT / chances.sum(-1, keepdim=True)
-        return chances * (evidence + FLOOR * mean.nan_to_num(0.0).clamp(min=1e-12))
+        floor = mean.nan_to_num_(0.0).mul_(FLOOR).clamp_(min=1e-12)
+        return chances.mul_(evidence + floor).double()
 
     def copied(self, of_samples: Tensor) -> Tensor:
         """Return, for every flip, the row of the sample that it copies."""

@@ -62,8 +62,8 @@ def fit_two_controls(
 
     axes = len(latent.batch_shape)
     every = torch.stack([first, second, estimate], axes).flatten(axes + 1)
-    products = (every[..., :2, :] @ every.mT).movedim((-2, -1), (0, 1))  # [2, 3, *batch]
-    products = products * every[..., 2, :].norm(dim=-1).sqrt()
+    products = (every @ every.mT).movedim((-2, -1), (0, 1))  # [3, 3, *batch]
+    products = products[:2] * products[2, 2].pow(0.25)
     products = sum_of_others(products.nan_to_num(0.0, 0.0, 0.0), -1)
     pseudo = max(0.5, 4 / max(1, every.shape[-1]) ** 2)
     sizes = torch.stack([products[0, 0], products[1, 1]]) * (1 + pseudo / (rows - 1))

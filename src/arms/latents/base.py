@@ -185,7 +185,7 @@ class Neighbors(HasMean):
 
     @abstractmethod
     def spread(self) -> tuple[Tensor, Tensor]:
-        """Return how uncertain each variable is, and how far its logits go, in float64.
+        """Return how uncertain each variable is, and how far its logits go, in new tensors.
 
         `[*batch, variables]` each: the probability that two draws differ; and the squared logit of
         a bit, or 1 for a choice, of whose logits nothing is known to say more.

@@ -49,8 +49,7 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     def score(self, samples: Tensor) -> Tensor:
         """Return b - p. For b = 1 this is sigmoid(-logits), because 1 - p would round to 0."""
-        of_zero = -self.mean()
-        of_one = torch.sigmoid(-at_least_float32(self.logits))
+        of_zero, of_one = -self.mean(), self._rest()
         # lerp returns either end exactly, in one pass; torch.where takes twice as long.
         return torch.lerp(of_zero, of_one, samples.to(of_one.dtype))
 
@@ -63,8 +62,18 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
     def _constant_mean(self) -> Tensor:
         return torch.sigmoid(at_least_float32(self.logits))
 
+    def _rest(self) -> Tensor:
+        """Return 1 - p, which a subtraction would round to 0."""
+        if self.logits.requires_grad:
+            return torch.sigmoid(-at_least_float32(self.logits))
+        return self._constant_rest
+
+    @lazy_property
+    def _constant_rest(self) -> Tensor:
+        return torch.sigmoid(-at_least_float32(self.logits))
+
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        return self.mean() * torch.sigmoid(-at_least_float32(self.logits)) * vector
+        return self.mean() * self._rest() * vector
 
     def states(self) -> Tensor:
         d = self.logits.shape[-1]
@@ -86,9 +95,9 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return vector * step * step  # bits are swapped independently: only the diagonal remains
 
     def spread(self) -> tuple[Tensor, Tensor]:
-        logits = self.logits.detach().double()
-        rarer = torch.sigmoid(-logits.abs())
-        return 2 * rarer * (1 - rarer), logits.square()
+        logits = at_least_float32(self.logits.detach())
+        rarer = torch.sigmoid(logits.abs().neg_())
+        return torch.addcmul(rarer, rarer, rarer, value=-1).mul_(2), logits.square()
 
     def probs_at(self, variable: Tensor) -> Tensor:
         logits = self.logits.detach().expand(len(variable), *self.logits.shape)
@@ -103,7 +112,7 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return samples.scatter(-1, variable.unsqueeze(-1), source)
 
     def rises(self, samples: Tensor, derivatives: Tensor) -> Tensor:
-        return (1 - 2 * samples.to(derivatives.dtype)) * derivatives
+        return torch.addcmul(derivatives, samples.to(derivatives.dtype), derivatives, value=-2)
 
     def trapezoid(self, samples: Tensor, rises: Tensor) -> Tensor:
         return self.score(samples).mul_(rises).mul_(-0.5)

@@ -94,6 +94,14 @@ def test_three_bound_samples_with_the_curvature_of_another_row() -> None:
     assert bias_of_two_rows(FlipsOnBound(3), Bits(wide((0.4,), (1.2,)))) < 1e-12
 
 
+@pytest.mark.parametrize("estimator", [Flips(2), FlipsOnBound(2)], ids=str)
+def test_no_batch_is_a_batch_of_one_row(estimator: Estimator) -> None:
+    """What another row would say must not come from this one."""
+    logits, objective = torch.tensor([0.4, -0.8, 1.2]), network(3, torch.tanh)
+    alone, row = (estimator(objective, one, seeded()).grad for one in (logits, logits[None]))
+    torch.testing.assert_close(alone, row[0])
+
+
 @pytest.mark.parametrize(
     ("sabotaged", "kind"),
     [

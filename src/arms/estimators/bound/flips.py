@@ -78,7 +78,7 @@ class FlipsOnBound(Estimator):
         back = bend - latent.sum_event(of_flips * step)
         by_rule = rise_in_slot(near, near + onwards, rest) - rise_in_slot(far, far + back, rest)
         missing = rise_in_slot(near, far, rest) - by_rule / 2
-        return found + along(latent, n * draw.memory * missing, step)
+        return found + along(latent, n / design.flips * draw.memory * missing, step)
 
 
 def rise_in_slot(start: Tensor, end: Tensor, rest: Tensor) -> Tensor:

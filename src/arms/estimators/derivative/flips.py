@@ -79,8 +79,9 @@ class Flips(Estimator):
         n, samples, slopes = self.num_samples, draw.samples, derivatives[: self.num_samples]
         step = (draw.points[n:] - design.copied(samples)).to(derivatives.dtype)
         ends = design.copied(slopes) + derivatives[n:]
+        weight = weight / design.flips
         by_values = along(latent, weight * (values[n:] - design.copied(values[:n])), step)
-        by_rule = along(latent, weight * latent.sum_event(step * ends) / 2, step)
+        by_rule = along(latent, weight * latent.sum_event(ends.mul_(step)) / 2, step)
         # What derivatives say, and what the flips find missing in it.
         from_slopes = latent.trapezoid(samples, latent.rises(samples, slopes)).mean(0) - by_rule
         found = from_slopes + by_values
@@ -90,10 +91,11 @@ class Flips(Estimator):
         own = (samples.to(mean.dtype).mean(0) - mean) * (1 - mean) * curve / 2
         if not self.is_safe(latent):
             return found - own
-        from_values = torch.zeros_like(found)
         if n > 1:
             alone = leave_one_out(latent, samples, values[:n])
             from_values = found - design.correct(latent, alone)
+        else:
+            from_values = torch.zeros_like(found)
         # Without `own`: that of another row has seen this row.
         one, other = fit_two_controls(latent, found, from_slopes, from_values)
         found = torch.addcmul(found, one, from_slopes, value=-1)
@@ -116,8 +118,12 @@ def rows_of(latent: Latent) -> int:
 
 
 def along(latent: Latent, weights: Tensor, step: Tensor) -> Tensor:
-    """Return the mean over flips of a number times the step from the sample to its flip."""
-    return (latent.with_event_axes(weights) * step).mean(0)
+    """Return the sum over flips of a number times the step from the sample to its flip."""
+    first, *others = zip(latent.with_event_axes(weights), step, strict=True)
+    total = torch.mul(*first)
+    for weight, one in others:  # without a tensor for all flips
+        total = torch.addcmul(total, weight, one)
+    return total
 
 
 def curvature_of_other_rows(latent: Latent, samples: Tensor, slopes: Tensor) -> Tensor:
@@ -127,13 +133,14 @@ def curvature_of_other_rows(latent: Latent, samples: Tensor, slopes: Tensor) -> 
     """
 
     def of_part(part: Latent, b: Tensor, slope: Tensor) -> Tensor:
-        if not part.has(Binary):
+        if not part.has(Binary) or not part.batch_shape:  # without a batch, no row is another
             return torch.zeros_like(slope[0])
         ones, n = b.sum(0), len(b)
         along = torch.addcmul((b * slope).sum(0), ones, slope.sum(0), value=-1 / n)
-        sums = torch.stack([along, ones * (n - ones) / n])
-        # A row of NaN must not spoil the others.
-        along, square = sum_of_others(sums.nan_to_num(0.0, 0.0, 0.0), -2).unbind(0)
+        square = torch.addcmul(ones, ones, ones, value=-1 / n)
+        # A row of NaN must not spoil the others. Side by side, they are one matrix product.
+        sums = torch.cat([along, square], -1).nan_to_num_(0.0, 0.0, 0.0)
+        along, square = sum_of_others(sums, -2).chunk(2, -1)
         return along / (square + 1)
 
     return latent.map_parts(of_part, samples.to(slopes.dtype), slopes)
