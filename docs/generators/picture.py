@@ -47,7 +47,7 @@ STEPS = (
         ("a derivative at the mean",),
     ),
 )
-LAST = Step((), "midpoint", "expectation", ("or midpoint-single, f very smooth",))
+LAST = Step((), "flips", "expectation", ("midpoint below 8 rows",))
 
 
 def draw() -> str:
@@ -63,7 +63,7 @@ def draw() -> str:
         y += HEIGHT + GAP
     parts.append(_answer(4, y, LEFT, LAST))
     height = y + HEIGHT + 4
-    title = "Which estimator: five questions from top to bottom; the first yes decides, and five times no is midpoint."
+    title = "Which estimator: five questions from top to bottom; the first yes decides, and five times no is flips."
     return (
         f'<svg class="decision" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}">'
         f"<title>{title}</title>{''.join(parts)}</svg>"

@@ -32,7 +32,7 @@ from arms.bench.sweeps.sweep import sweep
 DEMO_CONFIG = replace(
     fast_preset(TrainConfig()), replicas=3, steps=2000, latents=50, evaluate_every=200
 )
-DEMO_ESTIMATORS = ("midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
+DEMO_ESTIMATORS = ("flips", "midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 SHAPE = ("network", "latents", "categories", "layers")
 """Fields that your own model decides."""
 
@@ -135,7 +135,7 @@ def demo(
     steps: int = DEMO_CONFIG.steps,
     replicas: int = DEMO_CONFIG.replicas,
 ) -> None:
-    """Train a small VAE on the embedded digits with five estimators, and compare them in a report.
+    """Train a small VAE on the embedded digits with six estimators, and compare them in a report.
 
     Args:
         output: Folder for the runs and the report.
