@@ -48,7 +48,7 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
     check_generator(generator)
     if generator is None:
         warn_if_ranks_share_noise(latent.logits.device)
-    _check_fits(estimator, latent)
+    check_fits(estimator, latent)
     with _full_precision(latent.logits.device):
         draw = estimator.design.draw(latent.detach(), generator)
     _check_draw(estimator, draw)
@@ -68,10 +68,11 @@ def takes(estimator: Estimator, latent: Latent) -> bool:
     return estimator.design.takes(latent) and all(latent.has(one) for one in estimator.requires)
 
 
-def _check_fits(estimator: Estimator, latent: Latent) -> None:
+def check_fits(estimator: Estimator, latent: Latent, any_latent: str | None = None) -> None:
+    """Raise unless an estimator can draw a latent; `any_latent` is the one to use instead."""
     if not takes(estimator, latent):
         kind = type(latent).__name__
-        other = "vimco" if estimator.target.subtracts_log_q else "loorf"
+        other = any_latent or ("vimco" if estimator.target.subtracts_log_q else "loorf")
         advice = f"use an estimator that takes any latent, such as {other}"
         for capability in (*estimator.design.requires, *estimator.requires):
             if not latent.has(capability):

@@ -37,7 +37,7 @@ from arms.arguments import (
 )
 from arms.attachment import attach_gradient, needs_gradient
 from arms.designs import Draw
-from arms.estimate import draw_points, gradient, takes
+from arms.estimate import check_fits, draw_points, gradient, takes
 from arms.estimators import LOORF, Estimator, as_estimator
 from arms.estimators.registry import BIASED_ESTIMATORS, ESTIMATORS, resolve
 from arms.latents import Bits, Latent, Logits, OneHot, as_latent
@@ -458,17 +458,7 @@ def _straight_through(
     Such an estimator is a matrix M, of the logits and the sample, times the derivative df/db. The
     sample plus M (logits - logits) has that derivative, because M is symmetric.
     """
-    named = isinstance(estimator, str) and resolve(estimator)[0] in ESTIMATORS
-    if named or (isinstance(estimator, Estimator) and estimator.unbiased):
-        raise ValueError(
-            f"{estimator} is unbiased, and no sample can carry its gradient: use it in a block, "
-            f"arms.sampling({estimator!r}), or take one of {', '.join(BIASED_ESTIMATORS)}"
-        )
-    options: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
-    try:
-        chosen = as_estimator(estimator, 1, **options)
-    except TypeError:
-        raise ValueError(f"{estimator} has no temperature: leave it out") from None
+    chosen = drop_in(estimator, latent, temperature)
     if torch.compiler.is_compiling():
         drawn = draw_points(chosen, latent, generator)
     else:
@@ -481,6 +471,25 @@ def _straight_through(
     with torch.autocast(points.device.type, enabled=False):
         path = chosen.combine(drawn, torch.zeros_like(step), step)
     return points + path.to(points.dtype)
+
+
+def drop_in(
+    estimator: str | Estimator, latent: Latent, temperature: float | None = None
+) -> Estimator:
+    """Return the biased estimator of a name, after checking that samples can carry its gradient."""
+    named = isinstance(estimator, str) and resolve(estimator)[0] in ESTIMATORS
+    if named or (isinstance(estimator, Estimator) and estimator.unbiased):
+        raise ValueError(
+            f"{estimator} is unbiased, and no sample can carry its gradient: use it in a block, "
+            f"arms.sampling({estimator!r}), or take one of {', '.join(BIASED_ESTIMATORS)}"
+        )
+    options: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
+    try:
+        chosen = as_estimator(estimator, 1, **options)
+    except TypeError:
+        raise ValueError(f"{estimator} has no temperature: leave it out") from None
+    check_fits(chosen, latent, any_latent="st")
+    return chosen
 
 
 def _drawn_ahead(chosen: Estimator, latent: Latent, generator: Generator | None) -> Draw:

@@ -8,15 +8,15 @@ from torch.nn.functional import logsigmoid, one_hot
 
 from arms.arguments import as_count
 from arms.estimators import Estimator
-from arms.latents import OneHot
+from arms.latents import Bits, OneHot
+from arms.nn.checks import as_indices, check_estimator, with_rows
 from arms.sites import sample
 
 
 class Codes(nn.Module):
     """A discrete code for each token: some bits, or one category of a codebook.
 
-    It returns (code vectors, indices, loss), as in vector-quantize-pytorch; in evaluation mode, of
-    the likeliest code.
+    It returns (code vectors, indices, loss); in evaluation mode, of the likeliest code.
 
     Args:
         dim: The size of a token, and of its code vector.
@@ -45,6 +45,7 @@ class Codes(nn.Module):
             raise ValueError(f"an index has at most 62 bits, got {bits}: split the token")
         self.estimator = estimator
         size = as_count(categories, 2, "categories") if bits is None else bits
+        check_estimator(estimator, (Bits if bits else OneHot)(torch.zeros(1, 1, size)))
         self.to_logits, self.codebook = nn.Linear(dim, size), nn.Linear(size, dim, bias=bool(bits))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -55,7 +56,7 @@ class Codes(nn.Module):
         Args:
             x: `[rows, ..., dim]`. In a block, vectors and indices are n copies if x has B rows.
         """
-        logits = self.to_logits(x)
+        logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         if self.bits is not None:
             code = sample(logits, self.estimator) if self.training else (logits > 0).to(x.dtype)
             indices = ((code.detach() > 0.5) << torch.arange(self.bits, device=x.device)).sum(-1)
@@ -63,18 +64,17 @@ class Codes(nn.Module):
             entropy = -(p * logsigmoid(logits) + q * logsigmoid(-logits)).sum(-1)
             vectors, most = self.codebook(2 * code - 1), self.bits * math.log(2)
         else:
-            size = logits.shape[-1]
-            code = one_hot(logits.argmax(-1), size).to(x.dtype)
+            code = one_hot(logits.argmax(-1), logits.shape[-1]).to(x.dtype)
             code = sample(OneHot(logits), self.estimator) if self.training else code
-            indices, vectors, most = code.argmax(-1), self.codebook(code), math.log(size)
+            indices, vectors, most = code.argmax(-1), self.codebook(code), math.log(code.shape[-1])
             log_p = logits.log_softmax(-1)
             entropy = -(log_p.exp() * log_p).sum(-1)
         return vectors, indices, (most - entropy).unsqueeze(-1).flatten(1).sum(-1)
 
     def vectors(self, indices: Tensor) -> Tensor:
         """Return the code vectors `[..., dim]` of indices."""
+        indices = as_indices(indices, 2**self.bits if self.bits else self.codebook.in_features)
         if self.bits is None:
             return self.codebook.weight.T[indices]
         bits = indices.unsqueeze(-1) >> torch.arange(self.bits, device=indices.device) & 1
-        bits = bits.to(self.codebook.weight.dtype)
-        return torch.as_tensor(self.codebook(2 * bits - 1))
+        return torch.as_tensor(self.codebook(2 * bits.to(self.codebook.weight.dtype) - 1))

@@ -5,6 +5,8 @@ from torch import Tensor, nn
 
 from arms.arguments import as_count
 from arms.estimators import Estimator
+from arms.latents import Bits
+from arms.nn.checks import check_estimator
 from arms.sites import sample
 
 
@@ -35,6 +37,7 @@ class Gates(nn.Module):
     ) -> None:
         super().__init__()
         self.dim, self.estimator = as_count(dim, 1, "dim"), estimator
+        check_estimator(estimator, Bits(torch.zeros(1, 1)))
         self.logits = nn.Parameter(torch.full((as_count(size, 1, "size"),), float(initial)))
 
     def forward(self, x: Tensor) -> Tensor:

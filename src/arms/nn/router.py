@@ -8,7 +8,9 @@ from torch.nn.functional import one_hot
 
 from arms.arguments import as_count
 from arms.estimators import Estimator
-from arms.latents import OneHot, Subset
+from arms.latents import Latent, OneHot, Subset
+from arms.nn.checks import check_estimator, with_rows
+from arms.nn.mixture import mixture
 from arms.sites import sample
 
 
@@ -38,6 +40,7 @@ class Router(nn.Module):
         self.k, self.estimator = as_count(k, 1, "k"), estimator
         if self.k > as_count(experts, 2, "experts"):
             raise ValueError(f"k must be at most the number of experts, {experts}, got {k}")
+        check_estimator(estimator, self._latent(torch.zeros(1, 1, experts)))
         self.to_logits = nn.Linear(dim, experts)
         self.register_buffer("load", torch.full((experts,), 1 / experts), persistent=False)
 
@@ -47,33 +50,27 @@ class Router(nn.Module):
         Args:
             x: `[rows, ..., dim]`. In a block, the mask is n copies if x has B rows.
         """
-        logits = self.to_logits(x)
+        logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         size = logits.shape[-1]
         if self.training:
-            latent = OneHot(logits) if self.k == 1 else Subset(logits, self.k)
-            mask = sample(latent, self.estimator)
+            mask = sample(self._latent(logits), self.estimator)
         else:
             mask = one_hot(logits.topk(self.k, -1).indices, size).sum(-2).to(x.dtype)
+        if not mask.numel():
+            return mask, 1 + logits.sum()  # with its graph; the load stays what it was
         self.load = mask.detach().flatten(0, -2).mean(0) / self.k
         share = torch.softmax(logits, -1).flatten(0, -2).mean(0)
         return mask, size * (self.load * share).sum()
+
+    def _latent(self, logits: Tensor) -> Latent:
+        return OneHot(logits) if self.k == 1 else Subset(logits, self.k)
 
     def mix(self, mask: Tensor, x: Tensor, experts: Sequence[nn.Module]) -> Tensor:
         """Return the mean output of the chosen experts, each evaluated on its own rows only.
 
         Args:
-            mask: `[rows, experts]`, what `forward` returned for rows x (or n copies of them).
-            x: `[rows, ...]`.
-            experts: As many modules as the router has experts, with outputs of one shape.
+            mask: `[rows, ..., experts]`, what `forward` returned for x (or n copies of it).
+            x: `[rows, ..., *shape]`, with the same axes in front.
+            experts: As many modules as the router has experts, from `[m, *shape]` to one shape.
         """
-        x = x if len(x) == len(mask) else torch.cat([x] * (len(mask) // len(x)))
-        out: Tensor | None = None
-        for weight, expert in zip(mask.unbind(-1), experts, strict=True):
-            # A mask with a gradient needs the outputs of experts that were not chosen too.
-            rows = (torch.ones_like(weight) if mask.requires_grad else weight).nonzero().squeeze(-1)
-            found = expert(x[rows])
-            scale = (weight[rows] / self.k).view(-1, *[1] * (found.ndim - 1)).to(found.dtype)
-            out = found.new_zeros(len(mask), *found.shape[1:]) if out is None else out
-            out = out.index_add(0, rows, found * scale)
-        assert out is not None
-        return out
+        return mixture(mask, x, experts, self.k)

@@ -194,6 +194,85 @@ def test_experts_see_their_own_rows_only() -> None:
     assert router.to_logits.weight.grad is not None
 
 
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_tokens_are_mixed_as_rows_are(copies: int, k: int) -> None:
+    router, experts = arms.nn.Router(8, 4, k), [nn.Linear(8, 3) for _ in range(4)]
+    x = torch.randn(5, 6, 8)
+    with torch.no_grad():
+        mask, _ = router(torch.cat([x] * copies))
+        found = router.mix(mask, x, experts)
+    assert found.shape == (5 * copies, 6, 3)
+    every = torch.stack([expert(torch.cat([x] * copies)) for expert in experts], -2)
+    torch.testing.assert_close(found, (every * mask.unsqueeze(-1)).sum(-2) / k)
+
+
+@pytest.mark.parametrize(
+    ("mask", "x", "count"),
+    [
+        ((4, 6, 3), (4, 6, 8), 2),  # too few experts
+        ((4, 6, 3), (4, 5, 8), 3),  # other tokens
+        ((5, 3), (4, 8), 3),  # neither the rows nor copies of them
+        ((2, 3), (4, 8), 3),
+        ((4, 3), (0, 8), 3),
+        ((0, 3), (4, 8), 3),
+        ((3,), (4, 8), 3),
+        ((4, 3), (), 3),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_refused(
+    mask: tuple[int, ...], x: tuple[int, ...], count: int
+) -> None:
+    experts = [nn.Linear(8, 2) for _ in range(count)]
+    with pytest.raises(ValueError, match=r"mix takes a mask \[rows, ..., experts\] and x"):
+        arms.nn.Router(8, 3).mix(torch.ones(mask), torch.ones(x), experts)
+
+
+@pytest.mark.parametrize("estimator", [None, "st"])
+def test_a_router_without_rows_is_balanced(estimator: str | None) -> None:
+    router, x = arms.nn.Router(8, 3, estimator=estimator), torch.zeros(0, 8)
+    with arms.sampling(num_samples=2):
+        mask, balance = router(x)
+    assert mask.shape == (0, 3)
+    assert balance.item() == 1
+    assert torch.equal(router.load, torch.full((3,), 1 / 3))
+    assert router.mix(mask, x, [nn.Linear(8, 2) for _ in range(3)]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("indices", [[9], [-1], [0.5], [True]])
+@pytest.mark.parametrize("given", [{"bits": 3}, {"categories": 8}])
+def test_indices_outside_of_the_codebook_are_refused(
+    given: dict[str, Any], indices: list[Any]
+) -> None:
+    with pytest.raises(ValueError, match="indices must be integers from 0 to 7, got"):
+        arms.nn.Codes(4, **given).vectors(torch.tensor(indices))
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "gates"])
+@pytest.mark.parametrize("shape", [(8,), (6, 7), ()])
+def test_an_input_without_rows_or_of_another_size_is_refused(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match=r"x must be \[rows, ..., 8\], got shape"):
+        MODULES[name]().eval()(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("estimator", ["nonsense", "arms"])
+def test_an_estimator_that_cannot_serve_is_refused_at_once(name: str, estimator: str) -> None:
+    with pytest.raises(ValueError, match=r"no estimator is called|is unbiased, and no sample"):
+        MODULES[name](estimator=estimator)
+
+
+def test_the_advice_for_subsets_works() -> None:
+    with pytest.raises(
+        ValueError, match=r"capability Relaxable.* that takes any latent, such as st"
+    ):
+        arms.nn.Router(8, 3, k=2, estimator="st-gumbel")
+    router = arms.nn.Router(8, 3, k=2, estimator="st")
+    router(torch.randn(5, 8))[0].sum().backward()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

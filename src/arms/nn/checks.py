@@ -1,0 +1,34 @@
+"""Checks that modules share: the estimator when they are made, and the shape of their input."""
+
+import torch
+from torch import Tensor
+
+from arms.arguments import true_or_unreadable
+from arms.estimators import Estimator
+from arms.latents import Latent
+from arms.sites import drop_in
+
+
+def check_estimator(estimator: str | Estimator | None, latent: Latent) -> None:
+    """Raise unless an estimator is None, for a block, or a biased one that draws such a latent."""
+    if estimator is not None:
+        drop_in(estimator, latent)
+
+
+def with_rows(x: Tensor, dim: int) -> Tensor:
+    """Return x after checking that it is `[rows, ..., dim]`."""
+    if x.ndim < 2 or x.shape[-1] != dim:
+        hint = ": unsqueeze(0) makes it a single row" if x.ndim == 1 else ""
+        raise ValueError(f"x must be [rows, ..., {dim}], got shape {list(x.shape)}{hint}")
+    return x
+
+
+def as_indices(indices: Tensor, size: int) -> Tensor:
+    """Return indices as int64 after checking that they are integers from 0 to size - 1."""
+    whole = not (indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool)
+    found = indices.long() if whole else indices
+    if not whole or not true_or_unreadable(((found >= 0) & (found < size)).all()):
+        raise ValueError(
+            f"indices must be integers from 0 to {size - 1}, got {indices.flatten()[:8].tolist()}"
+        )
+    return found
