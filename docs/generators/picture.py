@@ -25,7 +25,7 @@ STEPS = (
         ("Is it the K-sample bound", "of importance weights?"),
         "vimco",
         "bound",
-        ("disarm-ms, K up to n/2",),
+        ("disarm-ms, n = 2K",),
     ),
     Step(
         ("Can all states be evaluated?", "(16 bits at most)"),
@@ -44,7 +44,7 @@ STEPS = (
         ("Are there a dozen latents", "or fewer?"),
         "arms-taylor",
         "expectation",
-        ("a derivative at the mean",),
+        ("one derivative, at b = p",),
     ),
 )
 LAST = Step((), "flips", "expectation", ("midpoint below 8 rows",))

@@ -114,7 +114,10 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
 def gradient(
     estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
 ) -> Tensor:
-    """Return the estimate of a draw in the dtype of the logits, attached to parameters only."""
+    """Return the estimate of a draw, cast to the dtype of the logits.
+
+    It stays differentiable with respect to the estimator's parameters only.
+    """
     logits, name = draw.latent.logits, type(estimator).__name__
     values, derivatives, learning = found.values, found.derivatives, is_learning(estimator)
     twice = learning and estimator.design.needs.second_order

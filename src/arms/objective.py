@@ -262,8 +262,8 @@ def _call_in_chunks(objective: Objective, draw: Draw, points: Tensor, chunk: int
 
 def _refuse_change(cause: Exception | None = None) -> NoReturn:
     raise ValueError(
-        "the objective changed its samples in place, and the gradient is made of them: let it work "
-        "on a copy, b.clone(), or write 2 * b - 1 instead of b.mul_(2).sub_(1)"
+        "the objective modified its samples in place, but the estimator still needs them: work on "
+        "b.clone(), or write 2 * b - 1 instead of b.mul_(2).sub_(1)"
     ) from cause
 
 
@@ -313,6 +313,7 @@ def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
 
 def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> NoReturn:
     raise ValueError(
-        f"{type(estimator).__name__} differentiates the objective, which passes no gradient to its "
-        "points: write it in torch operations (of draw.points, not draw.samples), or use arms"
+        f"{type(estimator).__name__} needs df/db, but no gradient flows from the objective's values "
+        "to its input: write the objective with torch operations, or use arms. If you called "
+        "arms.draw, compute the values from draw.points, not draw.samples"
     ) from cause

@@ -60,7 +60,7 @@ def test_objective_that_changes_its_samples(
 ) -> None:
     for batch in ((), (1,), (5,)):
         logits = torch.full((*batch, 3), 0.3, requires_grad=True)
-        with pytest.raises(ValueError, match="changed its samples in place"):
+        with pytest.raises(ValueError, match="modified its samples in place"):
             function_of(name)(objective, logits, name, 4, seeded(), chunk=chunk)
 
 
@@ -69,7 +69,7 @@ def test_objective_that_changes_its_samples(
 def test_differentiated_objective_that_changes_its_samples(
     name: str, objective: Callable[[Tensor], Tensor]
 ) -> None:
-    with pytest.raises(ValueError, match="changed its samples in place"):
+    with pytest.raises(ValueError, match="modified its samples in place"):
         arms.expectation(objective, torch.zeros(5, 3, requires_grad=True), name, 4)
 
 

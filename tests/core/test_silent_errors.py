@@ -243,7 +243,7 @@ def change_detached(b: Tensor) -> Tensor:
 @pytest.mark.parametrize("objective", [change_data, change_detached])
 @pytest.mark.parametrize("name", [*DIFFERENTIATING, "arms"])
 def test_changes_that_autograd_does_not_see(name: str, objective: Any) -> None:
-    with pytest.raises(ValueError, match="changed its samples in place"):
+    with pytest.raises(ValueError, match="modified its samples in place"):
         arms.expectation(objective, torch.zeros(5, 3, requires_grad=True), name, 4, seeded())
 
 

@@ -332,7 +332,7 @@ def test_the_page_of_reproduced_numbers_is_that_of_the_results() -> None:
     assert page_of(committed(ROOT / "results")) == (DOCS / "reproduced.md").read_text()
     (covered,) = re.findall(r"\| all \| (\d+ \| \*\*\d+)\*\*", (DOCS / "reproduced.md").read_text())
     total, ours = covered.split(" | **")
-    assert f"{ours} of its {total} numbers beside ours" in PAGES["README.md"]
+    assert f"we reran {ours} of the paper's {total} numbers" in PAGES["README.md"]
     of_vimco = r"K = 100, test \|.*\|.*above in (\d+) of (\d+) \|.*\|"
     (disarm, count) = re.findall(of_vimco, (DOCS / "reproduced.md").read_text())[0]
     assert (

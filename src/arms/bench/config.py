@@ -231,8 +231,8 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
             limit = f"at most {MOST_STATES} states, got {got} latents"
             raise ValueError(f"exact trains with {limit}: choose another estimator")
         if isinstance(chosen.design, WithoutReplacement) and states < n:
-            limit = f"at most as many samples as there are joint states, {states}"
-            raise ValueError(f"unordered-set trains with {limit}, got {n}: choose exact")
+            limit = f"num_samples <= {states}, the number of joint states"
+            raise ValueError(f"unordered-set needs {limit}, got {n}: use exact")
         if self.categories > 2 and not takes_kind(chosen, OneHot):
             bound = chosen.target.subtracts_log_q
             others = "vimco or arms-ms" if bound else "arms, loorf or midpoint"
@@ -283,7 +283,7 @@ PRESETS = {"paper": paper_preset, "fast": fast_preset}
 def identity(config: TrainConfig) -> dict[str, object]:
     """Return a run's identity: fields that affect its numbers and differ from the default.
 
-    A new field renames no run if its default means what was done before.
+    Adding a field keeps the identity of existing runs if its default is the old behavior.
 
     >>> identity(TrainConfig(seed=3, report_every=10))
     {'schema': 4, 'seed': 3}

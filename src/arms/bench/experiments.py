@@ -154,7 +154,7 @@ def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
     if what in EXPERIMENTS:
         if found := configs(what, scale):
             return found
-        raise ValueError(f"{what} is drawn without training: arms experiments run {what}")
+        raise ValueError(f"{what} has no training runs: draw it with `arms experiments run {what}`")
     if not Path(what).is_file():
         raise ValueError(f"there is no experiment and no file {what!r}: see arms experiments list")
     return read_sweep(what)
@@ -189,7 +189,9 @@ def _choices(name: str, value: object) -> list[object]:
     if not value:
         raise ValueError(f"{name} must be a value or a list of values, got an empty list")
     if name == "precision":  # runs are recognized at any precision: one would stand for the other
-        raise ValueError("precision must be one value, as a run at any precision counts for all")
+        raise ValueError(
+            "precision must be a single value: a sweep does not distinguish runs by precision"
+        )
     if name == "layers" and not isinstance(value[0], list):
         return [value]
     return value

@@ -110,7 +110,7 @@ def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
 
 
 def _pattern_scores(samples: Tensor) -> Tensor:
-    """Return z-scores of arrangements: given the number of ones, all must be equally likely."""
+    """Return z-scores that test whether all orders of a given number of ones are equally likely."""
     n = len(samples)
     patterns = (samples.long() * (2 ** torch.arange(n)).view(-1, 1, 1)).sum(0)
     hits = [torch.bincount(column, minlength=2**n) for column in patterns.unbind(-1)]

@@ -216,8 +216,10 @@ def variance(
         contenders = [make(one) if isinstance(one, str) else as_estimator(one) for one in entries]
         for one in contenders:
             if not one.target.is_expectation:
-                got = f"{label(one)}, which estimates that of the {one.target}"
-                raise ValueError(f"variance compares gradients of the expectation, got {got}")
+                raise ValueError(
+                    "arms.variance compares estimators of the gradient of an expectation, but "
+                    f"{label(one)} estimates the gradient of the {one.target}"
+                )
         draws = [draw_points(one, latent, generator) for one in contenders]
         for entry, draw in zip(entries, draws, strict=True):
             # Enumeration ignores num_samples.
@@ -407,7 +409,7 @@ def _measure(
     generator: Generator | None,
     estimators: Sequence[Estimator],
 ) -> list[_Tally]:
-    """Make estimates in turn, after one of each that does not count, because it is slower."""
+    """Time the estimators in turn, after one untimed warm-up call of each."""
     tallies = [_Tally(latent) for _ in estimators]
     for number in range(repeats + 1):
         for one, tally in zip(estimators, tallies, strict=True):

@@ -50,7 +50,7 @@ class Midpoints(Design):
 
     @lazy_property
     def shares(self) -> bool:
-        """Whether pairs share midpoints. Then every pair shares its midpoint with another."""
+        """Whether each midpoint is shared by several pairs."""
         return 2 * self.midpoints < self.num_samples
 
     @lazy_property

@@ -83,7 +83,10 @@ experimental = partial(Entry, "experimental")
 
 
 def on_bound(rule: Factory, num_samples: int, folded: bool = True, **options: Any) -> OnBound:
-    """Return an estimator on the bound: half of the samples make the bound, it has the others."""
+    """Return an estimator of the bound's gradient.
+
+    Half of the samples form the bound, and the rule uses the other half.
+    """
     half = as_count(num_samples, 4, "num_samples on the bound", even=True) // 2
     return OnBound(rule(half, **options), half, folded)
 

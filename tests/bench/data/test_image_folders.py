@@ -278,7 +278,7 @@ def test_layouts_that_are_clear(
         ),
         ({"train_images": 8, "train": 3}, "one train split, got train and train_images"),
         ({"train": 8, "test": 0}, "there is no image in .*images/test: images end in"),
-        ({"test": 8}, "images must have training images, got test only"),
+        ({"test": 8}, r"images has no split 'train' \(found: test\): name the split"),
     ],
 )
 def test_layouts_that_could_mean_two_things_are_refused(

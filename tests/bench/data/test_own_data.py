@@ -169,15 +169,15 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "must hold dense arrays of integers or floats, got NotImplemented",
         ),
         (np.full((5, 8, 8), "a"), "must hold numbers, got <U1"),
-        ({"a": GRAY}, "must have training images, got none: call them train"),
-        ({"test": GRAY}, "must have training images, got test only"),
+        ({"a": GRAY}, r"has no split 'train' \(found: no splits\): name the split"),
+        ({"test": GRAY}, r"has no split 'train' \(found: test\)"),
         ({"train": GRAY, "training": GRAY}, "must have one train split, got train and training"),
         (
             {"train": GRAY, "test": GRAY > 9},
             "the same range, got train from 0 to 255, test from 0 to 1: scale them",
         ),
         ({"train": GRAY[:1], "test": GRAY}, "must have at least 2 images to split, got 1"),
-        ({"valid": GRAY, "test": GRAY}, "must have training images, got valid, test only"),
+        ({"valid": GRAY, "test": GRAY}, r"has no split 'train' \(found: valid, test\)"),
         (
             {"train": GRAY, "test": GRAY[:, 1:]},
             "must have one size, got 6x5 in train of mine and 5x5 in test of mine: resize",
@@ -196,7 +196,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             r"must be images .* got \[1, 6, 5, 2\]: turn .* image.convert\('L'\)",
         ),
         ([()], r"must be images \[images, height, width\], at least one, got \[1, 0\]"),
-        ([{"picture": 1}], "an item of mine must have an image, got picture: call it image"),
+        ([{"picture": 1}], "items of mine must have an 'image' entry, got keys picture: rename"),
         ([], "mine must hold images, got none"),
         (7, "must be a tensor, an array, or a data set of images, got int"),
     ],
@@ -353,7 +353,7 @@ def test_an_archive_may_hold_more_than_arrays(tmp_path: Path) -> None:
 
 def test_a_test_set_alone_is_no_training_set(tmp_path: Path) -> None:
     np.savez(tmp_path / "half.npz", x_test=GRAY, y_test=np.zeros(50))
-    with pytest.raises(ValueError, match=r"half.npz must have training images, got test only"):
+    with pytest.raises(ValueError, match=r"half.npz has no split 'train' \(found: test\)"):
         load(tmp_path / "half.npz")
 
 

@@ -73,7 +73,8 @@ def test_recorded_elbo_is_that_of_the_law(name: str, digits: Dataset) -> None:
 def test_a_model_and_a_configuration_that_differ(digits: Dataset) -> None:
     bits = build_vae("linear", 20, digits.pixel_mean())
     with pytest.raises(
-        ValueError, match="the configuration says 10 categories, and the model has 2"
+        ValueError,
+        match="the configuration has categories=10, but the model has 2: remove categories",
     ):
         Trainer(TrainConfig(latents=20, categories=10), digits, model=bits)
     layered = build_vae("linear", [20, 10], digits.pixel_mean())
@@ -175,7 +176,7 @@ def test_every_verb(
         (["--latents", "20", "--categories", "1"], "categories must be an integer >= 2, got 1"),
         (
             ["--latents", "1", "--categories", "3", "--estimator", "unordered-set"],
-            "unordered-set trains with at most as many samples as there are joint states, 3",
+            "unordered-set needs num_samples <= 3, the number of joint states, got",
         ),
     ],
 )

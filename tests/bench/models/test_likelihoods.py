@@ -146,7 +146,9 @@ def test_replicas_of_a_layered_model_are_as_they_would_be_alone(digits: Dataset)
 
 def test_layers_that_do_not_fit_are_refused(digits: Dataset) -> None:
     mean = digits.pixel_mean()
-    with pytest.raises(ValueError, match="must be of as many layers, got 2, 1 and 2"):
+    with pytest.raises(
+        ValueError, match="must have the same number of layers, at least one, got 2, 1 and 2"
+    ):
         DiscreteVAE([nn.Linear(64, 6), nn.Linear(6, 3)], nn.Linear(6, 64), [6, 3], mean)
     encoders = [nn.Linear(64, 6), nn.Linear(6, 4)]
     model = DiscreteVAE(encoders, [nn.Linear(6, 64), nn.Linear(3, 6)], [6, 3], mean)

@@ -217,7 +217,7 @@ def test_a_replica_that_stopped_is_left_out(tmp_path: Path, digits: Dataset) -> 
         (lambda dataset: nn.Linear(3, 3), "must return an arms.bench.DiscreteVAE, got Linear"),
         (
             lambda dataset: replicated(lambda: conv(dataset), 2, 0),
-            "must return one replica of a model, got 2",
+            "must return a model of one replica, got 2",
         ),
         (
             lambda dataset: DiscreteVAE(

@@ -499,7 +499,7 @@ def test_a_directory_without_its_configuration_is_not_adopted(name: str, tmp_pat
     (tmp_path / name).write_text("{}")
     with pytest.raises(
         ValueError,
-        match=rf"holds {name} but no config\.json.*: put it back, remove them, or choose",
+        match=rf"contains {name}, but .* config\.json is missing: restore config\.json, delete these files, or choose",
     ):
         train(replace(CONFIG, estimator="loorf"), tmp_path, device="cpu")
     assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -459,11 +459,11 @@ def test_several_data_sets_need_a_model_and_an_even_share(digits: Dataset) -> No
     with pytest.raises(ValueError, match="2 data sets need a model that knows them"):
         Trainer(CONFIG, [digits, other])
     with pytest.raises(
-        ValueError, match="replicas must be a multiple of the data sets, got 2 for 0"
+        ValueError, match="multiple of the number of data sets, got 2 replicas and 0 data sets"
     ):
         Trainer(CONFIG, [])
     with pytest.raises(
-        ValueError, match="replicas must be a multiple of the data sets, got 3 for 2"
+        ValueError, match="multiple of the number of data sets, got 3 replicas and 2 data sets"
     ):
         TrainingImages.of([digits, other], 3, "cpu")
 

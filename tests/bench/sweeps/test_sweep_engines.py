@@ -90,7 +90,7 @@ def test_lists_are_every_combination(tmp_path: Path) -> None:
         ("steps = -1", "steps must be an integer >= 1, got -1"),
         ("seed = []", "seed must be a value or a list of values"),
         ("runs = 3", "runs must be tables"),
-        ('precision = ["high", "highest"]', "precision must be one value"),
+        ('precision = ["high", "highest"]', "precision must be a single value"),
         (f"learning_rate = {10**400}", "learning_rate must be positive and finite, got 1000"),
         (f"seed = {'[' * 3000}{']' * 3000}", "nested too deeply"),
     ],
@@ -119,7 +119,7 @@ def test_a_file_that_is_wrong_is_one_line(
     ("words", "complaint"),
     [
         (["nothing"], "there is no experiment and no file 'nothing'"),
-        (["figure1"], "figure1 is drawn without training"),
+        (["figure1"], "figure1 has no training runs"),
         (["figure3", "--cpus-per-job", "0"], "cpus_per_job must be an integer >= 1"),
         (["figure3", "--gpus-per-job", "2"], "gpus_per_job must be between 0 and 1"),
         (["figure3", "--gpus-per-job", "nan"], "gpus_per_job must be between 0 and 1"),

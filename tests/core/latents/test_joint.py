@@ -402,7 +402,7 @@ def test_an_objective_that_changes_a_part_in_place() -> None:
     def objective(mask: Tensor, action: Tensor, items: Tensor) -> Tensor:
         return cost(mask.mul_(2), action, items)
 
-    with pytest.raises(ValueError, match="changed its samples in place"):
+    with pytest.raises(ValueError, match="modified its samples in place"):
         arms.expectation(objective, Joint(**three_parts(7)), "loorf", 4)
 
 

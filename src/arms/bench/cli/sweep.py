@@ -165,7 +165,7 @@ def experiments_run(
     names, engine = list(EXPERIMENTS) if name == ALL else [name], Here(device)
     if common.dry_run:
         for drawn in (each for each in names if not configs(each, common.scale)):
-            print_plain(f"{drawn}: is drawn without training")
+            print_plain(f"{drawn}: no training runs")
         wanted = [config for each in names for config in configs(each, common.scale)]
         sweeps.sweep(wanted, output, engine=engine, **common.of_sweep())
         return

@@ -117,8 +117,9 @@ class TrainingImages:
     def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":
         """Return the images of one data set per group of replicas, some perhaps the same."""
         if not datasets or replicas % len(datasets):
-            got = f"{replicas} for {len(datasets)} of them"
-            raise ValueError(f"replicas must be a multiple of the data sets, got {got}")
+            expected = "the number of replicas must be a multiple of the number of data sets"
+            got = f"{replicas} replicas and {len(datasets)} data sets"
+            raise ValueError(f"{expected}, got {got}")
         check_same_shape_and_levels(datasets)
         different = list(dict.fromkeys(datasets))
         levels = different[0].levels
@@ -309,12 +310,13 @@ class ImageFiles:
             for part, images in parts.items():
                 expected = (self.counts[part], SIDE, SIDE)
                 if images.dtype != np.uint8 or images.shape != expected:
-                    got = f"{images.dtype} {images.shape}"
-                    raise ValueError(f"{path} must hold {part} uint8 {expected}, got {got}")
+                    got = f"{images.dtype} of shape {images.shape}"
+                    what = f"{part}_images in {path} must be a uint8 array of shape {expected}"
+                    raise ValueError(f"{what}, got {got}")
             return self._split(parts, self.archive_note)
         except ValueError as error:
             remedy = ", or delete it to download the data" if self.sources else ""
-            raise ValueError(f"{error}: replace {path} by an intact copy{remedy}") from None
+            raise ValueError(f"{error}: replace {path} with an intact copy{remedy}") from None
 
     def _cache(self) -> Path:
         named = os.environ.get("ARMS_CACHE_DIR")

@@ -117,8 +117,9 @@ def _build(
 ) -> Dataset:
     """Return a data set of whatever holds the images of its splits; errors call it `what`."""
     if "train" not in splits:
-        got = f"{', '.join(splits)} only" if splits else "none"
-        raise ValueError(f"{what} must have training images, got {got}: call them train")
+        found = ", ".join(splits) or "no splits"
+        remedy = "name the split with the training images 'train'"
+        raise ValueError(f"{what} has no split 'train' (found: {found}): {remedy}")
     parts = {split: _as_images(images, what) for split, images in splits.items()}
     check_one_size({f"{split} of {what}": part.shape[1:] for split, part in parts.items()})
     whole, levels = _as_whole_numbers(parts, what, levels)
@@ -138,8 +139,10 @@ def _as_whole_numbers(
     fractions = any((part != np.rint(part)).any() for part in floats)
     white = 255 if levels is None else as_count(levels, 1, "levels")
     if fractions and white != 255:
-        expected = f"pixels of {what} with fractions are rounded to 255 levels"
-        raise ValueError(f"{expected}, got levels={levels}: leave it out")
+        expected = (
+            f"levels of {what} cannot be set if its pixels are fractions, which get 255 levels"
+        )
+        raise ValueError(f"{expected}, got levels={levels}: omit levels")
     if not 0 <= smallest <= largest <= (1 if fractions else min(white, 255)):
         kind = "fractions from 0 to 1" if fractions else f"whole numbers from 0 to {white}"
         got = f"{smallest:g} to {largest:g}: scale them, or change levels"
@@ -191,7 +194,10 @@ def _one_image(item: Any, what: str) -> Array:
         keys = [key for key in ("image", "img", "pixel_values") if key in item]
         if not keys:
             got = ", ".join(map(str, item))
-            raise ValueError(f"an item of {what} must have an image, got {got}: call it image")
+            remedy = "rename the key of the image to 'image'"
+            raise ValueError(
+                f"items of {what} must have an 'image' entry, got keys {got}: {remedy}"
+            )
         item = item[keys[0]]
     elif isinstance(item, tuple) and item:
         item = item[0]

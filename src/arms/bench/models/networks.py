@@ -380,7 +380,10 @@ LEAST_PRODUCT = 1e-30
 def _log_prob_and_residual(
     logits: Tensor, x: Tensor, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return log p(x) and x - sigmoid(logits), perhaps in `out`; the logits are overwritten."""
+    """Return log p(x) and x - sigmoid(logits).
+
+    The residual is written to `out` if it is given. Overwrites `logits`.
+    """
     sign = 2 * x - 1
     z = logits.mul_(sign)
     right = torch.sigmoid(z)  # the probability of what is seen

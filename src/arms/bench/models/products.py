@@ -40,7 +40,7 @@ def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def _is_faster(a: Tensor, b: Tensor) -> bool:
-    """Whether oneDNN can multiply these."""
+    """Whether oneDNN supports this product, and is then faster."""
     fits = a.dtype == b.dtype == torch.float32 and a.device.type == "cpu"
     fits = fits and HAS_ONEDNN and a.numel() > 0 and b.numel() > 0
     return fits and not (torch.compiler.is_compiling() or in_function_transform())

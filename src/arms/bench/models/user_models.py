@@ -21,6 +21,7 @@ Places: TypeAlias = tuple[str, ...]
 """The names of all places that hold one and the same tensor."""
 WIDE = ("prior", "pixel_mean")
 """Tensors of a `DiscreteVAE` that have a replica axis even with one replica."""
+MAKER = "the function that makes the model"
 NETWORK = re.compile(r"(en|de)coder|deeper_(en|de)coders\.\d+")
 """The names of encoders and decoders."""
 
@@ -101,9 +102,9 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
             torch.manual_seed(seeded_generator(seed, "init", replica).initial_seed())
             if not isinstance(model := make(), DiscreteVAE):
                 got = type(model).__name__
-                raise ValueError(f"a function must return an arms.bench.DiscreteVAE, got {got}")
+                raise ValueError(f"{MAKER} must return an arms.bench.DiscreteVAE, got {got}")
             if (count := model.replicas) != 1:
-                raise ValueError(f"a function must return one replica of a model, got {count}")
+                raise ValueError(f"{MAKER} must return a model of one replica, got {count}")
             _initialize_lazy_layers(model)
             models.append(model)
     if replicas == 1:
@@ -161,7 +162,8 @@ def check_savable(model: nn.Module) -> None:
     """Raise if a checkpoint cannot hold all of a model's state."""
     for name, value in model.state_dict().items():
         if is_lazy(value):
-            raise ValueError(f"every lazy layer must be used, got {name} without a size: remove it")
+            what = f"the lazy parameter {name} was never initialized"
+            raise ValueError(f"{what}, because forward does not use its layer: remove that layer")
         if not isinstance(value, Tensor) or name.endswith("_extra_state"):
             remedy = "from get_extra_state: keep it in a buffer"
             raise ValueError(f"state must be parameters and buffers, got {name} {remedy}")
@@ -248,8 +250,9 @@ def _check_replaceable_tensors(model: DiscreteVAE) -> None:
     for hook in chain(*(module._forward_pre_hooks.values() for module in model.modules())):
         if isinstance(hook, SpectralNorm | WeightNorm):
             norm = "spectral_norm" if isinstance(hook, SpectralNorm) else "weight_norm"
-            remedy = f"which hides them: use torch.nn.utils.parametrizations.{norm} or one replica"
-            raise ValueError(f"weights must be parameters, got torch.nn.utils.{norm}, {remedy}")
+            what = "replicas need weights that are nn.Parameters, but"
+            remedy = f"use torch.nn.utils.parametrizations.{norm}, or train one replica"
+            raise ValueError(f"{what} torch.nn.utils.{norm} replaces them: {remedy}")
 
 
 def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
@@ -261,8 +264,8 @@ def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
             raise ValueError(f"the prior must not be shared, got {shared}: train one replica")
         start = tensor.data_ptr() if isinstance(tensor, nn.Parameter) else 0
         if start and (other := memory.setdefault(start, places[0])) != places[0]:
-            got = f"{other} and {places[0]} that share only their memory"
-            raise ValueError(f"tied weights must be one parameter, got {got}: assign it itself")
+            what = f"{other} and {places[0]} share memory but are different Parameters"
+            raise ValueError(f"{what}: tie them by assigning the same Parameter to both")
 
 
 def _differ(one: object, other: object) -> bool:

@@ -139,8 +139,9 @@ class DiscreteVAE(nn.Module):
         decoders = decoder if isinstance(decoder, Sequence) else [decoder]
         widths = latents if isinstance(latents, Sequence) else [latents]
         if not len(encoders) == len(decoders) == len(widths) > 0:
+            expected = "encoder, decoder and latents must have the same number of layers"
             got = f"{len(encoders)}, {len(decoders)} and {len(widths)}"
-            raise ValueError(f"encoder, decoder and latents must be of as many layers, got {got}")
+            raise ValueError(f"{expected}, at least one, got {got}")
         self.layers = tuple(layer_of(width, categories) for width in widths)
         self.encoder, self.decoder = encoders[0], decoders[0]
         if len(widths) > 1:  # an empty list would be part of the structure of a model
@@ -152,14 +153,14 @@ class DiscreteVAE(nn.Module):
         self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
 
     def extra_repr(self) -> str:
-        """Return what is not a module; the fingerprint of a model contains it."""
+        """Describe settings that are not submodules. They are part of the model's fingerprint."""
         latents = f"latents={'x'.join(map(str, self.event_shape))}"
         bits = isinstance(self.likelihood, BernoulliPixels)
         return latents if bits else f"{latents}, likelihood={self.likelihood}"
 
     @property
     def event_shape(self) -> torch.Size:
-        """The shape of logits of the layer nearest the image, beyond replicas and images."""
+        """Shape of the first layer's logits, without the replica and image axes."""
         return self.layers[0].event_shape
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
@@ -204,10 +205,13 @@ class DiscreteVAE(nn.Module):
             b: Samples or points between them.
             x: The images.
             logits: The logits of q(b|x).
-            attached: How many points, the first ones, have a graph to parameters and logits.
-            differentiated: How many points, the last ones, pass gradients to themselves. If none
-                of these is attached, everything else is constant there.
-            twice: Whether that gradient is differentiated again, which needs a slower likelihood.
+            attached: The log-weights of this many points, the first ones, can be differentiated
+                with respect to parameters and logits.
+            differentiated: The log-weights of this many points, the last ones, can be
+                differentiated with respect to the points. If none of these points is attached, parameters and
+                logits are constants there.
+            twice: Whether the gradient with respect to the points is differentiated again, which
+                needs a slower likelihood.
         """
         if len(self.layers) > 1:
             raise ValueError("several layers have log-weights of whole chains: chain_log_weights")

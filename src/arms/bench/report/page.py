@@ -129,7 +129,7 @@ def _slim(element: Element, names: Mapping[str, str]) -> list[Element]:
 
 
 def _short_path(path: str) -> str:
-    """Return a path in steps of 0.1 points, finer than a screen, relative to the point before."""
+    """Return an SVG path with relative coordinates, rounded to 0.1 pt (below a screen pixel)."""
     numbers = np.array(NUMBER.findall(path), float)
     if "C" in path or path.count("M") > 1 or np.abs(numbers).max() < 5:  # a marker, or a tick
         return NUMBER.sub(lambda found: f"{float(found[0]):.3g}", " ".join(path.split()))

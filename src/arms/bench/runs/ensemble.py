@@ -174,7 +174,7 @@ class Member:
             self.on_record(record)
 
     def finish(self, result: Record) -> None:
-        """Write the final bounds, None for every replica that has stopped, if any survives."""
+        """Write the final bounds if at least one replica survives; stopped replicas get None."""
         bounds = result["bounds"]
         causes = {}
         for replica in self._running():
@@ -220,7 +220,7 @@ def _tensorboard(path: Path, steps_done: int) -> "SummaryWriter | None":
 def train_ensemble(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
-    """Train runs from the step that all of them can resume from to their end, and evaluate them."""
+    """Resume runs at the latest step that all of them can resume from, train and evaluate them."""
     began = time()
     for member in members:
         if not member.states:  # they were used by a larger ensemble, which did not fit into memory

@@ -118,8 +118,10 @@ class Run:
         remedy = "choose another directory"
         if not self.exists():
             if found := [name for name in NEED_CONFIG if (self.path / name).exists()]:
-                what = f"{self.path} holds {', '.join(found)} but no config.json of their run"
-                raise ValueError(f"{what}: put it back, remove them, or {remedy}")
+                what = (
+                    f"{self.path} contains {', '.join(found)}, but the run's config.json is missing"
+                )
+                raise ValueError(f"{what}: restore config.json, delete these files, or {remedy}")
             return
         if (schema := self.read("config.json").get("schema")) != IDENTITY_VERSION:
             what = f"another version of this library (schema {schema}, expected {IDENTITY_VERSION})"

@@ -64,12 +64,12 @@ def train(
 ) -> Run:
     """Train to the end of `config.steps`, evaluate, and return the run. Call it again to resume.
 
-    A finished run is not changed, unless `config` has more steps: then it continues from its end,
-    which a cosine schedule rules out. A replica whose numbers are not finite is stopped, and the
-    others continue. Nothing is written before all arguments are checked, and the model has been
-    tried on two images.
+    A finished run is not changed, unless `config` has more steps. Then the run continues from its
+    end. This is not possible with a cosine schedule, which has ended. A replica whose numbers are
+    not finite is stopped, and the others continue. Nothing is written before all arguments are
+    checked, and the model has been tried on two images.
 
-    While it trains, it changes some settings of the process, and restores them at the end: the
+    Training changes some settings of the process, and restores them at the end: the
     handlers of SIGINT and SIGTERM, so that Ctrl-C and the end of a job save first; PyTorch's
     precision of matrix products on a GPU, or its number of threads on a CPU; and the state of a
     GPU's default generator. It empties PyTorch's cache of freed GPU memory at the end. Your own
@@ -83,8 +83,8 @@ def train(
         dataset: Your own images, instead of those that `config` names; see `as_dataset`.
         model: Your own model, instead of the one that `config` names, or a function of the data set
             that returns a model with one replica. The run then has your model's name, number of
-            latents, and a fingerprint of its structure. The model is trained in place, and gets its
-            weights also if the run was finished before.
+            latents, and a fingerprint of its structure. The model is trained in place. If the run
+            was already finished, its weights are loaded into the model.
         evaluate: How many images of each split the final bounds use; all by default.
         execution: How steps are executed, see `Engine`.
         checkpoint_seconds: Time between two checkpoints, written at records; 0 saves at each.

@@ -74,7 +74,7 @@ def sweep(
             then, as measured on those before. Runs that were not begun are not returned.
         dry_run: Only report what is done and what is left, a line per job, and return no runs.
         progress: Whether to show a bar, on a terminal.
-        notify: Called with a line whenever a job ends, and with what a user should read.
+        notify: Called with one line of text when a job ends, and with each warning for the user.
 
     Raises:
         SweepError: Some runs failed. The others are trained to their end first.

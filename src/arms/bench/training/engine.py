@@ -240,9 +240,9 @@ def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None
 def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a copy of the method with its own code object.
 
-    PyTorch keeps what it compiles with the code object, and only a few compilations of each. With
-    a code object for each trainer, its compilation goes when the trainer goes, no other trainer
-    counts against it, and no reset of the compiler drops the user's functions too.
+    PyTorch caches compilations per code object, and limits how many. With its own code object, a
+    trainer's compilations are freed with it and do not count against other trainers' limits. The
+    compiler need not be reset, which would also drop the user's functions.
     """
     assert isinstance(method, MethodType)
     own = method.__func__

@@ -372,8 +372,8 @@ def check_categories_and_layers(model: DiscreteVAE, config: TrainConfig) -> None
     """Raise if a given model has other categories or layers than the configuration."""
     if config.categories not in (2, model.categories):
         raise ValueError(
-            f"the configuration says {config.categories} categories, and the model has "
-            f"{model.categories}: give one of them only"
+            f"the configuration has categories={config.categories}, but the model has "
+            f"{model.categories}: remove categories from the configuration, or pass no model"
         )
     if len(model.layers) > 1 and not config.layers:
         raise ValueError("a model of several layers needs TrainConfig(layers=...), got no layers")
@@ -444,8 +444,8 @@ def check_fits(state: State, own: State, device: torch.device) -> None:
         raise ValueError(f"the checkpoint lacks {names}: {what}")
     # Generators of a CPU and a GPU have states of different lengths, which say different things.
     if state[GENERATOR].shape != own[GENERATOR].shape:
-        what = f"the checkpoint was made on another kind of device than {device}"
-        raise ValueError(f"{what}: resume it there")
+        what = f"this checkpoint cannot be resumed on {device}"
+        raise ValueError(f"{what}, because it was made on another kind of device: use that kind")
     for name, tensor in own.items():
         expected, got = list(tensor.shape), list(state.get(name, tensor).shape)
         if expected != got:

@@ -101,7 +101,7 @@ def _as_bits(logits: Tensor) -> Tensor:
 
 
 def _log_smaller(phi: Tensor) -> Tensor:
-    """Return log min(p, 1-p), finite also at p = 0, so that differences of logarithms are."""
+    """Return log min(p, 1-p), kept finite at p = 0, so that differences of two are finite."""
     return torch.sigmoid(-phi.abs()).log().clamp(min=torch.finfo(phi.dtype).min)
 
 
@@ -190,8 +190,11 @@ class Gaussian(BitCoupling):
     $$ P_{10} = 2\,T(h, a), \qquad h = \Phi^{-1}(q), \quad a = \sqrt{n/(n-2)}, \quad
        T = \text{Owen's T} $$
 
-    With e^(-h^2/2) taken out of both sides, q / P_10 = (pi/2) erfcx(|h|/sqrt 2) / I(h, a), where
-    I = int_0^a e^(-h^2 x^2 / 2) / (1 + x^2) dx. Both sides stay of order one in any tail.
+    q = min(p, 1-p) is the probability of the rarer value, and P_10 the probability that a given pair
+    of samples is (1, 0). Without their common factor e^(-h^2/2), the quotient is
+    q / P_10 = (pi/2) erfcx(|h|/sqrt 2) / I(h, a), where
+    I = int_0^a e^(-h^2 x^2 / 2) / (1 + x^2) dx. Numerator and denominator stay of order one in any
+    tail.
     Reference: Dimitriev & Zhou 2021.
 
     >>> Gaussian().debias(torch.zeros(1), n=2)  # the antithetic pair: max(p, 1 - p)

@@ -71,10 +71,11 @@ def _expected_ones(phi: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Systematic(SystematicBits, CategoryCoupling):
-    r"""S = floor(nq) or floor(nq) + 1 ones, on a random subset of the n samples.
+    r"""Put S ones on a random subset of the n samples, where S is floor(nq) or floor(nq) + 1.
 
     $$ P_{10} = \frac{E[S(n-S)]}{n(n-1)}, \qquad E[S] = nq $$
 
+    q is the probability of a one, and P_10 the probability that a given pair of samples is (1, 0).
     No integer-valued sum of mean nq has a smaller variance, so no n exchangeable Bernoulli(q) have
     a smaller correlation. Each of K categories has floor(n p_k) samples or one more, and so has
     every node of a tree over them. Time and memory are linear in K.

@@ -14,7 +14,7 @@ from arms.latents import Binary, Latent
 
 @dataclass(frozen=True)
 class PathEstimator(Estimator):
-    """The mean over independent samples of a path derivative, zero where a bit cannot change."""
+    """The mean over independent samples of a path derivative; zero for bits with p = 0 or 1."""
 
     num_samples: int
     """The number of samples, n."""

@@ -25,7 +25,7 @@ class StraightThrough(PathEstimator):
     """The straight-through estimator on n independent samples. Biased.
 
     Args:
-        scaled: Whether derivatives go on through the sigmoid, times p (1 - p).
+        scaled: Whether to multiply derivatives by p (1 - p), the derivative of the sigmoid.
 
     >>> import torch
     >>> StraightThrough(4)(lambda b: b @ torch.tensor([1.0, -3.0]), torch.zeros(2)).grad

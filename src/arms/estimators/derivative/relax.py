@@ -83,8 +83,12 @@ class HiddenControl(nn.Module):
         self.output = nn.Linear(hidden, 1)
 
     def forward(self, z: Tensor, context: Tensor | None = None) -> Tensor:
-        if (self.context is None) != (context is None):
-            raise ValueError("relax_control(..., context=c) needs a context, arms.Bits(logits, x)")
+        if self.context is not None and context is None:
+            remedy = "pass the latents as arms.Bits(logits, x)"
+            raise ValueError(f"relax_control(..., context=c) needs a context x: {remedy}")
+        if self.context is None and context is not None:
+            remedy = f"make it with relax_control(..., context={context.shape[-1]})"
+            raise ValueError(f"this relax_control takes no context, got Bits(logits, x): {remedy}")
         hidden = self.latent(z)
         if self.context is not None:
             hidden = hidden + self.context(context)

@@ -82,7 +82,7 @@ class RayCluster(SweepEngine):
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
     def _fit(self, node: dict[str, float]) -> int:
-        """Return how many jobs fit on a node; none is on two GPUs."""
+        """Return how many jobs fit on a node; a job never spans two GPUs."""
         by_cpu = int(node.get("CPU", 0)) // self._cpus
         return min(by_cpu, int(node.get("GPU", 0)) * int(1 / self._gpus)) if self._gpus else by_cpu
 
