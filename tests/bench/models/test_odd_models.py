@@ -406,7 +406,7 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
     ),
     (
         tied_by_memory,
-        "must be one parameter, got encoder.weight and decoder.weight that share",
+        "encoder.weight and decoder.weight share memory but are different Parameters: tie",
         (2,),
     ),
     (tied_prior, "the prior must not be shared, got prior and decoder.prior", (2,)),
@@ -428,7 +428,7 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
     ),
     (
         with_encoder(lambda: _make_weight_norm(nn.Linear(64, 6))),
-        r"torch\.nn\.utils\.parametrizations\.weight_norm or one replica",
+        r"torch\.nn\.utils\.parametrizations\.weight_norm, or train one replica",
         (2,),
     ),
     (

@@ -284,9 +284,9 @@ def hard_with_weights(weights: Tensor) -> Callable[[Tensor], Tensor]:
     ids=["numpy", "detached", "thresholds"],
 )
 def test_black_boxes_are_refused(name: str, objective: Callable[[Tensor], Tensor]) -> None:
-    with pytest.raises(ValueError, match="differentiates the objective"):
+    with pytest.raises(ValueError, match="needs df/db"):
         arms.expectation(objective, torch.zeros(5, 3, requires_grad=True), name, 4)
-    with pytest.raises(ValueError, match="differentiates the objective"):
+    with pytest.raises(ValueError, match="needs df/db"):
         arms.as_estimator(name, 4)(objective, torch.zeros(5, 3))
     # If nobody can ask for the gradient, the value needs no derivatives.
     assert arms.expectation(objective, torch.zeros(5, 3), name, 4).shape == (5,)
@@ -306,7 +306,7 @@ def attached(objective: Callable[[Tensor], Tensor], derivatives: Tensor | None =
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: attached(lambda points: points.detach().sum(-1)), "differentiates the objective"),
+        (lambda: attached(lambda points: points.detach().sum(-1)), "needs df/db"),
         (
             lambda: attached(lambda points: points.sum(-1), torch.zeros(2, 5, 3)),
             r"derivatives must be .* of shape \[4, 5, 3\]",

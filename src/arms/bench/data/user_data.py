@@ -139,9 +139,7 @@ def _as_whole_numbers(
     fractions = any((part != np.rint(part)).any() for part in floats)
     white = 255 if levels is None else as_count(levels, 1, "levels")
     if fractions and white != 255:
-        expected = (
-            f"levels of {what} cannot be set if its pixels are fractions, which get 255 levels"
-        )
+        expected = f"levels cannot be set if pixels of {what} are fractions, which get 255 levels"
         raise ValueError(f"{expected}, got levels={levels}: omit levels")
     if not 0 <= smallest <= largest <= (1 if fractions else min(white, 255)):
         kind = "fractions from 0 to 1" if fractions else f"whole numbers from 0 to {white}"
