@@ -208,8 +208,8 @@ class DiscreteVAE(nn.Module):
             attached: The log-weights of this many points, the first ones, can be differentiated
                 with respect to parameters and logits.
             differentiated: The log-weights of this many points, the last ones, can be
-                differentiated with respect to the points. If none of these points is attached, parameters and
-                logits are constants there.
+                differentiated with respect to the points. If none of these points is attached,
+                parameters and logits are constants there.
             twice: Whether the gradient with respect to the points is differentiated again, which
                 needs a slower likelihood.
         """
