@@ -59,7 +59,9 @@ class Codes(nn.Module):
         logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         if self.bits is not None:
             code = sample(logits, self.estimator) if self.training else (logits > 0).to(x.dtype)
-            indices = ((code.detach() > 0.5) << torch.arange(self.bits, device=x.device)).sum(-1)
+            indices = (
+                (code.detach() > 0.5).long() << torch.arange(self.bits, device=x.device)
+            ).sum(-1)
             p, q = torch.sigmoid(logits), torch.sigmoid(-logits)
             entropy = -(p * logsigmoid(logits) + q * logsigmoid(-logits)).sum(-1)
             vectors, most = self.codebook(2 * code - 1), self.bits * math.log(2)

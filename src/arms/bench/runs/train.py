@@ -152,6 +152,7 @@ def train_together(
         progress: As for `train`.
         on_record: Called with every record of every run, and its configuration.
         notify: As for `train`.
+        limit: As for `train`.
 
     Raises:
         DivergedError: A run has no replica that survives; the others are trained to their end.
