@@ -89,8 +89,8 @@ def _rule_for(target: object, n: int) -> tuple[Rule, int]:
     if isinstance(target, ImportanceBound):
         if target.samples not in (None, n):
             raise ValueError(
-                f"the bound's samples must be the {n} samples per group, got {target.samples}: "
-                "use ImportanceBound()"
+                f"ImportanceBound(samples={target.samples}) must match the {n} samples per group: "
+                "leave samples out"
             )
         return _bound, 1
     wanted = "Expectation(), BestOf(k) or ImportanceBound()"
@@ -168,7 +168,7 @@ def _leave_one_out(rewards: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def best_of_weights(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
-    """Return the weights for the best of k, given rewards that are checked."""
+    """Return the weights for the best of k; rewards must already be validated."""
     if k == 1:
         return _leave_one_out(rewards, mask)
     # Rows are sorted along the last axis, which is several times faster than along the first.

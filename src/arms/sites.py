@@ -81,8 +81,9 @@ def sampling(
     chosen = as_estimator(estimator, num_samples, evaluations)
     reason = "needs derivatives" if chosen.design.needs.derivatives else ""
     if reason := reason or reason_not_first_layer(chosen):
-        advice = "use arms or loorf; a biased one goes to the site, arms.sample(latent, 'reinmax')"
-        raise ValueError(f"{chosen} {reason} and cannot serve sampling sites: {advice}")
+        biased = "to use a biased estimator, name it in arms.sample(latent, 'reinmax')"
+        what = f"{chosen} {reason}, so it cannot be used in arms.sampling"
+        raise ValueError(f"{what}: use arms or loorf; {biased}")
     check_generator(generator)
     return Sampling(chosen, generator, validate)
 
@@ -137,7 +138,7 @@ def sample(
 def _at_site(
     logits: Logits, generator: Generator | None, batch_dim: int, tokens: int, validate: bool
 ) -> Any:
-    """Return samples of a site, after recording it where a block is open."""
+    """Return samples for a site. Inside an open `arms.sampling` block, record the site first."""
     block = _BLOCK.get()
     validate = validate and (block is None or block.validate)
     form = _Form.of(as_latent(logits, validate=validate), batch_dim, tokens)
@@ -281,9 +282,10 @@ class Sampling:
         self.rows = count if self.rows is None else self.rows
         if count not in (self.rows, copies * self.rows):
             raise ValueError(
-                f"logits must have {self.rows} rows (computed once) or {copies * self.rows} (of "
-                f"the repeated batch), got {count}: say tokens= if they were flattened into rows, "
-                "batch_dim= if rows are another axis, and expand logits that all rows share"
+                f"logits must have {self.rows} rows (computed before s.repeat) or "
+                f"{copies * self.rows} (after it), got {count}: pass tokens= if tokens were "
+                "flattened into the batch axis, batch_dim= if the batch is another axis, and expand logits "
+                "that all rows share"
             )
         latent = form.latent
         if wanted and not self._sites:
@@ -306,7 +308,7 @@ class Sampling:
         return draw_points(chosen, latent, generator)
 
     def draw_repeated(self, latent: Latent, generator: Generator | None) -> Tensor:
-        """Return one sample for each row of logits of the repeated batch."""
+        """Return one sample for each row of the repeated batch's logits."""
         if generator is None:
             warn_if_ranks_share_noise(latent.logits.device)
         return latent.detach().sample(1, generator)[0]
@@ -456,7 +458,7 @@ def _straight_through(
     """Return one sample per row which carries the gradient of a biased estimator.
 
     Such an estimator is a matrix M, of the logits and the sample, times the derivative df/db. The
-    sample plus M (logits - logits) has that derivative, because M is symmetric.
+    sample + M (logits - logits.detach()) has this derivative, because M is symmetric.
     """
     chosen = drop_in(estimator, latent, temperature)
     if torch.compiler.is_compiling():

@@ -35,6 +35,10 @@ SIGNATURES = {
     "gradient": "function(objective, logits) -> a gradient like the logits",
     "weights": "function(rewards) -> weights like the rewards",
 }
+NO_GRADIENT = (
+    "no gradient flows from the sample back to the logits: build the sample from the logits with "
+    "differentiable torch operations"
+)
 
 
 @dataclass(frozen=True)
@@ -283,11 +287,11 @@ class _Caller:
         sample = self._call(logits.shape, logits)
         values = objective(sample)
         if not values.requires_grad:
-            raise ValueError("autograd must lead from the sample to the logits, and does not")
+            raise ValueError(NO_GRADIENT)
         found = torch.autograd.grad(values.sum(), logits, allow_unused=True)
         grad: Tensor | None = found[0]
         if grad is None:
-            raise ValueError("autograd must lead from the sample to the logits, and does not")
+            raise ValueError(NO_GRADIENT)
         return grad
 
     def _of_gradient(self, latent: Latent, objective: TensorObjective) -> Tensor:

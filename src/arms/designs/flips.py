@@ -138,7 +138,7 @@ class WithFlips(Design):
 
 
 class _Flips(NamedTuple):
-    """What changes, `[m, *batch]`, with the probabilities behind it."""
+    """Which latent is flipped at each point, `[m, *batch]`, and the probabilities of the draw."""
 
     variable: Tensor
     probs: Tensor  # of every value of that variable, [m, *batch, K]

@@ -42,7 +42,9 @@ class Codes(nn.Module):
             raise ValueError(f"give bits or categories, got bits={bits}, categories={categories}")
         self.bits = None if bits is None else as_count(bits, 1, "bits")
         if bits is not None and bits > 62:
-            raise ValueError(f"an index has at most 62 bits, got {bits}: split the token")
+            raise ValueError(
+                f"bits must be at most 62 to fit an index, got {bits}: use smaller groups"
+            )
         self.estimator = estimator
         size = as_count(categories, 2, "categories") if bits is None else bits
         check_estimator(estimator, (Bits if bits else OneHot)(torch.zeros(1, 1, size)))

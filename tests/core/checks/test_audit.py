@@ -318,7 +318,12 @@ def raises(*_: object) -> Tensor:
         (lambda f, x: None, "gradient", {}, "but it returned NoneType"),
         (lambda f, x: x * torch.nan, "gradient", {}, "gradient must be finite, got NaN"),
         (lambda f, x: f(x[..., :1]), "gradient", {}, r"takes points \[..., 200, 3\], got"),
-        (lambda x: x.detach(), "sample", {}, "autograd must lead from the sample to the logits"),
+        (
+            lambda x: x.detach(),
+            "sample",
+            {},
+            "no gradient flows from the sample back to the logits",
+        ),
         (lambda x: (x, x), "sample", {}, "must be function.* but it returned tuple"),
         (lambda r: r.sum(0), "weights", {}, r"returned shape \[200\] instead of \[8, 200\]"),
         (lambda r: r / 0, "weights", {}, "weights must be finite"),

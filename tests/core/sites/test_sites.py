@@ -285,7 +285,7 @@ def test_sites_after_the_expectation_are_refused() -> None:
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda s, x: arms.sample(x[:3]), r"must have 5 rows \(computed once\) or 10"),
+        (lambda s, x: arms.sample(x[:3]), r"must have 5 rows \(computed before s.repeat\) or 10"),
         (lambda s, x: arms.sample(x.repeat(4, 1)), r"must have 5 rows .* got 20"),
         (lambda s, x: arms.sample(x[0]), r"must have rows, .* got \[3\]: unsqueeze"),
         (lambda s, x: arms.sample(x, batch_dim=1), "batch_dim must be from 0 to 0, got 1"),
@@ -334,7 +334,9 @@ def test_what_needs_an_open_block_says_so() -> None:
     ],
 )
 def test_estimators_that_cannot_serve_sites_are_refused(name: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=f"{reason}.* cannot serve sampling sites: use arms"):
+    with pytest.raises(
+        ValueError, match=f"{reason}.*, so it cannot be used in arms.sampling: use arms"
+    ):
         arms.sampling(name)
 
 
