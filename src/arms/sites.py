@@ -482,8 +482,9 @@ def drop_in(
     named = isinstance(estimator, str) and resolve(estimator)[0] in ESTIMATORS
     if named or (isinstance(estimator, Estimator) and estimator.unbiased):
         raise ValueError(
-            f"{estimator} is unbiased, and no sample can carry its gradient: use it in a block, "
-            f"arms.sampling({estimator!r}), or take one of {', '.join(BIASED_ESTIMATORS)}"
+            f"{estimator} is unbiased, and no sample can carry its gradient: call arms.sample "
+            "without it in a block of arms.sampling('arms'), or use one of "
+            f"{', '.join(BIASED_ESTIMATORS)}"
         )
     options: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
     try:

@@ -339,7 +339,7 @@ def test_what_cannot_be_trained_ends_no_sweep(
         sweep(wanted, tmp_path, engine=engine, notify=note, progress=False)
     assert Run(tmp_path / run_name(good)).result() is not None
     assert lines[-1].startswith("1/3 done, 0 running, 2 failed: ")
-    assert sum("no config.json" in line for line in lines) == 1, (
+    assert sum("config.json is missing" in line for line in lines) == 1, (
         "it will not be better the next time"
     )
     assert sum("FileExistsError: " in line for line in lines) == ATTEMPTS, "a file system may be"

@@ -324,7 +324,7 @@ def test_compiles_without_graph_breaks(name: str) -> None:
             "OnBound needs an estimator of the expectation from values",
         ),
         (lambda f, x: VIMCO(4, baseline="harmonic"), "'geometric', 'arithmetic', 'none'"),  # type: ignore[arg-type]
-        (lambda f, x: arms.variance(f, x, ["vimco"], 4), "gradients of the expectation"),
+        (lambda f, x: arms.variance(f, x, ["vimco"], 4), "the gradient of an expectation"),
     ],
 )
 def test_errors_that_help(
