@@ -16,7 +16,7 @@ from arms.sites import sample
 class Codes(nn.Module):
     """A discrete code for each token: some bits, or one category of a codebook.
 
-    It returns (code vectors, indices, loss); in evaluation mode, of the likeliest code.
+    In evaluation mode it takes the likeliest code.
 
     Args:
         dim: The size of a token, and of its code vector.
@@ -40,20 +40,17 @@ class Codes(nn.Module):
         super().__init__()
         if (bits is None) == (categories is None):
             raise ValueError(f"give bits or categories, got bits={bits}, categories={categories}")
-        self.bits = None if bits is None else as_count(bits, 1, "bits")
-        if bits is not None and bits > 62:
-            raise ValueError(
-                f"bits must be at most 62 to fit an index, got {bits}: use smaller groups"
-            )
-        self.estimator = estimator
+        if bits is not None and as_count(bits, 1, "bits") > 62:
+            raise ValueError(f"bits must be at most 62, got {bits}: use several groups of bits")
         size = as_count(categories, 2, "categories") if bits is None else bits
+        self.bits, self.estimator = bits, estimator
         check_estimator(estimator, (Bits if bits else OneHot)(torch.zeros(1, 1, size)))
         self.to_logits, self.codebook = nn.Linear(dim, size), nn.Linear(size, dim, bias=bool(bits))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return code vectors and indices of tokens, and a loss per row that keeps codes in use.
+        """Return code vectors and indices of tokens, and a loss per row.
 
-        The loss is KL(q | uniform) in nats, summed over tokens: weight it lightly, or leave it out.
+        The loss is KL(q | uniform) in nats, summed over tokens. A small weight keeps codes in use.
 
         Args:
             x: `[rows, ..., dim]`. In a block, vectors and indices are n copies if x has B rows.
@@ -61,11 +58,10 @@ class Codes(nn.Module):
         logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         if self.bits is not None:
             code = sample(logits, self.estimator) if self.training else (logits > 0).to(x.dtype)
-            indices = (
-                (code.detach() > 0.5).long() << torch.arange(self.bits, device=x.device)
-            ).sum(-1)
-            p, q = torch.sigmoid(logits), torch.sigmoid(-logits)
-            entropy = -(p * logsigmoid(logits) + q * logsigmoid(-logits)).sum(-1)
+            places = torch.arange(self.bits, device=x.device)
+            indices = ((code.detach() > 0.5).long() << places).sum(-1)
+            both = torch.stack([logits, -logits])
+            entropy = -(torch.sigmoid(both) * logsigmoid(both)).sum((0, -1))
             vectors, most = self.codebook(2 * code - 1), self.bits * math.log(2)
         else:
             code = one_hot(logits.argmax(-1), logits.shape[-1]).to(x.dtype)

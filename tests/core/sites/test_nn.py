@@ -280,7 +280,7 @@ def test_the_advice_for_subsets_works() -> None:
         (lambda: arms.nn.Gates(4)(torch.zeros(2, 5)), r"Gates\(4, dim=1\) got an input of shape"),
         (lambda: arms.nn.Codes(4), "give bits or categories, got bits=None"),
         (lambda: arms.nn.Codes(4, bits=2, categories=3), "give bits or categories"),
-        (lambda: arms.nn.Codes(4, bits=63), "bits must be at most 62 to fit an index, got 63"),
+        (lambda: arms.nn.Codes(4, bits=63), "bits must be at most 62, got 63"),
         (lambda: arms.nn.Codes(4, categories=1), "categories must be an integer >= 2"),
         (lambda: arms.nn.Router(4, 3, k=4), "k must be at most the number of experts, 3, got 4"),
     ],
@@ -288,3 +288,10 @@ def test_the_advice_for_subsets_works() -> None:
 def test_wrong_arguments_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", [{"bits": 3}, {"categories": 5}], ids=str)
+def test_codes_compile_whole(kind: dict[str, int]) -> None:
+    codes, x = arms.nn.Codes(8, kind.get("bits"), kind.get("categories")).eval(), torch.randn(4, 8)
+    compiled = torch.compile(codes, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x)[1], codes(x)[1])
