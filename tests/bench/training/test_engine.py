@@ -189,7 +189,8 @@ def assert_same_step(ours: Step, theirs: Step, rate: float) -> None:
     for name in (f"{SUM}train_elbo", f"{MODEL}prior"):
         torch.testing.assert_close(ours.state[name], theirs.state[name], rtol=1e-5, atol=1e-5)
     for own, other in zip(ours.gradients, theirs.gradients, strict=True):
-        assert (own - other).norm() <= 1e-5 * other.norm()
+        # Compiled and plain products are of different libraries, so they round differently.
+        assert (own - other).norm() <= 3e-5 * other.norm()
     for own, other, gradient in zip(ours.weights, theirs.weights, theirs.gradients, strict=True):
         clear = gradient.abs() > 1e-2 * gradient.abs().max()
         assert ((own - other)[clear].abs() <= 1e-2 * rate).all()
