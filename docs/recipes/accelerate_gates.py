@@ -30,6 +30,9 @@ def main() -> None:
             accelerator.backward(loss)
             optimizer.step()
     accelerator.print(f"loss {loss.item():.3f} on {accelerator.num_processes} ranks")
+    # Threads of a process group that something still refers to abort the process at its exit.
+    del loss
+    model, optimizer, data = accelerator.free_memory(model, optimizer, data)
     accelerator.end_training()
 
 
