@@ -141,7 +141,7 @@ def test_a_drop_in_compiles_without_graph_breaks() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"estimator": "arms"}, r"arms is unbiased, .* arms.sampling\('arms'\), or take one of st"),
+        ({"estimator": "arms"}, r"arms is unbiased, .* arms.sampling\('arms'\), or use one of st"),
         ({"estimator": "relax"}, "relax is unbiased"),
         ({"estimator": "st", "temperature": 0.5}, "st has no temperature: leave it out"),
         ({"estimator": "reinmax", "temperature": 0}, "temperature must be positive"),
