@@ -1,9 +1,10 @@
 """Unbiased, low-variance gradients through discrete choices in PyTorch."""
-# ruff: noqa: F403, F405
+# ruff: noqa: F403
 
 from arms import checks, designs, nn
 from arms.api import Handle, attach, draw, expectation, importance_bound
 from arms.checks import variance
+from arms.estimators import registry
 from arms.estimators.registry import *
 from arms.latents import Bits, Indices, Joint, Latent, OneHot, Subset, as_latent
 from arms.random import rank_generator
@@ -19,19 +20,4 @@ __all__ += ["Bits", "Indices", "Joint", "Latent", "OneHot", "Subset", "as_latent
 __all__ += ["Expectation", "ImportanceBound", "Target", "rank_generator", "variance"]
 __all__ += ["BestOf", "weights"]
 __all__ += ["Sampling", "same_samples", "sample", "sampling"]
-__all__ += ["BIASED_ESTIMATORS", "ESTIMATORS", "Estimate", "Estimator", "as_estimator"]
-__all__ += ["ARM", "ARMS", "LOORF", "DisARM", "Exact", "LeaveOneOut", "Reinforce", "UnorderedSet"]
-__all__ += [
-    "REBAR",
-    "RELAX",
-    "RODEO",
-    "DoubleCV",
-    "Flips",
-    "Midpoint",
-    "Relaxation",
-    "SteinControl",
-]
-__all__ += ["DisARMOnBound", "ExtraSample", "FlipsOnBound", "MidpointOnBound", "OnBound"]
-__all__ += ["Stacked", "WithTaylor"]
-__all__ += ["VIMCO", "GappedStraightThrough", "GumbelSoftmax", "ReinMax", "StraightThrough"]
-__all__ += ["relax_control", "variance_loss"]
+__all__ += registry.__all__

@@ -40,8 +40,8 @@ from arms.estimators.score.leave_one_out import ARMS, LOORF, LeaveOneOut
 from arms.estimators.score.reinforce import Reinforce
 from arms.estimators.score.unordered_set import UnorderedSet
 
-__all__ = ["ALIASES", "ALL_ESTIMATORS", "BIASED_ESTIMATORS", "ENTRIES", "ESTIMATORS"]
-__all__ += ["DEFAULT_NUM_SAMPLES", "as_estimator", "num_samples_of", "resolve"]
+# The names that `arms` exports.
+__all__ = ["BIASED_ESTIMATORS", "ESTIMATORS", "Estimate", "Estimator", "as_estimator"]
 __all__ += ["ARM", "ARMS", "LOORF", "DisARM", "Exact", "LeaveOneOut", "Reinforce", "UnorderedSet"]
 __all__ += [
     "REBAR",
@@ -56,7 +56,7 @@ __all__ += [
 __all__ += ["DisARMOnBound", "ExtraSample", "FlipsOnBound", "MidpointOnBound", "OnBound"]
 __all__ += ["Stacked", "WithTaylor"]
 __all__ += ["VIMCO", "GappedStraightThrough", "GumbelSoftmax", "ReinMax", "StraightThrough"]
-__all__ += ["Estimate", "Estimator", "relax_control", "variance_loss"]
+__all__ += ["relax_control", "variance_loss"]
 
 DEFAULT_NUM_SAMPLES = 8
 Factory = Callable[..., Estimator]
