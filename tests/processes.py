@@ -14,6 +14,23 @@ ARMS = [
     "import sys; from arms_command import main; sys.argv[0] = 'arms'; main()",
 ]
 """The command `arms`, to which a test adds its words."""
+KILLED_AFTER_SAVES = """
+import os, signal, sys
+import arms.bench.runs.ensemble as ensemble
+from arms.bench.cli import main
+
+save, left = ensemble._save, [None] * int(sys.argv.pop(1))
+
+def save_and_die(*args):
+    save(*args)
+    left.pop()
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+ensemble._save = save_and_die
+main()
+"""
+"""The command `arms`, killed after as many saves of runs as its first argument says."""
 IN_BACKGROUND = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
 """Before a command: it starts with Ctrl-C ignored, as in the background of a script."""
 

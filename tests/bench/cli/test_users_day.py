@@ -11,7 +11,7 @@ import pytest
 import torch
 from commands import Say
 from marks import signals
-from processes import completed
+from processes import KILLED_AFTER_SAVES, completed
 
 from arms.bench import Run, TrainConfig, build_report, evaluate, load_model, train
 from arms.bench.data import Dataset
@@ -64,27 +64,9 @@ def say(say: Say, all_digits: Dataset) -> Callable[..., str]:
     return call
 
 
-KILLED = """
-import os, signal
-import arms.bench.runs.ensemble as ensemble
-from arms.bench.cli import main
-
-save, saved = ensemble._save, []
-
-def save_and_die(*args):
-    save(*args)
-    saved.append(1)
-    if len(saved) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-ensemble._save = save_and_die
-main()
-"""
-
-
 @signals
 def test_by_command(say: Callable[..., str]) -> None:
-    done = completed([sys.executable, "-c", KILLED, *TRAIN, "--steps", "150"])
+    done = completed([sys.executable, "-c", KILLED_AFTER_SAVES, "2", *TRAIN, "--steps", "150"])
     assert done.returncode == -signal.SIGKILL, done.stderr
     (conv,) = Path("runs").iterdir()
     assert "unfinished: step 100 of 150" in say("runs")

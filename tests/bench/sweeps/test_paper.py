@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import Say
 from marks import signals
-from processes import completed
+from processes import KILLED_AFTER_SAVES, completed
 
 from arms.bench.config import TrainConfig, identity, run_name
 from arms.bench.report.paper import all_printed
@@ -151,24 +151,6 @@ def test_a_page_of_few_numbers_draws_no_conclusions(tmp_path: Path) -> None:
 # ---- training
 
 
-KILLED = """
-import os, signal
-import arms.bench.runs.ensemble as ensemble
-from arms.bench.cli import main
-
-save, saved = ensemble._save, []
-
-def save_and_die(*args):
-    save(*args)
-    saved.append(1)
-    if len(saved) == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-ensemble._save = save_and_die
-main()
-"""
-
-
 @signals
 def test_killed_and_resumed(say: Say, tmp_path: Path) -> None:
     configs = list(dict.fromkeys(one.config for one in wanted_numbers("smoke")))
@@ -177,7 +159,7 @@ def test_killed_and_resumed(say: Say, tmp_path: Path) -> None:
     rest = [config for config in configs if config not in left]
     write_archive("results/others.json", invented(rest))
     words = ("sweep", "paper", "--scale", "smoke", "--device", "cpu", "--checkpoint-seconds", "0")
-    done = completed([sys.executable, "-c", KILLED, *words])
+    done = completed([sys.executable, "-c", KILLED_AFTER_SAVES, "5", *words])
     assert done.returncode == -signal.SIGKILL, done.stderr
     (path,) = Path("paper").iterdir()
     assert Run(path).step() == 25
