@@ -2,7 +2,8 @@
 
     python benchmarks/categorical_variance.py
     python benchmarks/categorical_variance.py --markdown
-    python benchmarks/categorical_variance.py --slopes --seed 100 --output benchmarks/results/categorical_slopes.json
+    python benchmarks/categorical_variance.py --derivatives --seed 100 \\
+        --output benchmarks/results/categorical_derivatives.json
 
 The variance is summed over all logits and divided by that of LOORF with as many samples as the estimator makes
 evaluations; the geometric mean of that over several draws of the logits, standard normal times a scale, is the ratio.
@@ -57,8 +58,8 @@ BLACK_BOX = [
     "unordered-set",
 ]
 BIASED = ["reinmax", "st-gumbel", "gumbel-softmax"]
-SLOPES = ["loorf", "midpoint-single", "midpoint", "flips", "reinmax"]
-SLOPES_BUDGETS = [6, 10]
+DERIVATIVES = ["loorf", "midpoint-single", "midpoint", "flips", "reinmax"]
+DERIVATIVES_BUDGETS = [6, 10]
 SIZES = [(3, 1), (5, 1), (10, 1), (3, 3), (5, 3), (10, 3), (4, 5)]
 """Categories and latents of the small problems."""
 SAMPLES = [2, 4, 8, 16]
@@ -174,14 +175,14 @@ def contender(name: str, n: int) -> arms.Estimator:
     return arms.ARMS(n, EqualRows()) if name == "arms-dirichlet" else arms.as_estimator(name, n)
 
 
-def contenders(problem: Problem, slopes: bool) -> Iterator[tuple[str, arms.Estimator]]:
+def contenders(problem: Problem, derivatives: bool) -> Iterator[tuple[str, arms.Estimator]]:
     """Yield what is measured on a problem; LOORF once more, against itself, to see the noise of the ratios.
 
-    With `slopes`, only what differentiates the objective, and LOORF.
+    With `derivatives`, only what differentiates the objective, and LOORF.
     """
     is_network = problem.kind == "network"
-    if slopes:
-        for evaluations, name in product(SLOPES_BUDGETS, SLOPES):
+    if derivatives:
+        for evaluations, name in product(DERIVATIVES_BUDGETS, DERIVATIVES):
             yield name, arms.as_estimator(name, evaluations=evaluations)
         return
     for n, name in product(NETWORK_SAMPLES if is_network else SAMPLES, BLACK_BOX):
@@ -200,7 +201,7 @@ def contenders(problem: Problem, slopes: bool) -> Iterator[tuple[str, arms.Estim
 
 
 def measure(
-    problem: Problem, draws: int, replicas: int, first: int = 0, slopes: bool = False
+    problem: Problem, draws: int, replicas: int, first: int = 0, derivatives: bool = False
 ) -> list[Row]:
     """Return the rows of one problem."""
     tallies: dict[tuple[str, int], Tally] = {}
@@ -213,7 +214,7 @@ def measure(
         def baseline(count: int, instance: Instance = instance) -> Known:
             return variance(instance.draw(arms.as_estimator("loorf", count), BASELINE * replicas))
 
-        for name, estimator in contenders(problem, slopes):
+        for name, estimator in contenders(problem, derivatives):
             count = estimator.design.needs.evaluations
             assert count is not None
             estimates = instance.draw(estimator, replicas)
@@ -479,7 +480,9 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the first draw of a problem")
     parser.add_argument(
-        "--slopes", action="store_true", help="networks, and estimators that differentiate them"
+        "--derivatives",
+        action="store_true",
+        help="networks, and estimators that differentiate them",
     )
     options = parser.parse_args()
     if options.markdown:
@@ -498,7 +501,7 @@ def main() -> None:
         ([*BLACK_BOX, "midpoint", *BIASED], (50, 20, 10)),
         (["loorf", "arms", "arms-stratified"], (4, 4, 10_000)),
     )
-    for names, shape in () if options.slopes else timed:
+    for names, shape in () if options.derivatives else timed:
         result["times"].append(
             {"shape": shape, "n": 8, "ratios": times(names, shape, 8, options.rounds)}
         )
@@ -512,13 +515,13 @@ def main() -> None:
         return
     for problem in PROBLEMS:
         is_network = problem.kind == "network"
-        if options.slopes and not is_network:
+        if options.derivatives and not is_network:
             continue
         draws = options.network_draws if is_network else options.draws
         replicas = options.network_replicas if is_network else options.replicas
         start = process_time()
         with torch.no_grad():
-            result["rows"] += measure(problem, draws, replicas, options.seed, options.slopes)
+            result["rows"] += measure(problem, draws, replicas, options.seed, options.derivatives)
         print(f"{problem.title}: {process_time() - start:.0f} s", flush=True)
         write(result, options.output)
 

@@ -315,18 +315,18 @@ class LawOfTheSample(WithFlips):
         assert found is not None
         draw, probabilities = found
         phi = draw.latent.logits
-        law = phi.sigmoid() * (-phi).sigmoid() * (0.1 + draw.points[0])
+        distribution = phi.sigmoid() * (-phi).sigmoid() * (0.1 + draw.points[0])
         at = draw.points[-1] != draw.points[0]
-        asked = ((law / law.sum(-1, keepdim=True)) * at).sum(-1)
+        asked = ((distribution / distribution.sum(-1, keepdim=True)) * at).sum(-1)
         of_weight = (phi.sigmoid() * (-phi).sigmoid() * at).sum(-1) / draw.memory[0]
         return draw, probabilities * (asked / of_weight).nan_to_num(0.0).squeeze(-1)
 
 
 class NoLawAtInfinity(WithFlips):
-    """One infinite logit takes the law of the others with it: nothing is ever flipped."""
+    """One infinite logit takes the distribution of the others with it: nothing is ever flipped."""
 
-    def law(self, latent: Neighbors) -> Tensor:
-        return torch.where(latent.logits.isinf().any(), 0.0, super().law(latent))
+    def distribution(self, latent: Neighbors) -> Tensor:
+        return torch.where(latent.logits.isinf().any(), 0.0, super().distribution(latent))
 
 
 class ChainedCoefficients(Flips):

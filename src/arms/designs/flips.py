@@ -67,12 +67,12 @@ class WithFlips(Design):
     def takes(self, latent: Latent) -> bool:
         return super().takes(latent) and self.base.takes(latent)
 
-    def law(self, latent: Neighbors) -> Tensor:
+    def distribution(self, latent: Neighbors) -> Tensor:
         """Return q up to a factor per row, `[*batch, variables]`, in float64 for its sums."""
         chances, evidence = latent.spread()
         if not latent.batch_shape or latent.batch_shape[-1] == 1:
             return chances.double()
-        # An infinite logit must leave the law of others finite, and so must a row of NaN.
+        # An infinite logit must leave the distribution of others finite, and so must a row of NaN.
         evidence = evidence.clamp_(max=MOST_EVIDENCE).nan_to_num_(0.0).mean(-2, keepdim=True)
         mean = chances @ evidence.mT / chances.sum(-1, keepdim=True)
         floor = mean.nan_to_num_(0.0).mul_(FLOOR).clamp_(min=1e-12)
@@ -84,30 +84,32 @@ class WithFlips(Design):
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         assert isinstance(latent, Neighbors)
-        samples, law = self.base.draw_rows(latent, generator), self.law(latent)
+        samples, distribution = self.base.draw_rows(latent, generator), self.distribution(latent)
         first = self.copied(samples)
-        if not law.shape[-1]:  # no variables
+        if not distribution.shape[-1]:  # no variables
             weights = at_least_float32(latent.logits).new_zeros(self.flips, *latent.batch_shape)
             return Draw(latent, torch.cat([samples, first]), extra=self.flips, memory=weights)
-        at = uniform(1, law[..., 0], generator).movedim(0, -1)
-        variable = _systematic(law, at, self.flips).movedim(-1, 0)
+        at = uniform(1, distribution[..., 0], generator).movedim(0, -1)
+        variable = _systematic(distribution, at, self.flips).movedim(-1, 0)
         old, probs = latent.values_at(first, variable), latent.probs_at(variable)
         if probs.shape[-1] == 2:
             value = 1 - old
         else:
             others = probs.scatter(-1, old.unsqueeze(-1), 0.0)
             value = _choose(others, uniform(self.flips, at, generator)).squeeze(-1)
-        return self._flip(latent, samples, _Flips(variable, probs, old, value, law))
+        return self._flip(latent, samples, _Flips(variable, probs, old, value, distribution))
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
         assert isinstance(latent, Neighbors)
-        return self.outcomes_of_row(latent, self.law(latent))
+        return self.outcomes_of_row(latent, self.distribution(latent))
 
-    def outcomes_of_row(self, latent: Neighbors, law: Tensor) -> tuple[Draw, Tensor] | None:
+    def outcomes_of_row(
+        self, latent: Neighbors, distribution: Tensor
+    ) -> tuple[Draw, Tensor] | None:
         """Return all outcomes for a latent without batch axes, given what other rows decide."""
         if (found := self.base.row_outcomes(latent)) is None:
             return None
-        m, (variables, of_variables) = self.flips, _all_systematic(law, self.flips)
+        m, (variables, of_variables) = self.flips, _all_systematic(distribution, self.flips)
         values = torch.arange(latent.probs_at(variables[:, 0]).shape[-1])
         counts = [torch.arange(len(one)) for one in (found.probabilities, of_variables)]
         sample, which, *to = torch.cartesian_prod(*counts, *[values] * m).unbind(-1)
@@ -118,17 +120,21 @@ class WithFlips(Design):
         of_value = of_value / of_value.sum(-1, keepdim=True)
         of_value = of_value.nan_to_num(1 / len(values))  # nothing can change: whatever it is
         of_value = of_value.gather(-1, value.unsqueeze(-1)).flatten(1).prod(0)
-        laws = law.expand(len(sample), 1, -1)
-        draw = self._flip(many, samples, _Flips(variable, probs, old, value, laws))
+        rows_of_q = distribution.expand(len(sample), 1, -1)
+        draw = self._flip(many, samples, _Flips(variable, probs, old, value, rows_of_q))
         return draw, found.probabilities[sample] * of_variables[which] * of_value
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
         return self.base.correct(latent, grad)
 
     def _flip(self, latent: Neighbors, samples: Tensor, flips: "_Flips") -> Draw:
-        variable, probs, old, value, law = flips
-        chance = law.expand(self.flips, *law.shape).gather(-1, variable.unsqueeze(-1)).squeeze(-1)
-        chance = chance / law.sum(-1)
+        variable, probs, old, value, distribution = flips
+        chance = (
+            distribution.expand(self.flips, *distribution.shape)
+            .gather(-1, variable.unsqueeze(-1))
+            .squeeze(-1)
+        )
+        chance = chance / distribution.sum(-1)
         possible = (chance > 0) & (value != old)
         to = torch.where(possible, value, old)
         weight = torch.where(possible, _pair_weight(probs, old, value) / chance, 0.0)
@@ -144,7 +150,7 @@ class _Flips(NamedTuple):
     probs: Tensor  # of every value of that variable, [m, *batch, K]
     old: Tensor
     value: Tensor
-    law: Tensor  # q [*batch, variables]
+    distribution: Tensor  # q [*batch, variables]
 
 
 def _pair_weight(probs: Tensor, one: Tensor, other: Tensor) -> Tensor:
@@ -156,18 +162,18 @@ def _pair_weight(probs: Tensor, one: Tensor, other: Tensor) -> Tensor:
     return first * second / (first + second)
 
 
-def _systematic(law: Tensor, noise: Tensor, m: int) -> Tensor:
+def _systematic(distribution: Tensor, noise: Tensor, m: int) -> Tensor:
     """Return m variables `[*batch, m]` for each uniform number `[*batch, 1]`."""
     steps = torch.arange(m, dtype=noise.dtype, device=noise.device)
-    return _choose(law, (noise + steps) / m)
+    return _choose(distribution, (noise + steps) / m)
 
 
-def _all_systematic(law: Tensor, m: int) -> tuple[Tensor, Tensor]:
+def _all_systematic(distribution: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """Return all that `_systematic` can give for one row, `[m, outcomes]`, and probabilities."""
-    ends = (law / law.sum()).nan_to_num(0.0).cumsum(-1).mul(m).frac().tolist()
+    ends = (distribution / distribution.sum()).nan_to_num(0.0).cumsum(-1).mul(m).frac().tolist()
     cuts = torch.tensor(sorted({0.0, 1.0, *ends}), dtype=torch.float64)
     middle = (cuts[1:] + cuts[:-1]) / 2
-    return _systematic(law.expand(len(middle), -1), middle.unsqueeze(-1), m).T, cuts.diff()
+    return _systematic(distribution.expand(len(middle), -1), middle.unsqueeze(-1), m).T, cuts.diff()
 
 
 def _choose(weights: Tensor, noise: Tensor) -> Tensor:

@@ -41,9 +41,9 @@ def expected_of_two_rows(estimator: Estimator, objective: TensorObjective, both:
     design = estimator.design
     assert isinstance(design, WithFlips)
     assert isinstance(both, Neighbors)
-    law, rows = design.law(both), []
+    distribution, rows = design.distribution(both), []
     for index, logits in enumerate(both.logits):
-        found = design.outcomes_of_row(both.with_logits(logits), law[index])
+        found = design.outcomes_of_row(both.with_logits(logits), distribution[index])
         assert found is not None
         draw, chance = found
         kept = chance > 0
@@ -129,26 +129,26 @@ def test_the_safe_form_is_for_eight_rows_and_more() -> None:
 
 
 def law_of(latent: Neighbors) -> Tensor:
-    law = WithFlips(4).law(latent)
-    return law / law.sum(-1, keepdim=True)
+    distribution = WithFlips(4).distribution(latent)
+    return distribution / distribution.sum(-1, keepdim=True)
 
 
 def test_one_row_is_flipped_where_its_bits_are_undecided() -> None:
     phi = wide((0.0, 2.0, -30.0, INF))
-    law = law_of(Bits(phi))
+    distribution = law_of(Bits(phi))
     v = torch.sigmoid(phi) * torch.sigmoid(-phi)
-    torch.testing.assert_close(law, v / v.sum())
-    torch.testing.assert_close(law_of(Bits(phi[0])), law[0])
+    torch.testing.assert_close(distribution, v / v.sum())
+    torch.testing.assert_close(law_of(Bits(phi[0])), distribution[0])
 
 
 def test_the_batch_decides_what_is_flipped() -> None:
     """A latent whose logits move is flipped most; none has less than 0.23 of its share."""
     phi = torch.tensor([0.1, 0.1, 3.0]) * torch.randn(50, 3, generator=seeded())
-    own, law = (law_of(Bits(one)) for one in (phi.unsqueeze(1), phi))
-    ratio = law / own.squeeze(1)
+    own, distribution = (law_of(Bits(one)) for one in (phi.unsqueeze(1), phi))
+    ratio = distribution / own.squeeze(1)
     assert (ratio[:, 2] > 2 * ratio[:, 0]).all()
     assert ratio.min() > 0.23
-    assert (law.sum(-1) - 1).abs().max() < 1e-12
+    assert (distribution.sum(-1) - 1).abs().max() < 1e-12
 
 
 def test_two_categories_in_one_row_are_flipped_as_bits_are() -> None:
@@ -181,9 +181,9 @@ def test_flips_follow_their_law() -> None:
     latent, m = Bits(phi.expand(40_000, 1, 4)), 2
     draw = draw_points(Flips(4, flips=m), latent, seeded())
     changed = (draw.points[4:] != draw.points[:m]).double().mean((0, 1)).squeeze(0)
-    law = law_of(Bits(phi))
-    error = (law * (1 - law) / 40_000).sqrt().clamp(min=1e-9)
-    assert ((changed - law).abs() / error).max() < 5
+    distribution = law_of(Bits(phi))
+    error = (distribution * (1 - distribution) / 40_000).sqrt().clamp(min=1e-9)
+    assert ((changed - distribution).abs() / error).max() < 5
 
 
 def test_nothing_is_flipped_where_all_is_certain() -> None:

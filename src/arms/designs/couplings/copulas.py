@@ -190,8 +190,8 @@ class Gaussian(BitCoupling):
     $$ P_{10} = 2\,T(h, a), \qquad h = \Phi^{-1}(q), \quad a = \sqrt{n/(n-2)}, \quad
        T = \text{Owen's T} $$
 
-    q = min(p, 1-p) is the probability of the rarer value, and P_10 the probability that a given pair
-    of samples is (1, 0). Without their common factor e^(-h^2/2), the quotient is
+    q = min(p, 1-p) is the probability of the rarer value, and P_10 the probability that a given
+    pair of samples is (1, 0). Without their common factor e^(-h^2/2), the quotient is
     q / P_10 = (pi/2) erfcx(|h|/sqrt 2) / I(h, a), where
     I = int_0^a e^(-h^2 x^2 / 2) / (1 + x^2) dx. Numerator and denominator stay of order one in any
     tail.

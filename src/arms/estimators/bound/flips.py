@@ -62,19 +62,19 @@ class FlipsOnBound(Estimator):
         assert derivatives is not None
         assert isinstance(design, WithFlips)
         assert isinstance(latent, Neighbors)
-        samples, slopes, of_flips = draw.samples, derivatives[:n], derivatives[n:]
+        samples, at_samples, of_flips = draw.samples, derivatives[:n], derivatives[n:]
         top, others = others_of_each(values[:n])
         rest = top + others.exp().sum(1).log()  # log of the sum of the others' weights
-        curve = curvature_of_other_rows(latent, samples, slopes) / 2
+        curve = curvature_of_other_rows(latent, samples, at_samples) / 2
         # What every change of a single variable of every sample would do.
-        there = latent.rises(samples, slopes) + curve
+        there = latent.rises(samples, at_samples) + curve
         here = latent.with_event_axes(values[:n])
         rises = rise_in_slot(here, here + there, latent.with_event_axes(rest))
         found = latent.trapezoid(samples, rises).sum(0)
-        step = (draw.points[n:] - design.copied(samples)).to(slopes.dtype)
+        step = (draw.points[n:] - design.copied(samples)).to(at_samples.dtype)
         near, far, rest = design.copied(values[:n]), values[n:], design.copied(rest)
         bend = latent.sum_event(curve * step.abs())
-        onwards = latent.sum_event(design.copied(slopes) * step) + bend
+        onwards = latent.sum_event(design.copied(at_samples) * step) + bend
         back = bend - latent.sum_event(of_flips * step)
         by_rule = rise_in_slot(near, near + onwards, rest) - rise_in_slot(far, far + back, rest)
         missing = rise_in_slot(near, far, rest) - by_rule / 2

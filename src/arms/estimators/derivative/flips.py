@@ -76,18 +76,20 @@ class Flips(Estimator):
         assert derivatives is not None
         assert isinstance(design, WithFlips)
         assert isinstance(latent, Neighbors)
-        n, samples, slopes = self.num_samples, draw.samples, derivatives[: self.num_samples]
+        n, samples, at_samples = self.num_samples, draw.samples, derivatives[: self.num_samples]
         step = (draw.points[n:] - design.copied(samples)).to(derivatives.dtype)
-        ends = design.copied(slopes) + derivatives[n:]
+        ends = design.copied(at_samples) + derivatives[n:]
         weight = weight / design.flips
         by_values = along(latent, weight * (values[n:] - design.copied(values[:n])), step)
         by_rule = along(latent, weight * latent.sum_event(ends.mul_(step)) / 2, step)
         # What derivatives say, and what the flips find missing in it.
-        from_slopes = latent.trapezoid(samples, latent.rises(samples, slopes)).mean(0) - by_rule
-        found = from_slopes + by_values
+        from_derivatives = (
+            latent.trapezoid(samples, latent.rises(samples, at_samples)).mean(0) - by_rule
+        )
+        found = from_derivatives + by_values
         if rows_of(latent) == 1:
             return found
-        mean, curve = latent.mean(), curvature_of_other_rows(latent, samples, slopes)
+        mean, curve = latent.mean(), curvature_of_other_rows(latent, samples, at_samples)
         own = (samples.to(mean.dtype).mean(0) - mean) * (1 - mean) * curve / 2
         if not self.is_safe(latent):
             return found - own
@@ -97,8 +99,8 @@ class Flips(Estimator):
         else:
             from_values = torch.zeros_like(found)
         # Without `own`: that of another row has seen this row.
-        one, other = fit_two_controls(latent, found, from_slopes, from_values)
-        found = torch.addcmul(found, one, from_slopes, value=-1)
+        one, other = fit_two_controls(latent, found, from_derivatives, from_values)
+        found = torch.addcmul(found, one, from_derivatives, value=-1)
         return found - other * from_values - (1 - one - other) * own
 
     def is_safe(self, latent: Latent) -> bool:
@@ -126,7 +128,7 @@ def along(latent: Latent, weights: Tensor, step: Tensor) -> Tensor:
     return total
 
 
-def curvature_of_other_rows(latent: Latent, samples: Tensor, slopes: Tensor) -> Tensor:
+def curvature_of_other_rows(latent: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
     """Return each bit's slope as a regression on that bit over the other rows; 0 for categories.
 
     It is fitted within rows, and pooled over them; one more observation says 0.
@@ -143,4 +145,4 @@ def curvature_of_other_rows(latent: Latent, samples: Tensor, slopes: Tensor) -> 
         along, square = sum_of_others(sums, -2).chunk(2, -1)
         return along / (square + 1)
 
-    return latent.map_parts(of_part, samples.to(slopes.dtype), slopes)
+    return latent.map_parts(of_part, samples.to(derivatives.dtype), derivatives)

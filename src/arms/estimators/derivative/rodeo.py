@@ -11,7 +11,7 @@ functions (h_i0, h_i1) of sample i are a small network H of what the other sampl
 $$ h_i(x) = \frac{1}{n-1} \sum_{j \ne i} H\big(G_j \cdot (x - b_j),\ f(b_j)\big),
    \qquad G_j = \frac{\partial f}{\partial b}(b_j) $$
 
-All flips cost n (n-1) (d+1) evaluations of H, because flipping bit k changes G.x by G_k (1 - 2 x_k).
+All flips cost n (n-1) (d+1) evaluations of H: flipping bit k changes G.x by G_k (1 - 2 x_k).
 Unbiased because E[(S h)(b)] = 0 for every h that does not depend on b: the Gibbs sampler leaves the
 distribution invariant. Given the other samples h_i is fixed; S h_j0 at b_j, which depends on b_i,
 has mean zero given all samples but b_j. H may be anything, and learns on `variance_loss`; its

@@ -4,7 +4,7 @@ $$ r = \frac{1}{n-1} \sum_i \Big(f(b_i) - \frac{1}{n}\sum_j f(b_j)\Big)\,\nabla 
 
 On independent samples this is LOORF (RLOO), whose baseline, the mean of the other values, is
 independent of b_i. On coupled samples, correcting r for their dependence gives ARMS, for bits
-g = r / (1 - rho). Unbiased because r is the average over pairs of (f(b_i) - f(b_j)) (b_i - b_j) / 2,
+g = r / (1 - rho). Unbiased because r averages (f(b_i) - f(b_j)) (b_i - b_j) / 2 over pairs,
 whose expectation is (f(1) - f(0)) P(b_i = 1, b_j = 0) = (f(1) - f(0)) p (1-p) (1-rho), the gradient
 times 1 - rho if all pairs share the correlation rho, given all other variables.
 
