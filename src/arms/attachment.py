@@ -30,8 +30,8 @@ def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
         still = logits.clamp(-SATURATED_LOGIT, SATURATED_LOGIT)
         return value + latent.sum_event((still - still.detach()) * grad)
     kind = _Attach if in_function_transform() else _AttachPlainly
-    attached: Tensor = kind.apply(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
-    return attached
+    found: Tensor = kind.apply(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
+    return found
 
 
 def attach_to_parameters(

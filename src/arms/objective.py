@@ -136,7 +136,7 @@ def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor)
 def _excess(
     values: Tensor, points: Tensor, own: Tensor, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return how far derivatives differ from each point's own, and the limit, `[points, *batch]`."""
+    """Return how far derivatives differ from each point's own, and the limit `[points, *batch]`."""
     weights = _powers_of_two(values)
     weighted = _pull_back(values, scale * weights, points)
     assert weighted is not None
@@ -313,7 +313,7 @@ def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
 
 def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> NoReturn:
     raise ValueError(
-        f"{type(estimator).__name__} needs df/db, but no gradient flows from the objective's values "
-        "to its input: write the objective with torch operations, or use arms. If you called "
-        "arms.draw, compute the values from draw.points, not draw.samples"
+        f"{type(estimator).__name__} needs df/db, but no gradient flows from the objective's "
+        "values to its input: write the objective with torch operations, or use arms. If you "
+        "called arms.draw, compute the values from draw.points, not draw.samples"
     ) from cause

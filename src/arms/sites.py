@@ -16,6 +16,7 @@ logits are not enough: a layer that is initialized to zero makes logits equal an
 different. So the number of rows decides, and nothing is ever inferred from values.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
@@ -284,8 +285,8 @@ class Sampling:
             raise ValueError(
                 f"logits must have {self.rows} rows (computed before s.repeat) or "
                 f"{copies * self.rows} (after it), got {count}: pass tokens= if tokens were "
-                "flattened into the batch axis, batch_dim= if the batch is another axis, and expand logits "
-                "that all rows share"
+                "flattened into the batch axis, batch_dim= if the batch is another axis, and "
+                "expand logits that all rows share"
             )
         latent = form.latent
         if wanted and not self._sites:
@@ -339,7 +340,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class _Site:
+class _Site(ABC):
     """A recorded choice: the latent with rows first, and one sample per row of every copy."""
 
     latent: Latent
@@ -358,9 +359,9 @@ class _Site:
                 "returns a new tensor"
             )
 
+    @abstractmethod
     def attach(self, value: Tensor, signal: Tensor) -> Tensor:
         """Return the value `[B]` with the site's gradient, from the losses to go `[n, B]`."""
-        raise NotImplementedError
 
     def per_row(self) -> Latent:
         """Return the logits `[rows, ...]` as `[rows, entries]`, to attach a gradient per row."""

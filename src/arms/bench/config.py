@@ -172,7 +172,7 @@ class OptimizerConfig(_Group):
     decay_factor: float = 0.1
     """Factor by which each cut of the schedule `step` multiplies both rates."""
     precision: Precision = "highest"
-    """Matrix products on a GPU: highest is float32, high TF32, medium also bfloat16 in gradients."""
+    """Matrix products on a GPU: highest float32, high TF32, medium also bfloat16 in gradients."""
 
     def check(self) -> None:
         steps, warmup, every, cuts = (

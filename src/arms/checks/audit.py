@@ -48,7 +48,7 @@ class AuditRow:
     problem: str
     """The latent, and the objective's number."""
     bias: float
-    """Length of the difference between the mean estimate and the gradient, relative to its length."""
+    """Length of the mean estimate minus the gradient, relative to the gradient's length."""
     bias_error: float
     """Standard error of the bias: an unbiased function shows a bias of about this size."""
     along: float
@@ -398,7 +398,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one thread of PyTorch: several are slower on small problems, above all on a busy machine."""
+    """Use one thread of PyTorch: several are slower on small problems, above all under load."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

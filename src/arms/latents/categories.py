@@ -147,7 +147,7 @@ def one_hot(indices: Tensor, logits: Tensor) -> Tensor:
 
 
 def rest_of(probs: Tensor) -> Tensor:
-    """Return 1 - p. For the likeliest category it is the sum of the others, which has more digits."""
+    """Return 1 - p; for the likeliest category as the sum of the others, which has more digits."""
     likeliest = probs.argmax(-1, keepdim=True)
     others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
     return (1 - probs).scatter(-1, likeliest, others)

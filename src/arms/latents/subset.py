@@ -143,9 +143,9 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
     def _tree(self) -> tuple[list[Tensor], list[Tensor]]:
         """Products of the factors 1 + exp(phi) z over a binary tree, from the items to the root.
 
-        Per level: log-coefficients `[nodes, *batch, width + 1]` up to degree k. For each level above
-        the leaves, also the probability that j of a node's c chosen items lie in its left half,
-        `[nodes, *batch, c, j]`.
+        Per level: log-coefficients `[nodes, *batch, width + 1]` up to degree k. For each level
+        above the leaves, also the probability that j of a node's c chosen items lie in its left
+        half, `[nodes, *batch, c, j]`.
         """
         phi = self.logits.detach().double()
         padding = (1 << (phi.shape[-1] - 1).bit_length()) - phi.shape[-1]

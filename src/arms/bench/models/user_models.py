@@ -269,7 +269,7 @@ def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
 
 
 def _differ(one: object, other: object) -> bool:
-    """Return whether an attribute of a module is a constant tensor that differs between replicas."""
+    """Return whether a module's attribute is a constant tensor that differs between replicas."""
     if not isinstance(one, Tensor) or one.requires_grad or one.layout != torch.strided:
         return False
     return not isinstance(other, Tensor) or one.dtype != other.dtype or not torch.equal(one, other)

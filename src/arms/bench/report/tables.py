@@ -18,10 +18,10 @@ from arms.bench.report.groups import Group, Row, cost_in_words
 from arms.bench.runs.files import replace_file
 
 MARKING_RULE = (
-    "Mean ± standard deviation s over R replicas, in nats, higher is better. Bold: the highest mean "
-    "of the column (in the overview, of the row), and every mean closer to it than the standard "
-    "error of their difference, sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no standard deviation, "
-    "and is never bold. Nor is a biased estimator: it takes no part in the comparison. Tables "
+    "Mean ± standard deviation s over R replicas, in nats, higher is better. Bold: the highest "
+    "mean of the column (in the overview, of the row), and every mean closer to it than the "
+    "standard error of their difference, sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no standard "
+    "deviation, and is never bold. Nor is a biased estimator: it takes no part in the comparison. Tables "
     "beside the paper have no bold."
 )
 CSV_PARTS = ("mean", "std", "replicas", "best")
@@ -137,7 +137,7 @@ def bound_cell(row: Row, split: str, k: int) -> Cell | None:
 
 
 def summarize(values: Sequence[float]) -> Cell:
-    """Return mean and sample standard deviation, or NaN and None if a value is not finite or too large."""
+    """Return mean and standard deviation, or NaN and None if a value is not finite or too large."""
     if not all(is_drawable(value) for value in values):
         return Cell(math.nan, None, len(values))
     return Cell(fmean(values), stdev(values) if len(values) > 1 else None, len(values))

@@ -236,7 +236,7 @@ def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
 
 
 def open_runs(source: Path) -> list[Run]:
-    """Return the runs of a source that `run_sources` found: a directory's run, or an archive's runs.
+    """Return the runs of a source that `run_sources` found, a directory or an archive.
 
     Raises:
         UnreadableError: There is a folder that may not be read.

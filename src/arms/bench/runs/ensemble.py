@@ -331,8 +331,8 @@ def _record(
 def _interruptible() -> Iterator[Callable[[], int]]:
     """Catch Ctrl-C and SIGTERM, to handle them between steps, where a run can be resumed.
 
-    The yielded function returns the number of the signal, or 0. A second Ctrl-C interrupts at once, and
-    a second SIGTERM changes nothing: parents pass it on to processes that have it already. A
+    The yielded function returns the number of the signal, or 0. A second Ctrl-C interrupts at once,
+    and a second SIGTERM changes nothing: parents pass it on to processes that have it already. A
     process that ignores Ctrl-C still ignores it: it is in the background, or a sweep's.
     """
     asked: list[int] = []

@@ -167,7 +167,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def check_local(path: Path) -> None:
-    """Raise if a path is an address, such as s3://bucket/runs, which would become a folder "s3:"."""
+    """Raise if a path is an address: s3://bucket/runs would become a folder "s3:"."""
     # A Path drops one of the two slashes.
     if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path)):
         typed = f"{address[1]}://{str(path)[address.end() :]}"

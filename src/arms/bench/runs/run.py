@@ -363,7 +363,7 @@ class Run:
         return tensors
 
     def _digest(self) -> str:
-        """Return the run's digest in its checkpoints. It depends on the steps only for a cosine schedule."""
+        """Return the digest for checkpoints; steps are part of it for a cosine schedule only."""
         found = self.identity()
         if self.config().schedule != "cosine":
             found.pop("steps", None)

@@ -1,4 +1,4 @@
-"""Train many runs on an engine: start jobs, retry those whose worker was lost, count the results."""
+"""Train many runs on an engine: start jobs, retry those whose worker was lost, count results."""
 
 import math
 import os

@@ -143,8 +143,9 @@ class Trainer:
     ) -> None:
         """Do the part of a step that runs on the device, so that a CUDA graph can capture it.
 
-        `draw_and_estimate` and `apply` stand in for the methods of that name: compiled forms of them. On a
-        GPU its noise is that of the device's default generator: call it while `noise` is active.
+        `draw_and_estimate` and `apply` stand in for the methods of that name: compiled forms of
+        them. On a GPU its noise is that of the device's default generator: call it while `noise`
+        is active.
         """
         (apply or self.apply)(self.gradients(draw_and_estimate))
 
@@ -390,7 +391,7 @@ def model_of(state: State) -> dict[str, Tensor]:
 
 
 def has_replica_axis(name: str) -> bool:
-    """Return whether the tensor with this name has a leading replica axis; raise if it is unknown."""
+    """Return whether the tensor of this name has a leading replica axis; raise if unknown."""
     if name in (GENERATOR, STEP_COUNTS):
         return False
     if name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT, SUM)):

@@ -81,7 +81,7 @@ class SweepEngine(Protocol):
 
 
 def check_resources(cpus_per_job: int, gpus_per_job: float | None) -> float:
-    """Check the resources of each job, and return its share of a GPU: by default 1 if there is one."""
+    """Check the resources of each job; return its share of a GPU, 1 by default if there is one."""
     as_count(cpus_per_job, 1, "cpus_per_job")
     gpus = float(torch.cuda.is_available()) if gpus_per_job is None else gpus_per_job
     if not 0 <= gpus <= 1:
