@@ -18,19 +18,17 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from torch import Tensor
-from training_ensembles import Results, Row, parser_of, rounded, train_ensemble
+from training_ensembles import BOUND, Results, Row, note_bounds, parser_of, train_ensemble
 
 from arms.bench.config import Schedule, TrainConfig
 from arms.bench.data import Dataset, load
-from arms.bench.evaluation import evaluate
-from arms.bench.training.trainer import Trainer, model_of, of_run
+from arms.bench.training.trainer import Trainer
 from arms.estimators import BIASED_ESTIMATORS
 
 BUDGETS = {
@@ -53,7 +51,6 @@ RATES: list[tuple[Schedule, float]] = [
     ("cosine", 1e-2),
 ]
 LOOKS = {"choose": 10, "final": 20}
-BOUND = 100
 CHOOSING, FINAL = (1, 2), (0, 5)
 """Seed and replicas."""
 # Test bound, K = 100, of the paper's recipe after 10^6 steps: arms-dirichlet, n = 10, rate 1e-4 (mean of five seeds).
@@ -148,40 +145,12 @@ def run_ensemble(
     configs = sorted(configs, key=lambda config: list(data).index(config.dataset))
 
     def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
-        note_bounds(trainer, configs, data, rows, elbo, trainer.steps_done in validate_at)
+        splits = ["test", "valid"][: 1 + (trainer.steps_done in validate_at)]
+        note_bounds(trainer, configs, data, rows, elbo, splits)
 
     return train_ensemble(
         configs, [data[config.dataset] for config in configs], device, looks, KEY, look_at
     )
-
-
-def note_bounds(
-    trainer: Trainer,
-    configs: Sequence[TrainConfig],
-    data: dict[str, Dataset],
-    rows: Sequence[Row],
-    elbo: Tensor,
-    validate: bool,
-) -> None:
-    """Add the bounds of every run at this step to its curve."""
-    state, names = trainer.state(), list(dict.fromkeys(config.dataset for config in configs))
-    found: dict[str, list[float]] = {"train": elbo.tolist()}
-    for split in ["test", "valid"][: 1 + validate]:
-        found[split] = []
-        for index, name in enumerate(names):  # every data set has as many runs as any other
-            weights = model_of(of_run(state, index, len(names)))
-            average = weights["pixel_mean"]
-            wide = replace(configs[0], replicas=len(average))
-            model = wide.build_model(average, data[name].levels, str(average.device), blank=True)
-            model.load_state_dict(weights)
-            found[split] += evaluate(model, data[name], split, [BOUND], seed=0)[BOUND]
-    replicas = configs[0].replicas
-    for index, row in enumerate(rows):
-        part = slice(index * replicas, (index + 1) * replicas)
-        row["curve"].append(
-            {"step": trainer.steps_done}
-            | {key: rounded(every[part]) for key, every in found.items()}
-        )
 
 
 def train(args: argparse.Namespace) -> None:

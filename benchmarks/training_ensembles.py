@@ -9,7 +9,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -19,11 +20,14 @@ from torch import Tensor
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset
+from arms.bench.evaluation import evaluate
 from arms.bench.runs.ensemble import ensemble_trainer, group_for_ensembles
 from arms.bench.training.engine import advance_to, free_memory
-from arms.bench.training.trainer import Trainer
+from arms.bench.training.trainer import Trainer, model_of, of_run
 
 Row: TypeAlias = dict[str, Any]
+BOUND = 100
+"""K of the bounds that are noted."""
 
 
 def parser_of(description: str | None, phases: Sequence[str]) -> argparse.ArgumentParser:
@@ -151,6 +155,36 @@ def train_ensemble(
     del trainer
     free_memory()
     return rows
+
+
+def note_bounds(
+    trainer: Trainer,
+    configs: Sequence[TrainConfig],
+    data: Mapping[str, Dataset],
+    rows: Sequence[Row],
+    elbo: Tensor,
+    splits: Sequence[str],
+) -> None:
+    """Add bounds and statistics of the codes at this step to the curve of every run."""
+    state, names = trainer.state(), list(dict.fromkeys(config.dataset for config in configs))
+    found: dict[str, list[float]] = {"train": elbo.tolist()}
+    for split in splits:
+        found[split] = []
+        for index, name in enumerate(names):  # every data set has as many runs as any other
+            weights = model_of(of_run(state, index, len(names)))
+            average = weights["pixel_mean"]
+            wide = replace(configs[0], replicas=len(average))
+            model = wide.build_model(average, data[name].levels, str(average.device), blank=True)
+            model.load_state_dict(weights)
+            found[split] += evaluate(model, data[name], split, [BOUND], seed=0)[BOUND]
+    found |= {key: of.tolist() for key, of in trainer.code_statistics().items()}
+    replicas = configs[0].replicas
+    for index, row in enumerate(rows):
+        part = slice(index * replicas, (index + 1) * replicas)
+        row["curve"].append(
+            {"step": trainer.steps_done}
+            | {key: rounded(every[part]) for key, every in found.items()}
+        )
 
 
 def rounded(values: Sequence[float]) -> list[float | None]:

@@ -84,6 +84,8 @@ class ModelConfig(_Group):
     """Number of categories of each latent variable; 2 makes them bits."""
     likelihood: Likelihood = "bernoulli"
     """Pixels are bits, gray values with noise of standard deviation 0.1, or categories of gray."""
+    encoder_scale: float = 1.0
+    """Factor on the initial weights of the encoder's last layer; above 1, bits start decided."""
     structure: str = ""
     """Fingerprint of your own model; a built-in network has none."""
 
@@ -97,6 +99,8 @@ class ModelConfig(_Group):
             _require(not taken, f"{self.network!r} is a built-in network: rename your model")
             theirs = "likelihood is for built-in networks: give it to your DiscreteVAE"
             _require(self.likelihood == "bernoulli", f"{theirs}, got {self.likelihood!r}")
+            theirs = "encoder_scale is for built-in networks: scale the weights of your encoder"
+            _require(self.encoder_scale == 1, f"{theirs}, got {self.encoder_scale}")
         elif self.network not in NETWORKS:
             or_else = "model=, whose name DiscreteVAE(..., name=...) says"
             raise unknown_name("network", self.network, NETWORKS, or_else=or_else)
@@ -245,7 +249,7 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
         """Return the built-in network for such images, `blank` with all weights zero."""
         latents, likelihood = self.layers or self.latents, LIKELIHOODS[self.likelihood](levels)
         sizes = (latents, pixel_mean, self.replicas, None if blank else self.seed, device)
-        return build_vae(self.network, *sizes, self.categories, likelihood)
+        return build_vae(self.network, *sizes, self.categories, likelihood, self.encoder_scale)
 
 
 def _require(holds: object, message: str) -> None:

@@ -1,7 +1,6 @@
 """K-sample bounds of a trained model, and gradient variances at its parameters."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from arms.arguments import as_count
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, observe
 from arms.bench.metrics import TEST_BOUND_SAMPLES
-from arms.bench.models import DiscreteVAE, seeded_generator
+from arms.bench.models import DiscreteVAE, evaluating, seeded_generator
 from arms.checks import VarianceTable, variance
 from arms.estimators import Estimator
 from arms.targets import log_mean_exp
@@ -131,17 +130,6 @@ def logit_gradient_variances(
             evaluations=evaluations,
             repeats=repeats,
         )
-
-
-@contextmanager
-def evaluating(model: DiscreteVAE) -> Iterator[None]:
-    """Switch dropout and similar layers off, and restore the model's mode at the end."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def _log_weights(

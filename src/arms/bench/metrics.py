@@ -74,9 +74,38 @@ GRADIENT_VARIANCE = Metric(
     scale="log",
     stops_replica=True,
 )
+ACTIVE_LATENTS = Metric(
+    key="active_latents",
+    words="active latents",
+    title="Active latents: their probabilities vary over images",
+    short_title="active",
+    quantity="active latents",
+    in_progress=False,
+)
+CODE_ENTROPY = Metric(
+    key="code_entropy",
+    words="entropy of q(b|x)",
+    title="Entropy of q(b|x), mean over images",
+    short_title="entropy",
+    quantity="entropy",
+    unit="nats",
+    in_progress=False,
+)
+LOGIT_SPREAD = Metric(
+    key="logit_spread",
+    words="spread of the logits",
+    title="Standard deviation of the logits of q(b|x)",
+    short_title="logits",
+    quantity="standard deviation",
+    in_progress=False,
+)
 
 METRICS: Mapping[str, Metric] = {
-    metric.key: metric for metric in (TRAIN_ELBO, TEST_BOUND, GRADIENT_VARIANCE)
+    metric.key: metric
+    for metric in (
+        *(TRAIN_ELBO, TEST_BOUND, GRADIENT_VARIANCE),
+        *(ACTIVE_LATENTS, CODE_ENTROPY, LOGIT_SPREAD),
+    )
 }
 """In the order in which they are shown."""
 

@@ -322,7 +322,8 @@ def test_an_ensemble_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
 
 def test_refusals(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
     with pytest.raises(
-        ValueError, match="must differ in estimator, data set or learning rate, got loorf, loorf"
+        ValueError,
+        match="must differ in estimator, data set, learning rate or encoder_scale, got loorf, loorf",
     ):
         together(tmp_path, digits, ["loorf", "loorf"])
     with pytest.raises(ValueError, match="holds another run"):

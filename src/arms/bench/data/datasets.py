@@ -146,6 +146,14 @@ class TrainingImages:
         images = self.images.index_select(0, rows).unflatten(0, (replicas, -1))
         return observe(images, self.levels, generator, bits=bits)
 
+    def first(self, replicas: int, size: int) -> Tensor:
+        """Return the first images of the data set of each replica, `[R or 1, size, pixels]`."""
+        if self.spans is None:
+            return self.images[:size].unsqueeze(0)
+        least = min(size, int(self.spans[1].min()))
+        rows = self.spans[0] + torch.arange(least, device=self.images.device)
+        return self.images[rows.expand(replicas, -1)]
+
 
 def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
     """Raise unless the images of all data sets have the same number of pixels and of levels."""

@@ -1,5 +1,7 @@
 """The discrete VAE and its parts: layers with a replica axis, networks, likelihoods of pixels."""
 
+from arms.bench.models.codes import code_statistics as code_statistics
+from arms.bench.models.codes import evaluating as evaluating
 from arms.bench.models.networks import LIKELIHOODS as LIKELIHOODS
 from arms.bench.models.networks import NETWORKS as NETWORKS
 from arms.bench.models.networks import ReplicaLinear as ReplicaLinear

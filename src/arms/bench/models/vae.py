@@ -52,6 +52,16 @@ class BitLayer:
         """Return log p(b), also for b between samples."""
         return smooth_log_prob(logits, b)
 
+    def entropy(self, logits: Tensor) -> Tensor:
+        """Return the entropy of p(b) in nats, summed over latents."""
+        probs = torch.stack((torch.sigmoid(logits), torch.sigmoid(-logits)))
+        terms: Tensor = torch.special.entr(probs)
+        return terms.sum((0, -1))
+
+    def centered(self, logits: Tensor) -> Tensor:
+        """Return logits without the part that does not affect the probabilities."""
+        return logits
+
     def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return w and c such that log p(b) - log q(b) is the sum of b w over latents, plus c."""
         # Padded by a zero, the sum is a kernel of its own. Fused, the rest would wait for it.
@@ -73,6 +83,13 @@ class CategoryLayer:
 
     def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
         return (b * logits.log_softmax(-1)).sum((-1, -2))
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        terms: Tensor = torch.special.entr(logits.softmax(-1))
+        return terms.sum((-1, -2))
+
+    def centered(self, logits: Tensor) -> Tensor:
+        return logits - logits.mean(-1, keepdim=True)
 
     def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         weight = prior.log_softmax(-1) - logits.log_softmax(-1)
@@ -328,6 +345,13 @@ def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return partial(call_with, function, {place: one.detach() for place, one in places.items()})
 
 
+def _last_affine(network: Network) -> ReplicaLinear:
+    last = network[-1] if isinstance(network, nn.Sequential) else network
+    if not isinstance(last, ReplicaLinear):
+        raise ValueError(f"a built-in network must end in a ReplicaLinear, got {last}")
+    return last
+
+
 def build_vae(
     network: str,
     latents: int | Sequence[int],
@@ -337,6 +361,7 @@ def build_vae(
     device: str = "cpu",
     categories: int = 2,
     likelihood: PixelLikelihood = BERNOULLI,
+    encoder_scale: float = 1.0,
 ) -> DiscreteVAE:
     """Return a built-in VAE with its initial weights.
 
@@ -352,6 +377,7 @@ def build_vae(
         device: Where the model is put; the weights are the same everywhere.
         categories: The number of categories of each latent variable; 2 makes them bits.
         likelihood: What the decoder's outputs mean; the logits of bits by default.
+        encoder_scale: Factor on the initial weights of the last affine layer of every encoder.
     """
     if network not in NETWORKS:
         raise unknown_name("network", network, NETWORKS)
@@ -370,9 +396,8 @@ def build_vae(
     for layer in vae.modules():
         if isinstance(layer, ReplicaLinear):
             layer.initialize(generators)
-    last = vae.decoder[-1] if isinstance(vae.decoder, nn.Sequential) else vae.decoder
-    if not isinstance(last, ReplicaLinear):
-        raise ValueError(f"a built-in decoder must end in a ReplicaLinear, got {last}")
     with torch.no_grad():
-        last.bias.copy_(likelihood.initial_outputs(pixel_mean))
+        _last_affine(vae.decoder).bias.copy_(likelihood.initial_outputs(pixel_mean))
+        for encoder in encoders if encoder_scale != 1 else ():
+            _last_affine(encoder).weight.mul_(encoder_scale)
     return vae.to(device)

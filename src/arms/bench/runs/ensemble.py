@@ -49,7 +49,9 @@ from arms.estimators.combinators import describe_signature, evaluation_signature
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-MAY_DIFFER = ("estimator", "folded", "dataset", *RATE_FIELDS)
+STARTS = (*RATE_FIELDS, "encoder_scale")
+"""Numbers in which runs of one ensemble may differ: learning rates, and initial weights."""
+MAY_DIFFER = ("estimator", "folded", "dataset", *STARTS)
 """Fields in which runs of one ensemble may differ."""
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
@@ -362,8 +364,8 @@ def names_of(configs: Sequence[TrainConfig]) -> list[str]:
     names = []
     for config in configs:
         name = f"{config.label} on {config.dataset}" if "dataset" in differing else config.label
-        rates = [f"{field} {getattr(config, field)}" for field in RATE_FIELDS if field in differing]
-        names.append(", ".join([name, *rates]))
+        numbers = [f"{field} {getattr(config, field)}" for field in STARTS if field in differing]
+        names.append(", ".join([name, *numbers]))
     return names
 
 
@@ -395,7 +397,8 @@ def check_same_config(configs: Sequence[TrainConfig]) -> None:
     if len(set(map(ensemble_key, configs))) > 1:
         raise ValueError(_why_not_together(configs))
     if len(set(names := names_of(configs))) < len(names):
-        expected = "runs trained together must differ in estimator, data set or learning rate"
+        what = "estimator, data set, learning rate or encoder_scale"
+        expected = f"runs trained together must differ in {what}"
         got = f"{', '.join(names)}: name each once; more seeds are `replicas`"
         raise ValueError(f"{expected}, got {got}")
 
@@ -421,11 +424,14 @@ def ensemble_trainer(
     if len(configs) == 1:
         return Trainer(config, datasets[0], device, model)
     wide = replace(config, replicas=config.replicas * len(configs))
+    starts = list(zip(datasets, [one.encoder_scale for one in configs], strict=True))
     alone = {
-        dataset: config.build_model(dataset.pixel_mean(), dataset.levels)
-        for dataset in dict.fromkeys(datasets)
+        (dataset, scale): replace(config, encoder_scale=scale).build_model(
+            dataset.pixel_mean(), dataset.levels
+        )
+        for dataset, scale in dict.fromkeys(starts)
     }
-    of_runs = [alone[dataset].state_dict() for dataset in datasets]
+    of_runs = [alone[start].state_dict() for start in starts]
     weights = {name: torch.cat([own[name] for own in of_runs]) for name in of_runs[0]}
     together, rates = _filled(wide, weights, datasets[0].levels), LearningRates(configs, device)
     trainer = Trainer(wide, datasets, device, together, stack(configs), rates)

@@ -18,8 +18,7 @@ from arms.bench import models
 from arms.bench.config import TrainConfig, difference, is_longer, run_name
 from arms.bench.data import DATASETS, Dataset, as_dataset, load, observe
 from arms.bench.data.datasets import expand_home
-from arms.bench.evaluation import evaluating
-from arms.bench.models import NETWORKS, DiscreteVAE, name_of, structure_of
+from arms.bench.models import NETWORKS, DiscreteVAE, evaluating, name_of, structure_of
 from arms.bench.runs.archives import examine_runs
 from arms.bench.runs.ensemble import Notify
 from arms.bench.runs.run import Run

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from arms.arguments import as_count
 from arms.bench.config import TrainConfig
-from arms.bench.data import Dataset, TrainingImages
+from arms.bench.data import Dataset, TrainingImages, observe
 from arms.bench.metrics import GRADIENT_VARIANCE, METRICS, TRAIN_ELBO, Record
-from arms.bench.models import DiscreteVAE, ReplicaLinear, seeded_generator
+from arms.bench.models import DiscreteVAE, ReplicaLinear, code_statistics, seeded_generator
 from arms.bench.training.engine import Noise, advance_to
 from arms.bench.training.layers import UNCHECKED, estimate_chains
 from arms.bench.training.optimizer import (
@@ -46,6 +46,8 @@ State: TypeAlias = Mapping[str, Tensor]
 
 MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "optimizer.", "mean_grad."
 SUM, GENERATOR, STEP_COUNTS = "sum.", "generator", "counts"
+CODE_IMAGES = 200
+"""How many training images the statistics of codes are of: few, so that records stay cheap."""
 
 
 class Trainer:
@@ -260,10 +262,22 @@ class Trainer:
         return records
 
     def record(self) -> Record:
-        """Return means since the last call, which it resets, and the running gradient variance."""
+        """Return every metric: means since the last call, which it resets, and present values."""
         means = {key: mean.tolist() for key, mean in self.take_means().items()}
         variances = self.gradient_variance().tolist()
-        return {"step": self.steps_done, **means, GRADIENT_VARIANCE.key: variances}
+        codes = {key: of.tolist() for key, of in self.code_statistics().items()}
+        return {"step": self.steps_done, **means, GRADIENT_VARIANCE.key: variances, **codes}
+
+    def code_statistics(self) -> dict[str, Tensor]:
+        """Return `arms.bench.models.code_statistics` of the first training images.
+
+        The bits of these images are the same in every call.
+        """
+        noise = seeded_generator(self.config.seed, "codes", device=str(self.device))
+        bits = self.model.likelihood.binarizes_input
+        images = self.data.first(self.config.replicas, CODE_IMAGES)
+        x = observe(images, self.data.levels, noise, bits=bits)
+        return code_statistics(self.model, x.expand(self.config.replicas, -1, -1))
 
     def gradient_variance(self) -> Tensor:
         """Return the paper's curve `[R]`: EMA(g^2) - EMA(g)^2, mean over the encoder's parameters.

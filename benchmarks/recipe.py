@@ -1,0 +1,225 @@
+"""Search for a training recipe on MNIST, freeze it, and compare estimators with it on all data sets.
+
+    python benchmarks/recipe.py search --output benchmarks/results/recipe_search.json
+    python benchmarks/recipe.py freeze --search benchmarks/results/recipe_search.json \
+        --output benchmarks/results/recipe.json
+    python benchmarks/recipe.py compare --recipe benchmarks/results/recipe.json \
+        --output benchmarks/results/recipe_comparison.json
+    python benchmarks/recipe.py show --output benchmarks/results/recipe_comparison.json
+
+A recipe has two numbers, which may depend on the network, the target and the length of training: the factor on the
+initial weights of the encoder's last layer, and the learning rate at the start of a cosine schedule. `search` tries a
+grid of them on dynamic MNIST with two seeds. `freeze` takes the pair with the best validation bound (K = 100). It
+writes one recipe for all estimators, that of flips, and one for each estimator. `compare` trains five other seeds with
+both recipes on every data set, and looks at the test set. Estimators get at most six evaluations of the model per
+image and step; for the bound with K = 4, flips-ms makes eight, and vimco is also trained with K = 8.
+
+Runs that differ in the data set, the rate or the factor share one ensemble. Finished runs are in the output file and
+are not repeated. `merge` joins files that were written by several processes.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, TypeAlias
+
+from torch import Tensor
+from training_ensembles import BOUND, Results, Row, note_bounds, parser_of, train_ensemble
+
+from arms.bench.config import TrainConfig
+from arms.bench.data import Dataset, load
+from arms.bench.training.trainer import Trainer
+from arms.estimators import BIASED_ESTIMATORS
+
+OF_ELBO = {"flips": 4, "midpoint": 4, "arms": 6, "loorf": 6, "reinmax": 6}
+"""Estimators of the ELBO's gradient, and n: at most six evaluations."""
+OF_BOUND = {"flips-ms": 4, "vimco": 4}
+"""Estimators of the gradient of the bound with K = 4."""
+SHARED = {"elbo": "flips", "bound": "flips-ms"}
+"""The estimator whose recipe all estimators of a target share."""
+Grid: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+GRIDS: dict[tuple[str, int], Grid] = {
+    ("linear", 30_000): ((1.0, 4.0, 16.0, 32.0, 48.0), (0.002, 0.004, 0.006, 0.01)),
+    ("linear", 100_000): ((1.0, 16.0, 24.0, 32.0, 48.0), (0.004, 0.006, 0.01)),
+    ("nonlinear", 10_000): ((1.0, 4.0, 16.0, 32.0), (0.001, 0.002, 0.003, 0.005)),
+    ("nonlinear", 100_000): ((1.0, 8.0, 16.0, 32.0), (0.001, 0.002, 0.003)),
+}
+"""Factors and rates that are tried, by network and number of steps."""
+SEARCH_SEEDS, FINAL_SEEDS = (0, 2), (100, 5)
+"""First seed, and number of replicas."""
+MNIST = "dynamic-mnist"
+DATASETS = (MNIST, "fashion-mnist", "omniglot")
+KEY = (
+    *("dataset", "network", "estimator", "num_samples", "encoder_scale", "learning_rate"),
+    *("steps", "seed", "replicas"),
+)
+LOOKS = 10
+
+
+def target_of(estimator: str) -> str:
+    """Return what an estimator's gradient is of."""
+    return "elbo" if estimator in OF_ELBO else "bound"
+
+
+def configured(args: argparse.Namespace, seeds: tuple[int, int], **fields: Any) -> TrainConfig:
+    seed, replicas = seeds
+    usual = {"schedule": "cosine", "precision": args.precision, "seed": seed, "replicas": replicas}
+    return TrainConfig(**usual, **fields)
+
+
+def grid(args: argparse.Namespace, network: str, steps: int) -> Iterator[TrainConfig]:
+    """Yield every configuration that the search tries."""
+    scales, rates = GRIDS[network, steps]
+    for name, scale, rate in product(args.estimators, scales, rates):
+        yield configured(
+            args,
+            SEARCH_SEEDS,
+            dataset=MNIST,
+            network=network,
+            estimator=name,
+            num_samples=(OF_ELBO | OF_BOUND)[name],
+            encoder_scale=scale,
+            learning_rate=rate,
+            steps=steps,
+        )
+
+
+def frozen(args: argparse.Namespace, network: str, steps: int) -> Iterator[TrainConfig]:
+    """Yield every estimator with its own recipe and with the shared one, on every data set."""
+    recipe = json.loads(args.recipe.read_text())["recipe"]
+    for dataset, name in product(args.datasets, args.estimators):
+        target = target_of(name)
+        counts = (4, 8) if name == "vimco" else ((OF_ELBO | OF_BOUND)[name],)
+        found = [recipe.get(f"{target} {network} {steps} {who}") for who in (SHARED[target], name)]
+        pairs = dict.fromkeys((one["encoder_scale"], one["learning_rate"]) for one in found if one)
+        for (scale, rate), n in product(pairs, counts):
+            yield configured(
+                args,
+                FINAL_SEEDS,
+                dataset=dataset,
+                network=network,
+                estimator=name,
+                num_samples=n,
+                encoder_scale=scale,
+                learning_rate=rate,
+                steps=steps,
+            )
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train what is missing in the output file."""
+    search = args.phase == "search"
+    names = [MNIST] if search else args.datasets
+    data, results = {name: load(name) for name in names}, Results(args, KEY)
+    for network in args.networks:
+        for steps in [steps for (of, steps) in GRIDS if of == network]:
+            if args.steps and steps not in args.steps:
+                continue
+            wanted = (grid if search else frozen)(args, network, steps)
+            missing = results.missing(list(wanted))
+            title = f"{network}, {steps:,} steps"
+            for name in args.estimators:  # one ensemble each, so that its time can be told
+                mine = [one for one in missing if one.estimator == name]
+                for together in results.ensembles(mine, title, lambda one: one.estimator):
+                    results.add(run_ensemble(together, data, args))
+
+
+def run_ensemble(
+    configs: Sequence[TrainConfig], data: dict[str, Dataset], args: argparse.Namespace
+) -> list[Row]:
+    """Train runs as one ensemble, data set by data set on the replica axis."""
+    configs = sorted(configs, key=lambda config: list(data).index(config.dataset))
+    search = args.phase == "search"
+
+    def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
+        if search and trainer.steps_done < configs[0].steps:
+            return
+        note_bounds(trainer, configs, data, rows, elbo, ["valid"] if search else ["test"])
+
+    datasets = [data[config.dataset] for config in configs]
+    return train_ensemble(configs, datasets, args.device, LOOKS, KEY, look_at)
+
+
+def freeze(args: argparse.Namespace) -> None:
+    """Write for every estimator, network and length the pair with the best validation bound."""
+    rows = json.loads(args.search.read_text())["rows"]
+    found: dict[str, tuple[float, Row]] = {}
+    for row in rows:
+        values = row["curve"][-1]["valid"]
+        if None in values:
+            continue
+        name = row["estimator"]
+        case = f"{target_of(name)} {row['network']} {row['steps']} {name}"
+        score = mean(values)
+        if case not in found or score > found[case][0]:
+            found[case] = score, row
+    recipe = {
+        case: {key: row[key] for key in ("encoder_scale", "learning_rate")}
+        | {"valid": round(score, 3)}
+        for case, (score, row) in sorted(found.items())
+    }
+    command = f"python benchmarks/recipe.py freeze --search {args.search} --output {args.output}"
+    args.output.write_text(json.dumps({"command": command, "recipe": recipe}, indent=1) + "\n")
+    print(args.output.read_text())
+
+
+def merge(args: argparse.Namespace) -> None:
+    """Join the rows of several files; what made them is named once for each file."""
+    contents = [json.loads(path.read_text()) for path in args.files]
+    joined = contents[0] | {
+        "command": "\n".join(dict.fromkeys(one["command"] for one in contents)),
+        "rows": [row for one in contents for row in one["rows"]],
+    }
+    args.output.write_text(json.dumps(joined))
+
+
+def show(args: argparse.Namespace) -> None:
+    """Print a table for every network and length: final bounds by data set and estimator."""
+    rows = json.loads(args.output.read_text())["rows"]
+    split = "test" if "test" in rows[0]["curve"][-1] else "valid"
+    for network, steps in sorted({(row["network"], row["steps"]) for row in rows}):
+        mine = [row for row in rows if (row["network"], row["steps"]) == (network, steps)]
+        print(f"\n{network}, {steps:,} steps: {split} bound, K = {BOUND}\n")
+        for row in sorted(mine, key=lambda row: (row["dataset"], -_mean(row["curve"][-1][split]))):
+            last = row["curve"][-1]
+            mark = " (biased)" if row["estimator"] in BIASED_ESTIMATORS else ""
+            print(
+                f"{row['dataset']:14} {row['estimator'] + mark:18} n={row['num_samples']} "
+                f"scale {row['encoder_scale']:<4g} rate {row['learning_rate']:<6g} "
+                f"{_text(last[split]):18} train {_text(last['train']):18} "
+                f"active {_text(last['active_latents']):14} entropy {_text(last['code_entropy'])}"
+            )
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    finite = [value for value in values if value is not None]
+    return mean(finite) if len(finite) == len(values) else float("-inf")
+
+
+def _text(values: Sequence[float | None]) -> str:
+    finite = [value for value in values if value is not None]
+    if len(finite) < max(2, len(values)):
+        return f"{len(values) - len(finite)} of {len(values)} diverged"
+    return f"{mean(finite):.2f} ± {stdev(finite):.2f}"
+
+
+def main() -> None:
+    parser = parser_of(__doc__, ["search", "freeze", "compare", "merge", "show"])
+    parser.add_argument("--search", type=Path, help="what `search` has written, for `freeze`")
+    parser.add_argument("--recipe", type=Path, help="what `freeze` has written, for `compare`")
+    parser.add_argument("--files", type=Path, nargs="+", help="what `merge` joins")
+    parser.add_argument("--datasets", nargs="+", default=list(DATASETS))
+    parser.add_argument("--estimators", nargs="+", default=[*OF_ELBO, *OF_BOUND])
+    parser.add_argument(
+        "--steps", nargs="+", type=int, help="only these lengths, of those of a network"
+    )
+    args = parser.parse_args()
+    phases = {"search": train, "compare": train, "freeze": freeze, "merge": merge, "show": show}
+    phases[args.phase](args)
+
+
+if __name__ == "__main__":
+    main()

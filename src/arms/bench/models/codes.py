@@ -1,0 +1,44 @@
+"""Statistics of the codes that an encoder assigns to images: how many latents carry information."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from arms.bench.models.vae import DiscreteVAE
+
+ACTIVE_VARIANCE = 0.01
+"""A latent is active if the probability of one of its values varies over images by more."""
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout and similar layers off, and restore the model's mode at the end."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def code_statistics(model: DiscreteVAE, x: Tensor) -> dict[str, Tensor]:
+    """Return statistics of q(b|x) over images x `[R, B, pixels]`, one number `[R]` for each key.
+
+    `active_latents` counts the latents whose probabilities vary over the images with a variance
+    above 0.01. `code_entropy` is the entropy of q(b|x) in nats, averaged over the images.
+    `logit_spread` is the standard deviation of the logits over images and latents. If the model
+    has several stochastic layers, these are the statistics of the layer nearest the image.
+    """
+    with torch.no_grad(), evaluating(model):
+        logits = model.encode(x).float()
+        layer = model.layers[0]
+        variance = layer.latent(logits).mean().var(1, correction=0)  # type: ignore[attr-defined]
+        if variance.ndim > 2:  # of each category: the one that varies most
+            variance = variance.amax(-1)
+        return {
+            "active_latents": (variance > ACTIVE_VARIANCE).float().sum(-1),
+            "code_entropy": layer.entropy(logits).mean(-1),
+            "logit_spread": layer.centered(logits).flatten(1).std(-1, correction=0),
+        }
