@@ -73,6 +73,7 @@ def configured(args: argparse.Namespace, seeds: tuple[int, int], **fields: Any) 
 def grid(args: argparse.Namespace, network: str, steps: int) -> Iterator[TrainConfig]:
     """Yield every configuration that the search tries."""
     scales, rates = GRIDS[network, steps]
+    scales, rates = args.scales or scales, args.rates or rates
     for name, scale, rate in product(args.estimators, scales, rates):
         yield configured(
             args,
@@ -216,6 +217,8 @@ def main() -> None:
     parser.add_argument(
         "--steps", nargs="+", type=int, help="only these lengths, of those of a network"
     )
+    parser.add_argument("--scales", nargs="+", type=float, help="try these factors instead")
+    parser.add_argument("--rates", nargs="+", type=float, help="try these rates instead")
     args = parser.parse_args()
     phases = {"search": train, "compare": train, "freeze": freeze, "merge": merge, "show": show}
     phases[args.phase](args)
