@@ -5,14 +5,18 @@
         --output benchmarks/results/recipe.json
     python benchmarks/recipe.py compare --recipe benchmarks/results/recipe.json \
         --output benchmarks/results/recipe_comparison.json
-    python benchmarks/recipe.py show --output benchmarks/results/recipe_comparison.json
+    python benchmarks/recipe.py time --output benchmarks/results/recipe_time.json
+    python benchmarks/recipe_tables.py search
+    python benchmarks/recipe_tables.py comparison --figure docs/figures/recipe_comparison.png
 
 A recipe has two numbers, which may depend on the network, the target and the length of training: the factor on the
 initial weights of the encoder's last layer, and the learning rate at the start of a cosine schedule. `search` tries a
 grid of them on dynamic MNIST with two seeds. `freeze` takes the pair with the best validation bound (K = 100). It
 writes one recipe for all estimators, that of flips, and one for each estimator. `compare` trains five other seeds with
-both recipes on every data set, and looks at the test set. Estimators get at most six evaluations of the model per
-image and step; for the bound with K = 4, flips-ms makes eight, and vimco is also trained with K = 8.
+both recipes on every data set, and evaluates the test set. `time` measures a training step of each estimator.
+
+Estimators of the ELBO get at most six evaluations of the model per image and step. For the bound with K = 4, flips-ms
+makes eight evaluations, and vimco is also trained with K = 8.
 
 Runs that differ in the data set, the rate or the factor share one ensemble. Finished runs are in the output file and
 are not repeated. `merge` joins files that were written by several processes.
@@ -20,19 +24,25 @@ are not repeated. `merge` joins files that were written by several processes.
 
 import argparse
 import json
+import multiprocessing
+import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
+from time import perf_counter
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
-from training_ensembles import BOUND, Results, Row, note_bounds, parser_of, train_ensemble
+from training_ensembles import Results, Row, note_bounds, parser_of, train_ensemble
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
+from arms.bench.training.engine import advance_to
 from arms.bench.training.trainer import Trainer
-from arms.estimators import BIASED_ESTIMATORS
 
 OF_ELBO = {"flips": 4, "midpoint": 4, "arms": 6, "loorf": 6, "reinmax": 6}
 """Estimators of the ELBO's gradient, and n: at most six evaluations."""
@@ -57,6 +67,7 @@ KEY = (
     *("steps", "seed", "replicas"),
 )
 LOOKS = 10
+TIMED_STEPS = 4_000
 
 
 def target_of(estimator: str) -> str:
@@ -177,38 +188,69 @@ def merge(args: argparse.Namespace) -> None:
     args.output.write_text(json.dumps(joined))
 
 
-def show(args: argparse.Namespace) -> None:
-    """Print a table for every network and length: final bounds by data set and estimator."""
-    rows = json.loads(args.output.read_text())["rows"]
-    split = "test" if "test" in rows[0]["curve"][-1] else "valid"
-    for network, steps in sorted({(row["network"], row["steps"]) for row in rows}):
-        mine = [row for row in rows if (row["network"], row["steps"]) == (network, steps)]
-        print(f"\n{network}, {steps:,} steps: {split} bound, K = {BOUND}\n")
-        for row in sorted(mine, key=lambda row: (row["dataset"], -_mean(row["curve"][-1][split]))):
-            last = row["curve"][-1]
-            mark = " (biased)" if row["estimator"] in BIASED_ESTIMATORS else ""
-            print(
-                f"{row['dataset']:14} {row['estimator'] + mark:18} n={row['num_samples']} "
-                f"scale {row['encoder_scale']:<4g} rate {row['learning_rate']:<6g} "
-                f"{_text(last[split]):18} train {_text(last['train']):18} "
-                f"active {_text(last['active_latents']):14} entropy {_text(last['code_entropy'])}"
-            )
+def time_steps(args: argparse.Namespace) -> None:
+    """Measure the time of a training step: every estimator alone, one after the other, five seeds."""
+    rows: list[Row] = []
+    context = multiprocessing.get_context("spawn")
+    names = {name: (OF_ELBO | OF_BOUND)[name] for name in args.estimators}
+    for network in args.networks:  # processes compile at the same time, and measure in turn
+        with context.Manager() as shared, ProcessPoolExecutor(len(names), context) as pool:
+            ready, turn = shared.Barrier(len(names)), shared.Lock()
+            work = [
+                pool.submit(_time_step, network, *one, args, ready, turn) for one in names.items()
+            ]
+            rows += [one.result() for one in work]
+    command = " ".join(["python", *sys.argv])
+    device = torch.cuda.get_device_name() if args.device.startswith("cuda") else "cpu"
+    content = {"command": command, "torch": torch.__version__, "device": device, "rows": rows}
+    args.output.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _mean(values: Sequence[float | None]) -> float:
-    finite = [value for value in values if value is not None]
-    return mean(finite) if len(finite) == len(values) else float("-inf")
+def _time_step(
+    network: str,
+    name: str,
+    n: int,
+    args: argparse.Namespace,
+    ready: threading.Barrier,
+    turn: threading.Lock,
+) -> Row:
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+    fields = {"dataset": MNIST, "network": network, "estimator": name, "num_samples": n}
+    config = configured(args, FINAL_SEEDS, **fields, steps=TIMED_STEPS)
+    part = TIMED_STEPS // 4
+    try:
+        trainer = Trainer(config, load(MNIST), args.device)
+        _seconds(trainer, part)  # compiles
+    except BaseException:
+        ready.abort()  # the others would wait for this process forever
+        raise
+    ready.wait()
+    with turn:
+        _seconds(trainer, part)  # the clock frequency settles
+        seconds = min(_seconds(trainer, part) for _ in range(2))
+    asked = trainer.estimator.design.needs
+    return fields | {
+        "replicas": config.replicas,
+        "us per step": 1e6 * seconds / part,
+        "evaluations": asked.evaluations or 0,
+        "derivatives": asked.derivatives,
+    }
 
 
-def _text(values: Sequence[float | None]) -> str:
-    finite = [value for value in values if value is not None]
-    if len(finite) < max(2, len(values)):
-        return f"{len(values) - len(finite)} of {len(values)} diverged"
-    return f"{mean(finite):.2f} ± {stdev(finite):.2f}"
+def _seconds(trainer: Trainer, steps: int) -> float:
+    """Return how long the next steps take."""
+    begin = perf_counter()
+    for _ in advance_to(trainer, trainer.steps_done + steps, steps):
+        pass
+    trainer.take_elbo()
+    if trainer.device.type == "cuda":
+        torch.cuda.synchronize()
+    return perf_counter() - begin
 
 
 def main() -> None:
-    parser = parser_of(__doc__, ["search", "freeze", "compare", "merge", "show"])
+    parser = parser_of(__doc__, ["search", "freeze", "compare", "merge", "time"])
     parser.add_argument("--search", type=Path, help="what `search` has written, for `freeze`")
     parser.add_argument("--recipe", type=Path, help="what `freeze` has written, for `compare`")
     parser.add_argument("--files", type=Path, nargs="+", help="what `merge` joins")
@@ -220,7 +262,13 @@ def main() -> None:
     parser.add_argument("--scales", nargs="+", type=float, help="try these factors instead")
     parser.add_argument("--rates", nargs="+", type=float, help="try these rates instead")
     args = parser.parse_args()
-    phases = {"search": train, "compare": train, "freeze": freeze, "merge": merge, "show": show}
+    phases = {
+        "search": train,
+        "compare": train,
+        "freeze": freeze,
+        "merge": merge,
+        "time": time_steps,
+    }
     phases[args.phase](args)
 
 
