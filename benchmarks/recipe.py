@@ -67,7 +67,7 @@ KEY = (
     *("steps", "seed", "replicas"),
 )
 LOOKS = 10
-TIMED_STEPS = 4_000
+TIMED_STEPS = 1_600
 
 
 def target_of(estimator: str) -> str:
@@ -190,16 +190,17 @@ def merge(args: argparse.Namespace) -> None:
 
 def time_steps(args: argparse.Namespace) -> None:
     """Measure the time of a training step: every estimator alone, one after the other, five seeds."""
-    rows: list[Row] = []
     context = multiprocessing.get_context("spawn")
-    names = {name: (OF_ELBO | OF_BOUND)[name] for name in args.estimators}
-    for network in args.networks:  # processes compile at the same time, and measure in turn
-        with context.Manager() as shared, ProcessPoolExecutor(len(names), context) as pool:
-            ready, turn = shared.Barrier(len(names)), shared.Lock()
-            work = [
-                pool.submit(_time_step, network, *one, args, ready, turn) for one in names.items()
-            ]
-            rows += [one.result() for one in work]
+    work = [
+        (network, name, (OF_ELBO | OF_BOUND)[name])
+        for network in args.networks
+        for name in args.estimators
+    ]
+    # Processes compile at the same time, and measure in turn.
+    with context.Manager() as shared, ProcessPoolExecutor(len(work), context) as pool:
+        ready, turn = shared.Barrier(len(work)), shared.Lock()
+        waiting = [pool.submit(_time_step, *one, args, ready, turn) for one in work]
+        rows = [one.result() for one in waiting]
     command = " ".join(["python", *sys.argv])
     device = torch.cuda.get_device_name() if args.device.startswith("cuda") else "cpu"
     content = {"command": command, "torch": torch.__version__, "device": device, "rows": rows}
