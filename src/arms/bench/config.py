@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -266,20 +266,51 @@ def latents_in_words(config: TrainConfig) -> str:
     return f"{config.latents}x{config.categories}" if config.categories > 2 else str(config.latents)
 
 
-def paper_preset(config: TrainConfig) -> TrainConfig:
-    """Return the paper's protocol: a million steps, five seeds, its decoder rule."""
-    return replace(config, steps=1_000_000, replicas=5, decoder_samples="extra")
+def paper_preset(**given: Any) -> TrainConfig:
+    """Return the paper's protocol: a million steps, five seeds, its decoder rule.
 
-
-def fast_preset(config: TrainConfig) -> TrainConfig:
-    """Return the best recipe found: midpoint, and a large rate with a cosine schedule.
-
-    With the linear network it passes a million steps of the paper's recipe (docs/midpoint.md).
+    Args:
+        given: Fields of the configuration that take precedence over those of the preset.
     """
-    rate = 6e-3 if config.network == "linear" else 3e-3  # see benchmarks/time_to_bound.py
-    estimator = replace(config, estimator="midpoint", num_samples=4)
-    return replace(estimator, steps=100_000, replicas=5, schedule="cosine", learning_rate=rate)
+    preset: dict[str, Any] = {"steps": 1_000_000, "replicas": 5, "decoder_samples": "extra"}
+    return TrainConfig(**preset | given)
 
+
+def fast_preset(**given: Any) -> TrainConfig:
+    """Return the best recipe found: flips, a sharp start and a large rate with a cosine schedule.
+
+    The encoder's initial scale and the learning rate depend on the network and the number of steps
+    (docs/training.md). They were chosen for flips and one layer of bits. With other estimators or
+    latents the scale is 1. Several layers are trained with midpoint, because flips cannot.
+
+    Args:
+        given: Fields of the configuration that take precedence over those of the preset.
+
+    >>> config = fast_preset(network="linear")
+    >>> config.estimator, config.steps, config.encoder_scale, config.learning_rate
+    ('flips', 100000, 32.0, 0.006)
+    """
+    estimator = "midpoint" if given.get("layers") else "flips"
+    preset: dict[str, Any] = {"estimator": estimator, "num_samples": 4, "steps": 100_000}
+    config = TrainConfig(**preset | {"replicas": 5, "schedule": "cosine"} | given)
+    network = "linear" if config.network == "linear" else "nonlinear"
+    if config.estimator in ("flips", "flips-ms"):
+        scale, rate = RECIPES[network, config.steps < 50_000]
+        scale = scale if config.categories == 2 else 1.0
+    else:
+        scale, rate = 1.0, 6e-3 if network == "linear" else 3e-3  # see benchmarks/time_to_bound.py
+    return replace(config, **{"encoder_scale": scale, "learning_rate": rate} | given)
+
+
+RECIPES = {
+    ("linear", True): (4.0, 0.015),
+    ("linear", False): (32.0, 0.006),
+    ("nonlinear", True): (16.0, 0.005),
+    ("nonlinear", False): (1.0, 0.002),
+}
+"""Initial scale and learning rate with flips, by network and whether training is short.
+
+benchmarks/recipe.py chose them, for 10,000 (nonlinear) or 30,000 steps, and for 100,000."""
 
 PRESETS = {"paper": paper_preset, "fast": fast_preset}
 

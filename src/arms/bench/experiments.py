@@ -66,7 +66,7 @@ class Sweep:
     def configs(self, scale: Scale) -> list[TrainConfig]:
         """Return the configurations at that scale, each once."""
         choices = {**self.choices, **(self.small if scale != "paper" else {})}
-        found = combinations(choices, paper_preset(TrainConfig()))
+        found = combinations(choices, paper_preset())
         return list(dict.fromkeys(replace(config, **CHANGES[scale]) for config in found))
 
     def only(self, **choices: Sequence[object]) -> "Sweep":

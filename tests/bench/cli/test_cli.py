@@ -1,6 +1,7 @@
 """The command line as a user meets it: what it says, and its exit codes."""
 
 import errno
+import json
 import re
 import signal
 import sys
@@ -17,7 +18,7 @@ from run_directories import SHORT_FLAGS
 
 import arms
 from arms.bench.cli import main, parse
-from arms.bench.config import TrainConfig, run_name
+from arms.bench.config import TrainConfig, fast_preset, run_name
 from arms.bench.experiments import configs
 from arms.bench.runs.archives import write_archive
 from arms.bench.runs.run import Run
@@ -396,17 +397,38 @@ def test_a_preset_gives_way_to_every_typed_flag(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], ("midpoint", 4, 100_000, "cosine", 6e-3)),
-        (["--network", "nonlinear"], ("midpoint", 4, 100_000, "cosine", 3e-3)),
-        (["--estimator", "arms", "--learning-rate", "1e-4"], ("arms", 4, 100_000, "cosine", 1e-4)),
-        (["--schedule", "constant", "--steps", "10"], ("midpoint", 4, 10, "constant", 6e-3)),
+        ([], ("flips", 4, 100_000, "cosine", 6e-3, 32)),
+        (["--steps", "30000"], ("flips", 4, 30_000, "cosine", 0.015, 4)),
+        (["--network", "nonlinear"], ("flips", 4, 100_000, "cosine", 2e-3, 1)),
+        (["--network", "nonlinear", "--steps", "10000"], ("flips", 4, 10_000, "cosine", 5e-3, 16)),
+        (["--layers", "20", "10"], ("midpoint", 4, 100_000, "cosine", 6e-3, 1)),
+        (["--categories", "10"], ("flips", 4, 100_000, "cosine", 6e-3, 1)),
+        (["--estimator", "arms", "--steps", "30000"], ("arms", 4, 30_000, "cosine", 6e-3, 1)),
+        (["--learning-rate", "1e-4"], ("flips", 4, 100_000, "cosine", 1e-4, 32)),
+        (
+            ["--schedule", "constant", "--encoder-scale", "2"],
+            ("flips", 4, 100_000, "constant", 6e-3, 2),
+        ),
     ],
 )
 def test_the_fast_preset(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[str, int, int, str, float]
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[object, ...]
 ) -> None:
     (one,) = trained_by(monkeypatch, "--preset", "fast", *words)
-    assert (one.estimator, one.num_samples, one.steps, one.schedule, one.learning_rate) == expected
+    fields = (one.estimator, one.num_samples, one.steps, one.schedule, one.learning_rate)
+    assert (*fields, one.encoder_scale) == expected
+
+
+def test_the_fast_preset_is_the_frozen_recipe() -> None:
+    results = Path(__file__).parents[3] / "benchmarks" / "results"
+    recipe = json.loads((results / "recipe.json").read_text())["recipe"]
+    for network, short in (("linear", 30_000), ("nonlinear", 10_000)):
+        for steps in (short, 100_000):
+            one = fast_preset(network=network, steps=steps)
+            found = recipe[f"elbo {network} {steps} flips"]
+            assert (one.encoder_scale, one.learning_rate) == tuple(
+                found[field] for field in ("encoder_scale", "learning_rate")
+            )
 
 
 def test_data_verbs(say: Say) -> None:

@@ -337,6 +337,22 @@ def test_refusals(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_runs_of_an_ensemble_may_start_from_other_initial_weights(
+    tmp_path: Path, digits: Dataset
+) -> None:
+    configs = [replace(SMALL, encoder_scale=scale) for scale in (1.0, 8.0)]
+    trainer = ensemble_trainer(configs, [digits] * 2, "cpu")
+    weights = trainer.encoder_weights[0].detach()
+    alone = [Trainer(one, digits, "cpu").encoder_weights[0].detach() for one in configs]
+    assert torch.equal(weights, torch.cat(alone))
+    assert not torch.equal(*alone)
+    paths = [tmp_path / "plain", tmp_path / "sharp"]
+    runs = train_together(configs, paths, device="cpu", datasets=[digits] * 2)
+    assert [run.config().encoder_scale for run in runs] == [1.0, 8.0]
+    spreads = [run.metrics()[0]["logit_spread"] for run in runs]
+    assert min(spreads[1]) > max(spreads[0])
+
+
 # ---- resuming
 
 HEAD = """

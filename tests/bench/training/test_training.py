@@ -230,7 +230,7 @@ def test_clean_variance_ranks_estimators(digits: Dataset) -> None:
 
 
 def test_paper_preset() -> None:
-    config = paper_preset(TrainConfig(dataset="dynamic-mnist", estimator="arms-dirichlet"))
+    config = paper_preset(dataset="dynamic-mnist", estimator="arms-dirichlet")
     assert (config.steps, config.replicas, config.decoder_samples) == (1_000_000, 5, "extra")
     assert (
         config.batch_size,

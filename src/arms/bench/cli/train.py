@@ -10,7 +10,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from arms.bench.cli import ModelName, naming_the_model
-from arms.bench.config import PRESETS, TrainConfig, fast_preset
+from arms.bench.config import PRESETS, TrainConfig
 from arms.bench.metrics import GRADIENT_VARIANCE, TEST_BOUND_SAMPLES
 from arms.bench.models import NETWORKS, seeded_generator
 from arms.bench.output import (
@@ -29,8 +29,14 @@ from arms.bench.runs.run import Run
 from arms.bench.sweeps.engines import Here
 from arms.bench.sweeps.sweep import sweep
 
-DEMO_CONFIG = replace(
-    fast_preset(TrainConfig()), replicas=3, steps=2000, latents=50, evaluate_every=200
+DEMO_CONFIG = TrainConfig(
+    num_samples=4,
+    replicas=3,
+    steps=2000,
+    latents=50,
+    evaluate_every=200,
+    schedule="cosine",
+    learning_rate=6e-3,
 )
 DEMO_ESTIMATORS = ("flips", "midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 SHAPE = ("network", "latents", "categories", "layers")
@@ -78,8 +84,8 @@ def train(
             one of them. The noise of a run then depends on the other runs.
         model: Your own model: a function of the data set that returns a DiscreteVAE of one replica.
         preset: Defaults for options that are not given: the paper's (a million steps, five
-            replicas, its decoder rule), or the best recipe found (midpoint, 100,000 steps, a cosine
-            schedule).
+            replicas, its decoder rule), or the best recipe found (flips, 100,000 steps, a cosine
+            schedule, and a learning rate and initial weights that depend on network and steps).
         device: auto, cpu or cuda.
         runs: Folder of all runs.
         name: Name of the run's folder; `together` appends the estimator.
@@ -92,14 +98,13 @@ def train(
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
         place = "give its place with --runs"
         raise ValueError(f"--name must be the name of one folder, got {name!r}: {place}")
-    # A preset depends on the network; your own model counts as one with hidden layers.
-    network = given.get("network", "nonlinear" if model else TrainConfig.network)
-    start = TrainConfig(network=network)
-    asked = replace(PRESETS[preset](start) if preset in PRESETS else start, **given)
+    if model:  # counts as a network with hidden layers, and brings its own initial weights
+        given = {"network": "nonlinear", "encoder_scale": 1.0} | given
+    build = PRESETS.get(preset, TrainConfig)
+    asked = [build(**given | {"estimator": each}) for each in together] or [build(**given)]
     make = find_model(model) if model else None
-    (named,), own = name_inputs([asked], None, make, data_dir)
-    data = load_once(own[named.dataset], data_dir) if own else None
-    configs = [replace(named, estimator=each) for each in together or (named.estimator,)]
+    configs, own = name_inputs(asked, None, make, data_dir)
+    data = load_once(own[configs[0].dataset], data_dir) if own else None
     if name:
         paths = [runs / (f"{name}-{one.label}" if together else name) for one in configs]
     else:
@@ -109,7 +114,7 @@ def train(
     with Bars() as bars, naming_the_model(model):
         options["progress"] = bars
         if make:
-            found = [pipeline.train(named, paths[0], model=make, dataset=data, **options)]
+            found = [pipeline.train(configs[0], paths[0], model=make, dataset=data, **options)]
         else:
             datasets = [data] * len(configs) if data else None
             found = pipeline.train_together(configs, paths, datasets=datasets, **options)

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from arms.bench.config import TrainConfig, paper_preset
+from arms.bench.config import paper_preset
 from arms.bench.report.groups import Group, Setting
 
 # Estimators for which the released code averages over n/2 samples by default.
@@ -71,7 +71,7 @@ def _departure(group: Group, name: str) -> str:
     if name == "decoder_samples":  # a bound trains its decoder on its own samples, in the paper too
         configs = [one for one in configs if not one.make_estimator().target.subtracts_log_q]
     ours = {getattr(config, name) for config in configs}
-    paper = getattr(paper_preset(TrainConfig()), name)
+    paper = getattr(paper_preset(), name)
     if ours <= {paper}:
         return ""
     return f"{name} {', '.join(sorted(map(str, ours)))} (paper: {paper})"
