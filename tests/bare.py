@@ -1,4 +1,4 @@
-"""An environment that holds torch, numpy and what those two need, and nothing else."""
+"""An environment that holds torch, numpy, what those two need, and nothing else that is not named."""
 
 import importlib.metadata
 import os
@@ -7,11 +7,14 @@ import venv
 from pathlib import Path
 
 
-def make_bare_environment(home: Path) -> Path:
+def make_bare_environment(home: Path, *more: str) -> Path:
     """Link the files of those distributions into a fresh environment; return its folder of packages."""
     venv.create(home, with_pip=False, symlinks=True)
     (site,) = home.glob("lib/python*/site-packages")
-    for name in _requirements("numpy", _requirements("torch", set())):
+    known: set[str] = set()
+    for name in ("torch", "numpy", *more):
+        _requirements(name, known)
+    for name in known:
         distribution = importlib.metadata.distribution(name)
         for top in {
             file.parts[0]

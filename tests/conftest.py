@@ -17,7 +17,7 @@ from arms.bench.data import Dataset, load
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
 os.environ["PYTHONIOENCODING"] = "utf-8"
-if locale.getencoding().lower() != "utf-8":
+if os.name != "nt" and locale.getencoding().lower() != "utf-8":
     # The encoding of text files that tests read and write.
     locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 

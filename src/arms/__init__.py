@@ -12,7 +12,7 @@ from arms.rewards import weights
 from arms.sites import Sampling, same_samples, sample, sampling
 from arms.targets import BestOf, Expectation, ImportanceBound, Target
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = ["Handle", "attach", "checks", "designs", "draw", "expectation", "importance_bound"]
 __all__ += ["nn"]

@@ -1,5 +1,6 @@
 """The library alone, in an environment with torch, numpy and what those two need."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 from bare import make_bare_environment
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="links packages into an environment")
 GUIDE = ROOT / "docs" / "extending.md"
 
 

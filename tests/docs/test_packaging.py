@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from bare import make_bare_environment
+from processes import completed
 
 import arms
 
@@ -107,6 +108,8 @@ def test_the_source_archive_holds_what_a_checkout_needs(built: Path) -> None:
         "README.md",
         "CHANGELOG.md",
         "CITATION.cff",
+        "CODE_OF_CONDUCT.md",
+        "paper/paper.md",
     } <= names
     assert {"tests/conftest.py", "tests/instances.py", "tests/docs/test_packaging.py"} <= names
     assert {"docs/midpoint.md", "docs/figures/toy_variance.png", "docs/recipes/ddp.py"} <= names
@@ -119,34 +122,77 @@ def test_the_source_archive_holds_what_a_checkout_needs(built: Path) -> None:
     assert not [name for name in names if re.search(r"\.pyc$|__pycache__|^\.|\.venv|/\.git", name)]
 
 
-# ---- The wheel in an environment that holds torch, numpy and what those two need
+# ---- The wheel in environments that hold torch, numpy and what those two need, and in one with an extra
 
 BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def requirements(extra: str) -> list[str]:
+    """Return the names of the distributions that an extra needs, those of its own extras included."""
+    found = []
+    for line in EXTRAS[extra]:
+        own = re.fullmatch(r"arms-grad\[(.*)\]", line)
+        found += [one for part in own[1].split(",") for one in requirements(part)] if own else []
+        found += [] if own else [re.split(r"[\s;<>=]", line, maxsplit=1)[0]]
+    return found
+
+
+def installed(wheel: Path, home: Path, *packages: str) -> Path:
+    """Install the wheel into a fresh environment that holds these packages, torch and numpy."""
+    make_bare_environment(home, *packages)
+    python = str(home / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python]
+    done = run([*pip, "install", "--no-deps", "--no-index", str(wheel)])
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+def run(words: list[str], cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        words, env=BARE, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 @pytest.fixture(scope="module")
 def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("bare")
-    make_bare_environment(home)
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(home / "bin" / "python"),
-        "install",
-        "--no-deps",
-    ]
-    done = subprocess.run(
-        [*install, "--no-index", str(wheel)],
-        env=BARE,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return installed(wheel, tmp_path_factory.mktemp("bare"))
+
+
+@pytest.mark.parametrize("extra", [None, "bench"])
+def test_examples_in_docstrings_pass_where_it_is_installed(
+    extra: str | None, wheel: Path, home: Path, tmp_path: Path
+) -> None:
+    """In a folder of its own, so that nothing is imported from the checkout."""
+    place = installed(wheel, tmp_path / "extra", *requirements(extra)) if extra else home
+    shutil.copy(ROOT / "tests" / "installed.py", tmp_path)
+    words = [str(place / "bin" / "python"), "installed.py", *([extra] if extra else [])]
+    done = run(words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"arms {arms.__version__} from {place}" in done.stdout
+    (tried,) = re.findall(r"(\d+) examples, failures in \[\]", done.stdout)
+    assert int(tried) > (160 if extra else 130)
+
+
+def test_with_the_extra_the_command_trains(wheel: Path, tmp_path: Path) -> None:
+    place = installed(wheel, tmp_path / "bench", *requirements("bench"))
+    words = "train --steps 20 --replicas 1 --evaluate 20 --device cpu --name short"
+    done = run([str(place / "bin" / "arms"), *words.split()], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    return home
+    assert (tmp_path / "runs" / "short" / "result.json").is_file()
+
+
+def test_the_source_archive_builds_the_same_wheel(built: Path, wheel: Path, tmp_path: Path) -> None:
+    (source,) = built.glob("*.tar.gz")
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = run([*pip, "--wheel-dir", str(tmp_path), str(source)], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (again,) = tmp_path.glob("*.whl")
+    assert again.name == wheel.name
+    first, second = (zipfile.ZipFile(path) for path in (wheel, again))
+    assert {(one.filename, one.CRC) for one in first.infolist()} == {
+        (one.filename, one.CRC) for one in second.infolist()
+    }
 
 
 def test_installed_alone_it_computes_a_gradient(home: Path) -> None:
@@ -157,26 +203,13 @@ arms.expectation(lambda b: b.sum(-1), logits, num_samples=4).sum().backward()
 assert torch.allclose(logits.grad, torch.tensor(0.25))  # of four coupled bits two are ones: exact
 print(arms.__file__)
 """
-    done = subprocess.run(
-        [str(home / "bin" / "python"), "-I", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run([str(home / "bin" / "python"), "-I", "-c", code])
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(home))
 
 
 def test_its_command_says_in_one_line_what_to_install(home: Path) -> None:
-    done = subprocess.run(
-        [str(home / "bin" / "arms"), "runs"],
-        env=BARE,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run([str(home / "bin" / "arms"), "runs"])
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(
         r"arms: the command line needs \w+: pip install 'arms-grad\[bench\]'.*\n", done.stderr
@@ -194,6 +227,22 @@ def test_the_citation_is_of_this_version() -> None:
         == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
     )
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    page = (ROOT / "docs" / "citing.md").read_text()
+    assert f"version = {{{arms.__version__}}}" in page
+    assert cited["references"][0]["url"] in page
+    assert f"\n## {arms.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_a_release_needs_its_tag_and_an_address() -> None:
+    """The script of the workflow refuses another tag, and a project whose address is not filled in."""
+    script = [sys.executable, str(ROOT / ".ci" / "check_release.py")]
+    wrong = completed([*script, "v9.9.9"])
+    assert wrong.returncode == 1
+    assert f"the tag must be v{arms.__version__}, got v9.9.9" in wrong.stdout
+    right = completed([*script, f"v{arms.__version__}"])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ready = "ready" if "urls" in project else "fill in its comment"
+    assert right.stdout.splitlines()[0].endswith(ready)
 
 
 @pytest.mark.parametrize(
@@ -210,4 +259,4 @@ def test_workflows_and_templates_are_well_formed(path: Path) -> None:
     commands = " ".join(step.get("run", "") for step in steps)
     targets = re.findall(r"make (\S+)", commands)
     assert all(f"\n{target}:" in (ROOT / "Makefile").read_text() for target in targets)
-    assert all((ROOT / name).is_file() for name in re.findall(r"tests/\S+\.py", commands))
+    assert all((ROOT / name).is_file() for name in re.findall(r"(?:tests|\.ci)/\S+\.py", commands))
