@@ -201,6 +201,26 @@ def print_long_runs(comparison: Comparison) -> None:
     table(["data set, network", "estimator", "10^5 steps", "10^6 steps", "difference"], rows)
 
 
+def print_codes(comparison: Comparison) -> None:
+    """Print what the codes of MNIST are like early in training and at its end."""
+    keys = ("active_latents", "code_entropy", "logit_spread")
+    rows = []
+    for network, steps in SHORT.items():
+        for whose in ("own", "shared"):
+            found = comparison.of(network, steps, whose)
+            for (name, n), of_data in sorted(found.items(), key=_order):
+                row = of_data[DATASETS[0]]
+                if target_of(name) == "bound" or (whose == "shared" and name == SHARED["elbo"]):
+                    continue
+                recipe = f"{row['encoder_scale']:g}, {row['learning_rate']:g}"
+                curve = [row["curve"][0], row["curve"][-1]]
+                looks = [[number(fmean(look[key]), ".1f") for look in curve] for key in keys]
+                cells = [labeled_if_biased(name), network, recipe, *map(" → ".join, looks)]
+                rows.append([*cells, number(fmean(final(row)))])
+    columns = ["estimator", "network", "factor, rate", "active latents", "entropy", "logit spread"]
+    table([*columns, "MNIST"], rows)
+
+
 def best_archived(data: str, network: str, target: str, k: int) -> tuple[str, list[float]]:
     """Return the best run of a million steps on the same objective, by the test bound."""
     found: dict[str, list[float]] = {}
@@ -273,6 +293,8 @@ def main() -> None:
             print_bounds(comparison, network, steps, whose)
     print(f"\n## {LONG:,} steps\n")
     print_long_runs(comparison)
+    print("\n## Codes\n\nAfter a tenth of the steps → at the end, mean of five seeds.\n")
+    print_codes(comparison)
 
 
 if __name__ == "__main__":

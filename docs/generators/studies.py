@@ -48,6 +48,20 @@ STUDIES: Mapping[str, Study] = {
         "[Midpoint](../midpoint.md#time-to-a-bound) has the conclusions.",
         f"benchmarks/time_to_bound.py show --output {RESULTS}/time_to_bound.json",
     ),
+    "recipe_search": Study(
+        "Search for a training recipe",
+        "Validation bound (K = 100, nats, mean of two seeds) on dynamic MNIST, by the factor on the initial\n"
+        "weights of the encoder's last layer and by the learning rate at the start of a cosine schedule. The\n"
+        "best is bold. [Training](../training.md#how-the-recipe-was-chosen) has the conclusions.",
+        "benchmarks/recipe_tables.py search",
+    ),
+    "recipe_comparison": Study(
+        "Estimators with the frozen recipe",
+        "Test bounds (K = 100, nats, mean and standard deviation of five seeds). Work is evaluations +\n"
+        "derivatives of the model per image and step. Time is that of a step on a GPU, relative to `loorf`.\n"
+        "[Training](../training.md#comparison) has the conclusions.",
+        "benchmarks/recipe_tables.py comparison",
+    ),
     "categories": Study(
         "Variance with categories",
         "Toy: f = Σ_l (z_l/(K - 1) - 0.499)². Random: f ~ N(0, 1), a new value for each joint state. Networks:\n"

@@ -207,6 +207,11 @@ def test_the_page_of_commands_counts_runs_rightly() -> None:
             r"\| [a-z].* ± ",
         ),
         ("bound.md", ["benchmarks/direct_term.py", "show"], r"\|"),
+        (
+            "training.md",
+            ["benchmarks/recipe_tables.py", "comparison"],
+            r"\| (MNIST|Fashion|Omniglot), ",
+        ),
         ("audit.md", ["benchmarks/audits.py", "--markdown"], r"\||arms audit"),
         ("rewards.md", ["benchmarks/best_of_variance.py", "--markdown"], r"\|"),
         ("distributed.md", ["benchmarks/sweep_overhead.py", "--markdown"], r"\|"),

@@ -36,7 +36,7 @@ DEMO_CONFIG = TrainConfig(
     latents=50,
     evaluate_every=200,
     schedule="cosine",
-    learning_rate=6e-3,
+    learning_rate=0.012,  # close to the best of each of the estimators
 )
 DEMO_ESTIMATORS = ("flips", "midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 SHAPE = ("network", "latents", "categories", "layers")
