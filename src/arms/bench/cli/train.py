@@ -10,7 +10,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from arms.bench.cli import ModelName, naming_the_model
-from arms.bench.config import PRESETS, TrainConfig, fast_preset
+from arms.bench.config import TrainConfig
 from arms.bench.metrics import GRADIENT_VARIANCE, TEST_BOUND_SAMPLES
 from arms.bench.models import NETWORKS, seeded_generator
 from arms.bench.output import (
@@ -22,6 +22,7 @@ from arms.bench.output import (
     print_table,
 )
 from arms.bench.pictures import write_samples
+from arms.bench.presets import apply_preset
 from arms.bench.runs import train as pipeline
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS
 from arms.bench.runs.loading import choose_directory, find_model, load_model, load_once, name_inputs
@@ -29,8 +30,8 @@ from arms.bench.runs.run import Run
 from arms.bench.sweeps.engines import Here
 from arms.bench.sweeps.sweep import sweep
 
-DEMO_CONFIG = replace(
-    fast_preset(TrainConfig()), replicas=3, steps=2000, latents=50, evaluate_every=200
+DEMO_CONFIG = apply_preset(
+    "fast", {"replicas": 3, "steps": 2000, "latents": 50, "evaluate_every": 200}
 )
 DEMO_ESTIMATORS = ("flips", "midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 SHAPE = ("network", "latents", "categories", "layers")
@@ -58,7 +59,7 @@ def train(
     config: tyro.conf.OmitArgPrefixes[Flags],
     together: tuple[str, ...] = (),
     model: ModelName = None,
-    preset: Literal["none", "paper", "fast"] = "none",
+    preset: Literal["none", "paper", "fast", "rodeo", "reinmax"] = "none",
     device: str = "auto",
     runs: Path = Path("runs"),
     name: str | None = None,
@@ -78,8 +79,8 @@ def train(
             one of them. The noise of a run then depends on the other runs.
         model: Your own model: a function of the data set that returns a DiscreteVAE of one replica.
         preset: Defaults for options that are not given: the paper's (a million steps, five
-            replicas, its decoder rule), or the best recipe found (midpoint, 100,000 steps, a cosine
-            schedule).
+            replicas, its decoder rule), the best recipe found (midpoint, 100,000 steps, a cosine
+            schedule), or the protocol of RODEO or ReinMax (docs/rodeo.md, docs/reinmax.md).
         device: auto, cpu or cuda.
         runs: Folder of all runs.
         name: Name of the run's folder; `together` appends the estimator.
@@ -92,10 +93,9 @@ def train(
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
         place = "give its place with --runs"
         raise ValueError(f"--name must be the name of one folder, got {name!r}: {place}")
-    # A preset depends on the network; your own model counts as one with hidden layers.
-    network = given.get("network", "nonlinear" if model else TrainConfig.network)
-    start = TrainConfig(network=network)
-    asked = replace(PRESETS[preset](start) if preset in PRESETS else start, **given)
+    # A preset may depend on the network; your own model counts as one with hidden layers.
+    known = {"network": "nonlinear", **given} if model else given
+    asked = TrainConfig(**known) if preset == "none" else apply_preset(preset, known)
     make = find_model(model) if model else None
     (named,), own = name_inputs([asked], None, make, data_dir)
     data = load_once(own[named.dataset], data_dir) if own else None
