@@ -455,11 +455,11 @@ def test_a_published_protocol_trains_resumes_and_reports(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("train", "--preset", preset, "--dataset", "digits", "--replicas", "2", "--name", "one")
-    words += ("--report-every", "2", "--batch-size", "10", "--device", "cpu")
+    words = ["train", "--preset", preset, "--dataset", "digits", "--replicas", "2", "--name", "one"]
+    words += ["--report-every", "2", "--batch-size", "10", "--device", "cpu"]
     code, _, error = say(*words, "--steps", "4")
     assert code == 0, error
-    code, out, error = say(*words, "--steps", "6")
+    code, _, error = say(*words, "--steps", "6")
     assert code == 0, error
     assert [record["step"] for record in Run("runs/one").metrics()] == [2, 4, 6]
     code, _, error = say("report", "runs/one")
