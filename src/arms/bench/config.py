@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from torch import Tensor
@@ -19,7 +19,9 @@ from arms.latents.base import MOST_STATES
 from arms.layers import reason_not_first_layer
 
 DecoderSamples: TypeAlias = Literal["all", "extra"]
-Likelihood: TypeAlias = Literal["bernoulli", "gaussian", "categorical"]
+Inputs: TypeAlias = Literal["centered", "raw"]
+KL: TypeAlias = Literal["sampled", "analytic"]
+Likelihood: TypeAlias = Literal["bernoulli", "gaussian", "categorical", "gray", "scaled-gaussian"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
@@ -30,6 +32,8 @@ RETIRED_FIELDS = (("layer_samples", "chains"),)
 """Fields that no longer exist, with the value that corresponds to the present behavior."""
 LEAST = {"seed": 0, "warmup_steps": 0, "decay_every": 0, "evaluate_every": 0, "categories": 2}
 """The smallest value of whole numbers that do not start at 1."""
+MAY_BE_ZERO = ("prior_learning_rate", "temperature")
+"""Numbers that are positive or 0."""
 
 
 class _Group:
@@ -41,7 +45,8 @@ class _Group:
             if kind is int:  # also one of NumPy, which becomes plain
                 self._set(name, as_count(value, LEAST.get(name, 1), name))
             elif kind is float:
-                self._set(name, as_positive(value, name))
+                is_zero = name in MAY_BE_ZERO and isinstance(value, int | float) and value == 0
+                self._set(name, 0.0 if is_zero else as_positive(value, name))
             elif kind in (bool, str):
                 expected = "True or False" if kind is bool else "a string"
                 _require(isinstance(value, kind), f"{name} must be {expected}, got {value!r}")
@@ -75,7 +80,7 @@ class ModelConfig(_Group):
     """The model."""
 
     network: str = "linear"
-    """One affine layer each way, or two hidden layers of 200 in between; or your model's name."""
+    """No hidden layers; two of 200; 512 and 256, reversed in the decoder; or your model's name."""
     latents: int = 200
     """Latent variables; each is a bit, or one of `categories`."""
     layers: tuple[int, ...] = ()
@@ -83,7 +88,10 @@ class ModelConfig(_Group):
     categories: int = 2
     """Number of categories of each latent variable; 2 makes them bits."""
     likelihood: Likelihood = "bernoulli"
-    """Pixels are bits, gray values with noise of standard deviation 0.1, or categories of gray."""
+    """Pixels are bits; gray values with noise of standard deviation 0.1; categories of gray; gray
+    values in place of bits; or gray values from -1 to 1 with a learned variance of each pixel."""
+    inputs: Inputs = "centered"
+    """Networks get pixels minus their means, and bits as -1 and 1; or both as they are."""
     encoder_scale: float = 1.0
     """Factor on the initial weights of the encoder's last layer; above 1, bits start decided."""
     structure: str = ""
@@ -99,6 +107,8 @@ class ModelConfig(_Group):
             _require(not taken, f"{self.network!r} is a built-in network: rename your model")
             theirs = "likelihood is for built-in networks: give it to your DiscreteVAE"
             _require(self.likelihood == "bernoulli", f"{theirs}, got {self.likelihood!r}")
+            theirs = "inputs is for built-in networks: your encoder and decoder decide"
+            _require(self.inputs == "centered", f"{theirs}, got {self.inputs!r}")
             theirs = "encoder_scale is for built-in networks: scale the weights of your encoder"
             _require(self.encoder_scale == 1, f"{theirs}, got {self.encoder_scale}")
         elif self.network not in NETWORKS:
@@ -129,6 +139,10 @@ class EstimatorConfig(_Group):
     """Whether estimators of the bound include the direct term; without it, as in the papers."""
     decoder_samples: DecoderSamples = "all"
     """What decoder and prior learn from: all samples (always, for a bound), or an extra one."""
+    kl: KL = "sampled"
+    """The KL divergence from the prior is part of the estimated objective, or in closed form."""
+    temperature: float = 0.0
+    """Temperature of a biased estimator; 0 is the estimator's own default."""
 
     def check(self) -> None:
         name, options = resolve(self.estimator)  # aliases name the same run
@@ -136,16 +150,23 @@ class EstimatorConfig(_Group):
         self._set("folded", self.folded and options.get("folded", True))
         if self.make_estimator().target.subtracts_log_q:
             self._set("decoder_samples", "all")
+            got = f"got kl={self.kl!r} with {name}: leave it out"
+            _require(self.kl == "sampled", f"a bound takes log-weights with a sampled KL, {got}")
 
     def make_estimator(self) -> Estimator:
         """Return the estimator of this configuration."""
-        if self.folded:
-            return as_estimator(self.estimator, self.num_samples)
+        options: dict[str, Any] = {} if self.folded else {"folded": False}
+        options |= {"temperature": self.temperature} if self.temperature else {}
         try:
-            return as_estimator(self.estimator, self.num_samples, folded=False)
+            return as_estimator(self.estimator, self.num_samples, **options)
         except TypeError:
             got = f"got {self.estimator}: leave it out"
-            raise ValueError(f"folded=False is for estimators of the bound, {got}") from None
+            if not self.folded:
+                message = f"folded=False is for estimators of the bound, {got}"
+            else:
+                names = "st-gumbel, gumbel-softmax, gapped-st and reinmax"
+                message = f"temperature is for {names}, {got}"
+            raise ValueError(message) from None
 
     @property
     def label(self) -> str:
@@ -166,7 +187,7 @@ class OptimizerConfig(_Group):
     learning_rate: float = 1e-4
     """Learning rate of Adam, for encoder and decoder."""
     prior_learning_rate: float = 1e-2
-    """Learning rate of gradient ascent, for the prior logits."""
+    """Learning rate of gradient ascent, for the prior logits; 0 keeps the prior uniform."""
     schedule: Schedule = "constant"
     """Both rates stay constant, fall to 0 along a cosine, or are cut every `decay_every` steps."""
     warmup_steps: int = 0
@@ -229,6 +250,8 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
         if self.layers and (reason := reason_not_first_layer(chosen)):
             what = f"{self.estimator} {reason} and does not train several layers"
             raise ValueError(f"{what}: try arms, loorf or midpoint")
+        if self.layers and self.kl == "analytic":
+            raise ValueError("kl='analytic' is for one layer of latents: leave it or layers out")
         # Beyond the largest that matters, the exact number would take long to compute.
         states, got = self.categories ** min(self.latents, 64), latents_in_words(self)
         if isinstance(chosen.design, AllStates) and states > MOST_STATES:
@@ -249,7 +272,8 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
         """Return the built-in network for such images, `blank` with all weights zero."""
         latents, likelihood = self.layers or self.latents, LIKELIHOODS[self.likelihood](levels)
         sizes = (latents, pixel_mean, self.replicas, None if blank else self.seed, device)
-        return build_vae(self.network, *sizes, self.categories, likelihood, self.encoder_scale)
+        form = (self.categories, likelihood, self.encoder_scale)
+        return build_vae(self.network, *sizes, *form, raw=self.inputs == "raw")
 
 
 def _require(holds: object, message: str) -> None:
@@ -264,55 +288,6 @@ def latents_in_words(config: TrainConfig) -> str:
     ('20x10', '200')
     """
     return f"{config.latents}x{config.categories}" if config.categories > 2 else str(config.latents)
-
-
-def paper_preset(**given: Any) -> TrainConfig:
-    """Return the paper's protocol: a million steps, five seeds, its decoder rule.
-
-    Args:
-        given: Fields of the configuration that take precedence over those of the preset.
-    """
-    preset: dict[str, Any] = {"steps": 1_000_000, "replicas": 5, "decoder_samples": "extra"}
-    return TrainConfig(**preset | given)
-
-
-def fast_preset(**given: Any) -> TrainConfig:
-    """Return the best recipe found: flips, a sharp start and a large rate with a cosine schedule.
-
-    The encoder's initial scale and the learning rate depend on the network and the number of steps
-    (docs/training.md). They were chosen for flips and one layer of bits. With other estimators or
-    latents the scale is 1. Several layers are trained with midpoint, because flips cannot.
-
-    Args:
-        given: Fields of the configuration that take precedence over those of the preset.
-
-    >>> config = fast_preset(network="linear")
-    >>> config.estimator, config.steps, config.encoder_scale, config.learning_rate
-    ('flips', 100000, 32.0, 0.006)
-    """
-    estimator = "midpoint" if given.get("layers") else "flips"
-    preset: dict[str, Any] = {"estimator": estimator, "num_samples": 4, "steps": 100_000}
-    config = TrainConfig(**preset | {"replicas": 5, "schedule": "cosine"} | given)
-    network = "linear" if config.network == "linear" else "nonlinear"
-    if config.estimator in ("flips", "flips-ms"):
-        scale, rate = RECIPES[network, config.steps < 50_000]
-        scale = scale if config.categories == 2 else 1.0
-    else:
-        scale, rate = 1.0, 6e-3 if network == "linear" else 3e-3  # see benchmarks/time_to_bound.py
-    return replace(config, **{"encoder_scale": scale, "learning_rate": rate} | given)
-
-
-RECIPES = {
-    ("linear", True): (4.0, 0.015),
-    ("linear", False): (32.0, 0.006),
-    ("nonlinear", True): (16.0, 0.005),
-    ("nonlinear", False): (1.0, 0.002),
-}
-"""Initial scale and learning rate with flips, by network and whether training is short.
-
-benchmarks/recipe.py chose them, for 10,000 (nonlinear) or 30,000 steps, and for 100,000."""
-
-PRESETS = {"paper": paper_preset, "fast": fast_preset}
 
 
 def identity(config: TrainConfig) -> dict[str, object]:

@@ -18,7 +18,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from arms.arguments import unknown_name
 from arms.bench import toy
-from arms.bench.config import TrainConfig, paper_preset
+from arms.bench.config import TrainConfig
+from arms.bench.presets import REINMAX_SHAPES, Fields, apply_preset
 
 Scale: TypeAlias = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -51,25 +52,42 @@ def combinations(choices: Mapping[str, Sequence[Any]], base: TrainConfig) -> lis
     >>> [config.seed for config in combinations(choices, TrainConfig())]
     [0, 1, 0, 1]
     """
-    every = product(*choices.values())
-    return [replace(base, **dict(zip(choices, values, strict=True))) for values in every]
+    return [replace(base, **given) for given in products(choices)]
+
+
+def products(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return every combination of values. Fields that one word names, with commas, go together.
+
+    >>> products({"seed": [0, 1], "estimator,num_samples": [("loorf", 3)]})[1]
+    {'seed': 1, 'estimator': 'loorf', 'num_samples': 3}
+    """
+    found = []
+    for values in product(*choices.values()):
+        given: dict[str, Any] = {}
+        for names, value in zip(choices, values, strict=True):
+            given |= zip(names.split(","), value, strict=True) if "," in names else {names: value}
+        found.append(given)
+    return found
 
 
 @dataclass(frozen=True)
 class Sweep:
     """The runs behind one table or figure: every combination of values of some fields."""
 
-    choices: Mapping[str, Sequence[object]]
-    small: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    choices: Mapping[str, Sequence[Any]]
+    small: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """The values of some of these fields at the scales below the paper's."""
+    preset: str = "paper"
+    changes: Mapping[Scale, Fields] = field(default_factory=lambda: CHANGES)
 
     def configs(self, scale: Scale) -> list[TrainConfig]:
         """Return the configurations at that scale, each once."""
         choices = {**self.choices, **(self.small if scale != "paper" else {})}
-        found = combinations(choices, paper_preset())
-        return list(dict.fromkeys(replace(config, **CHANGES[scale]) for config in found))
+        changed = self.changes[scale]
+        found = [apply_preset(self.preset, {**given, **changed}) for given in products(choices)]
+        return list(dict.fromkeys(found))
 
-    def only(self, **choices: Sequence[object]) -> "Sweep":
+    def only(self, **choices: Sequence[Any]) -> "Sweep":
         """Return a part of these runs: those with some values of some fields."""
         return replace(self, choices={**self.choices, **choices})
 
@@ -80,7 +98,7 @@ Drawing: TypeAlias = Callable[[Scale, Path], list[Path]]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table of the paper."""
+    """One figure or table of the paper, or the runs of another paper's protocol."""
 
     description: str
     source: Sweep | Drawing
@@ -110,6 +128,50 @@ BOUND_LINEAR, BOUND_NONLINEAR = BOUND.only(network=["linear"]), BOUND.only(netwo
 _FIGURE3 = NONLINEAR.only(dataset=["fashion-mnist"])
 _FIGURE4 = BOUND_LINEAR.only(dataset=["dynamic-mnist"])
 
+RODEO_ESTIMATORS = {
+    "2": (("loorf", 2), ("disarm", 2), ("double-cv", 2), ("rodeo", 2), ("flips", 1)),
+    "3": (
+        *(("loorf", 3), ("arms-dirichlet", 3), ("arms", 3), ("double-cv", 3), ("rodeo", 3)),
+        *(("relax", 2), ("midpoint", 2), ("flips", 2)),
+    ),
+}
+"""Estimators and n, by evaluations of the model per image."""
+RODEO_LAYERED = ("loorf", "disarm", "arms", "midpoint")
+"""Those of them that train several layers here."""
+REINMAX_ESTIMATORS = ("st", "st-gumbel", "reinmax", "flips")
+_LAPTOP = {"replicas": 2, "steps": 5000, "report_every": 50, "evaluate_images": 200}
+_SMOKE = {**CHANGES["smoke"], "warmup_steps": 0}
+PROTOCOL_CHANGES: Mapping[Scale, Fields] = {
+    "smoke": {name: value for name, value in _SMOKE.items() if name != "latents"},
+    "laptop": {**_LAPTOP, "evaluate_every": 500},
+    "paper": CHANGES["paper"],
+}
+"""What each scale changes of the runs of other papers' protocols."""
+_PAIR, _PIXELS = "estimator,num_samples", ("bernoulli", "scaled-gaussian")
+RODEO_SWEEPS = {
+    f"rodeo-{evaluations}": Sweep(
+        {"dataset": DATASETS, "likelihood": _PIXELS, _PAIR: pairs},
+        {"dataset": DATASETS[:1]},
+        "rodeo",
+        PROTOCOL_CHANGES,
+    )
+    for evaluations, pairs in RODEO_ESTIMATORS.items()
+}
+RODEO_SWEEPS["rodeo-layers"] = Sweep(
+    {"dataset": DATASETS, "layers": [(200, 200, 200)], "estimator": RODEO_LAYERED},
+    {"dataset": DATASETS[:1], "layers": [(20, 20, 20)]},
+    "rodeo",
+    PROTOCOL_CHANGES,
+)
+REINMAX_SWEEPS = {
+    f"reinmax-{k}x{d}": Sweep(
+        {"categories,latents": [(k, d)], "estimator": REINMAX_ESTIMATORS},
+        preset="reinmax",
+        changes=PROTOCOL_CHANGES,
+    )
+    for k, d in REINMAX_SHAPES
+}
+
 EXPERIMENTS: Mapping[str, Experiment] = {
     "figure1": Experiment("correlation of every coupling against p, n = 5", draw_correlations),
     "figure2": Experiment("toy problem: gradient variance against p, and ascents", draw_toy),
@@ -127,6 +189,14 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "table4": Experiment(
         "test log-likelihood after training on the bound (the runs of table2)", BOUND
     ),
+    **{
+        name: Experiment(f"RODEO's protocol, {name.removeprefix('rodeo-')} evaluations", sweep)
+        for name, sweep in RODEO_SWEEPS.items()
+    },
+    **{
+        name: Experiment(f"ReinMax's protocol, {name.removeprefix('reinmax-')} latents", sweep)
+        for name, sweep in REINMAX_SWEEPS.items()
+    },
 }
 
 

@@ -18,8 +18,9 @@ from run_directories import SHORT_FLAGS
 
 import arms
 from arms.bench.cli import main, parse
-from arms.bench.config import TrainConfig, fast_preset, run_name
+from arms.bench.config import TrainConfig, run_name
 from arms.bench.experiments import configs
+from arms.bench.presets import apply_preset
 from arms.bench.runs.archives import write_archive
 from arms.bench.runs.run import Run
 from arms.bench.runs.train import train
@@ -366,7 +367,7 @@ def test_a_new_network_is_one_line() -> None:
     done = completed([sys.executable, "-c", NEW_NETWORK, "--help"])
     assert done.returncode == 0, done.stderr
     assert "wide, n = 4, R = 1; 1 missing: omniglot arms (highest)\n" in done.stdout
-    assert "--network {linear,nonlinear,wide}" in done.stdout
+    assert "--network {linear,nonlinear,pyramid,wide}" in done.stdout
 
 
 def test_a_plan_is_for_a_device_that_could_be(say: Say) -> None:
@@ -424,11 +425,69 @@ def test_the_fast_preset_is_the_frozen_recipe() -> None:
     recipe = json.loads((results / "recipe.json").read_text())["recipe"]
     for network, short in (("linear", 30_000), ("nonlinear", 10_000)):
         for steps in (short, 100_000):
-            one = fast_preset(network=network, steps=steps)
+            one = apply_preset("fast", {"network": network, "steps": steps})
             found = recipe[f"elbo {network} {steps} flips"]
             assert (one.encoder_scale, one.learning_rate) == tuple(
                 found[field] for field in ("encoder_scale", "learning_rate")
             )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], ("rodeo", 3, "dynamic-mnist", "nonlinear", 1e-3)),
+        (["--dataset", "fashion-mnist"], ("rodeo", 3, "fashion-mnist", "nonlinear", 3e-4)),
+        (["--likelihood", "scaled-gaussian"], ("rodeo", 3, "dynamic-mnist", "nonlinear", 1e-4)),
+        (["--layers", "200", "200", "200"], ("disarm", 2, "dynamic-mnist", "linear", 1e-3)),
+        (
+            ["--estimator", "flips", "--steps", "9"],
+            ("flips", 3, "dynamic-mnist", "nonlinear", 1e-3),
+        ),
+    ],
+)
+def test_the_preset_of_rodeo(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: tuple[str, int, str, str, float]
+) -> None:
+    (one,) = trained_by(monkeypatch, "--preset", "rodeo", *words)
+    assert (one.estimator, one.num_samples, one.dataset, one.network, one.learning_rate) == expected
+    assert (one.batch_size, one.inputs, one.prior_learning_rate) == (100, "raw", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], (8, 4, "reinmax", 1.3, 5e-4, 0)),
+        (["--categories", "16", "--latents", "12"], (16, 12, "reinmax", 1.5, 7e-4, 2000)),
+        (["--estimator", "st-gumbel"], (8, 4, "st-gumbel", 0, 5e-4, 0)),
+        (["--temperature", "1"], (8, 4, "reinmax", 1, 5e-4, 0)),
+    ],
+)
+def test_the_preset_of_reinmax(
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    expected: tuple[int, int, str, float, float, int],
+) -> None:
+    (one,) = trained_by(monkeypatch, "--preset", "reinmax", *words)
+    rates = (one.temperature, one.learning_rate, one.warmup_steps)
+    assert (one.categories, one.latents, one.estimator, *rates) == expected
+    assert (one.likelihood, one.kl, one.num_samples, one.steps) == ("gray", "analytic", 1, 96_000)
+
+
+@pytest.mark.parametrize("preset", ["rodeo", "reinmax"])
+def test_a_published_protocol_trains_resumes_and_reports(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--preset", preset, "--dataset", "digits", "--replicas", "2", "--name", "one"]
+    words += ["--report-every", "2", "--batch-size", "10", "--device", "cpu"]
+    code, _, error = say(*words, "--steps", "4")
+    assert code == 0, error
+    code, _, error = say(*words, "--steps", "6")
+    assert code == 0, error
+    assert [record["step"] for record in Run("runs/one").metrics()] == [2, 4, 6]
+    code, _, error = say("report", "runs/one")
+    assert code == 0, error
+    assert "raw inputs" in Path("report.html").read_text()
 
 
 def test_data_verbs(say: Say) -> None:
@@ -528,7 +587,7 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
         (["evaluate", "run", "--samples", "1", "b"], "Error parsing --samples: Could not find"),
         (
             ["train", "--network", "cubic"],
-            "no network is called 'cubic': choose one of linear, nonlinear, or give",
+            "no network is called 'cubic': choose one of linear, nonlinear, pyramid, or give",
         ),
         (["trian"], "no command is called 'trian': perhaps train"),
         (["data", "gett"], "no command is called 'data gett': perhaps data get"),

@@ -13,10 +13,11 @@ from marks import slow
 from torch import Tensor, nn
 
 import arms
-from arms.bench.config import TrainConfig, paper_preset
+from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, observe
 from arms.bench.evaluation import bounds, evaluate, logit_gradient_variances
 from arms.bench.models import DiscreteVAE, build_vae, seeded_generator
+from arms.bench.presets import apply_preset
 from arms.bench.training.trainer import Trainer
 from arms.checks import score_limit
 from arms.designs import Independent
@@ -230,7 +231,7 @@ def test_clean_variance_ranks_estimators(digits: Dataset) -> None:
 
 
 def test_paper_preset() -> None:
-    config = paper_preset(dataset="dynamic-mnist", estimator="arms-dirichlet")
+    config = apply_preset("paper", {"dataset": "dynamic-mnist", "estimator": "arms-dirichlet"})
     assert (config.steps, config.replicas, config.decoder_samples) == (1_000_000, 5, "extra")
     assert (
         config.batch_size,
@@ -252,7 +253,7 @@ def test_paper_preset() -> None:
         ({"learning_rate": "x"}, "learning_rate must be positive and finite, got 'x'"),
         (
             {"network": "conv"},
-            "no network is called 'conv': choose one of linear, nonlinear, or give model=",
+            "no network is called 'conv': choose one of linear, nonlinear, pyramid, or give model=",
         ),
         ({"precision": "tf32"}, "precision must be one of highest, high, medium, got 'tf32'"),
         ({"decoder_samples": "some"}, "decoder_samples must be one of all, extra"),

@@ -10,7 +10,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from arms.bench.cli import ModelName, naming_the_model
-from arms.bench.config import PRESETS, TrainConfig
+from arms.bench.config import TrainConfig
 from arms.bench.metrics import GRADIENT_VARIANCE, TEST_BOUND_SAMPLES
 from arms.bench.models import NETWORKS, seeded_generator
 from arms.bench.output import (
@@ -22,6 +22,7 @@ from arms.bench.output import (
     print_table,
 )
 from arms.bench.pictures import write_samples
+from arms.bench.presets import apply_preset
 from arms.bench.runs import train as pipeline
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS
 from arms.bench.runs.loading import choose_directory, find_model, load_model, load_once, name_inputs
@@ -64,7 +65,7 @@ def train(
     config: tyro.conf.OmitArgPrefixes[Flags],
     together: tuple[str, ...] = (),
     model: ModelName = None,
-    preset: Literal["none", "paper", "fast"] = "none",
+    preset: Literal["none", "paper", "fast", "rodeo", "reinmax"] = "none",
     device: str = "auto",
     runs: Path = Path("runs"),
     name: str | None = None,
@@ -84,8 +85,9 @@ def train(
             one of them. The noise of a run then depends on the other runs.
         model: Your own model: a function of the data set that returns a DiscreteVAE of one replica.
         preset: Defaults for options that are not given: the paper's (a million steps, five
-            replicas, its decoder rule), or the best recipe found (flips, 100,000 steps, a cosine
-            schedule, and a learning rate and initial weights that depend on network and steps).
+            replicas, its decoder rule), the best recipe found (flips, 100,000 steps, a cosine
+            schedule, and a learning rate and initial weights that depend on network and steps), or
+            the protocol of RODEO or ReinMax (docs/rodeo.md, docs/reinmax.md).
         device: auto, cpu or cuda.
         runs: Folder of all runs.
         name: Name of the run's folder; `together` appends the estimator.
@@ -100,8 +102,8 @@ def train(
         raise ValueError(f"--name must be the name of one folder, got {name!r}: {place}")
     if model:  # counts as a network with hidden layers, and brings its own initial weights
         given = {"network": "nonlinear", "encoder_scale": 1.0} | given
-    build = PRESETS.get(preset, TrainConfig)
-    asked = [build(**given | {"estimator": each}) for each in together] or [build(**given)]
+    each = [given | {"estimator": one} for one in together] or [given]
+    asked = [TrainConfig(**one) if preset == "none" else apply_preset(preset, one) for one in each]
     make = find_model(model) if model else None
     configs, own = name_inputs(asked, None, make, data_dir)
     data = load_once(own[configs[0].dataset], data_dir) if own else None

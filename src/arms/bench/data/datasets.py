@@ -8,7 +8,7 @@ import hashlib
 import os
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import accumulate
@@ -279,6 +279,7 @@ class ImageFiles:
     held_out: int = 0  # how many training images, the last ones, are for validation
     shuffle: bool = False  # before the split: sorted images make an unfair validation set
     archive_note: str = ""
+    drawn_once_from: str = ""  # the data set whose bits are drawn here, once for all runs
 
     def __post_init__(self) -> None:
         if ("valid" in self.counts) == bool(self.held_out):
@@ -330,7 +331,7 @@ class ImageFiles:
         named = os.environ.get("ARMS_CACHE_DIR")
         folder = expand_home(named) if named else import_optional("pooch").os_cache("arms-grad")
         # One folder per data set: the files of MNIST and Fashion MNIST have the same names.
-        return Path(folder, self.name)
+        return Path(folder, self.drawn_once_from or self.name)
 
     def _originals(self, data_dir: Path | None) -> tuple[Path, ...]:
         place = data_dir or "a folder, and name that folder in ARMS_DATA_DIR"
@@ -347,7 +348,11 @@ class ImageFiles:
         kept = len(train) - self.held_out
         valid = train[kept:] if self.held_out else parts["valid"]
         splits = flat(train[:kept]), flat(valid), flat(parts["test"])
-        return Dataset(self.name, *splits, SIDE, SIDE, self.levels, note)
+        if not self.drawn_once_from:
+            return Dataset(self.name, *splits, SIDE, SIDE, self.levels, note)
+        generator = Generator().manual_seed(0)
+        bits = tuple(observe(images, self.levels, generator).byte() for images in splits)
+        return Dataset(self.name, bits[0], bits[1], bits[2], SIDE, SIDE, 1, note)
 
 
 def read_published(path: Path, part: str) -> Array:
@@ -389,21 +394,28 @@ def _source(file: str, md5: str, *hosts: str) -> Source:
 
 CHARDATA = _source("chardata.mat", "21ecaf34373511aa7691cf2e0802aa3d", OMNIGLOT_HOST)
 
+_MNIST = ImageFiles(
+    "dynamic-mnist",
+    "MNIST, fresh bits in every batch",
+    "mnist.npz",
+    MNIST_COUNTS,
+    (
+        _source(TRAIN_IDX, "f68b3c2dcbeaaa9fbdd348bbdeb94873", *MNIST_HOSTS),
+        _source(TEST_IDX, "9fb629c4189551a2d022fa330f9573f3", *MNIST_HOSTS),
+    ),
+    held_out=10_000,
+)
 _ENTRIES: tuple[Digits | ImageFiles, ...] = (
     Digits(
         "digits",
         "8x8 handwritten digits of scikit-learn, for quick trials; fresh bits in every batch",
     ),
-    ImageFiles(
-        "dynamic-mnist",
-        "MNIST, fresh bits in every batch",
-        "mnist.npz",
-        MNIST_COUNTS,
-        (
-            _source(TRAIN_IDX, "f68b3c2dcbeaaa9fbdd348bbdeb94873", *MNIST_HOSTS),
-            _source(TEST_IDX, "9fb629c4189551a2d022fa330f9573f3", *MNIST_HOSTS),
-        ),
-        held_out=10_000,
+    _MNIST,
+    replace(
+        _MNIST,
+        name="mnist-drawn-once",
+        description="MNIST, bits drawn once from the gray values, the same in all runs",
+        drawn_once_from=_MNIST.name,
     ),
     ImageFiles(
         "static-mnist",

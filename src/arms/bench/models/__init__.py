@@ -2,7 +2,7 @@
 
 from arms.bench.models.codes import code_statistics as code_statistics
 from arms.bench.models.codes import evaluating as evaluating
-from arms.bench.models.networks import LIKELIHOODS as LIKELIHOODS
+from arms.bench.models.likelihoods import LIKELIHOODS as LIKELIHOODS
 from arms.bench.models.networks import NETWORKS as NETWORKS
 from arms.bench.models.networks import ReplicaLinear as ReplicaLinear
 from arms.bench.models.networks import perceptron as perceptron

@@ -5,7 +5,7 @@ The logits of the pixels are the largest tensor of a training step, and few pass
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -83,20 +83,27 @@ def call_with(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwarg
     return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
 
 
-def perceptron(*hidden: int) -> Builder:
-    """Return a builder of perceptrons with hidden layers of these widths."""
+def perceptron(*hidden: int, slope: float = 0.3) -> Builder:
+    """Return a builder of perceptrons with hidden layers of these widths, of LeakyReLU units."""
 
     def build(replicas: int, inputs: int, outputs: int) -> nn.Module:
         layers: list[nn.Module] = []
         for before, after in pairwise((inputs, *hidden, outputs)):
-            layers += [ReplicaLinear(replicas, before, after), nn.LeakyReLU(0.3)]
+            unit = nn.LeakyReLU(slope) if slope else nn.ReLU()
+            layers += [ReplicaLinear(replicas, before, after), unit]
         return nn.Sequential(*layers[:-1])
 
     return build
 
 
-NETWORKS: dict[str, Builder] = {"linear": perceptron(), "nonlinear": perceptron(200, 200)}
-"""Networks by name. Each serves as the encoder and the decoder of every layer."""
+NETWORKS: dict[str, Builder] = {
+    "linear": perceptron(),
+    "nonlinear": perceptron(200, 200),
+    "pyramid": perceptron(512, 256, slope=0),
+}
+"""Networks by name. Each serves as the encoder of every layer."""
+DECODERS: dict[str, Builder] = {"pyramid": perceptron(256, 512, slope=0)}
+"""Decoders of the networks that have another one than the encoder."""
 
 
 def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:
@@ -132,9 +139,21 @@ class PixelLikelihood(ABC):
     def mean(self, outputs: Tensor) -> Tensor:
         """Return the mean of every pixel, `[*lead, R, B, pixels]`, for pictures."""
 
+    def log_prob_table(self, outputs: Tensor, x: Tensor) -> Tensor:
+        """Return log p(x|b), `[S, R, B]`, of all images for all outputs, `[S, R, 1, outputs]`."""
+        return self.log_prob(outputs.expand(-1, -1, x.shape[-2], -1), x)
+
     def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
         """Return the outputs that a built-in decoder starts from, given the mean of each pixel."""
         return pixel_mean.new_zeros(self.outputs(len(pixel_mean)))
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Return gray values as encoders get them."""
+        return x
+
+    def head(self, replicas: int, pixels: int) -> nn.Module | None:
+        """Return a module that makes the outputs of one number per pixel, if there is one."""
+        return None
 
     def check_levels(self, levels: int) -> None:  # noqa: B027 (most take any)
         """Raise if this likelihood is for images with another number of levels."""
@@ -151,6 +170,9 @@ class BernoulliPixels(PixelLikelihood):
 
     def log_prob(self, outputs: Tensor, x: Tensor) -> Tensor:
         return bernoulli_log_prob(outputs, x)
+
+    def log_prob_table(self, outputs: Tensor, x: Tensor) -> Tensor:
+        return bernoulli_table(outputs, x)
 
     def mean(self, outputs: Tensor) -> Tensor:
         return torch.sigmoid(outputs)
@@ -244,14 +266,6 @@ class CategoricalPixels(PixelLikelihood):
         return torch.linspace(0, 1, self.levels + 1, dtype=like.dtype, device=like.device)
 
 
-LIKELIHOODS: Mapping[str, Callable[[int], PixelLikelihood]] = {
-    "bernoulli": lambda levels: BernoulliPixels(),
-    "gaussian": lambda levels: GaussianPixels(std=0.1),
-    "categorical": CategoricalPixels,
-}
-"""Likelihoods of the built-in networks, made from the levels of the data set."""
-
-
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     """Return the sum of log Bernoulli(x; sigmoid(logits)) over the last axis, for x of 0 and 1."""
     value: Tensor = _LogProb.apply(logits, x)  # type: ignore[no-untyped-call]
@@ -261,6 +275,13 @@ def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
 def smooth_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     """Return the same, linear for x between 0 and 1, differentiable in both and more than once."""
     return (x * logits - torch.nn.functional.softplus(logits)).sum(-1)
+
+
+def bernoulli_table(logits: Tensor, x: Tensor) -> Tensor:
+    """Return `smooth_log_prob` of all images for all logits `[S, R, 1, pixels]`, as `[S, R, B]`."""
+    rows = logits.squeeze(-2).movedim(0, 1)
+    table = torch.bmm(rows, x.mT) - torch.nn.functional.softplus(rows).sum(-1, keepdim=True)
+    return table.movedim(0, 1)
 
 
 def affine_log_prob(

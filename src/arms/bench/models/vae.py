@@ -18,6 +18,7 @@ from torch.nn.functional import pad, softplus
 
 from arms.arguments import as_count, unknown_name
 from arms.bench.models.networks import (
+    DECODERS,
     NETWORKS,
     BernoulliPixels,
     PixelLikelihood,
@@ -37,8 +38,8 @@ BERNOULLI = BernoulliPixels()
 class BitLayer:
     """A stochastic layer of bits. Only this class and the next know the kind of latents."""
 
-    def __init__(self, latents: int) -> None:
-        self.event_shape = torch.Size([latents])
+    def __init__(self, latents: int, raw: bool = False) -> None:
+        self.event_shape, self.raw = torch.Size([latents]), raw
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
         """Return the latents of these logits; some estimators of bits look at the context."""
@@ -46,7 +47,7 @@ class BitLayer:
 
     def inputs(self, b: Tensor) -> Tensor:
         """Return samples as networks get them: bits as -1 and 1, categories side by side."""
-        return (2 * b).sub_(1)
+        return b if self.raw else (2 * b).sub_(1)
 
     def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
         """Return log p(b), also for b between samples."""
@@ -57,6 +58,10 @@ class BitLayer:
         probs = torch.stack((torch.sigmoid(logits), torch.sigmoid(-logits)))
         terms: Tensor = torch.special.entr(probs)
         return terms.sum((0, -1))
+
+    def mean(self, logits: Tensor) -> Tensor:
+        """Return the mean of b under p(b)."""
+        return torch.sigmoid(logits)
 
     def centered(self, logits: Tensor) -> Tensor:
         """Return logits without the part that does not affect the probabilities."""
@@ -88,6 +93,9 @@ class CategoryLayer:
         terms: Tensor = torch.special.entr(logits.softmax(-1))
         return terms.sum((-1, -2))
 
+    def mean(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1)
+
     def centered(self, logits: Tensor) -> Tensor:
         return logits - logits.mean(-1, keepdim=True)
 
@@ -99,11 +107,11 @@ class CategoryLayer:
 Layer: TypeAlias = BitLayer | CategoryLayer
 
 
-def layer_of(latents: int, categories: int) -> Layer:
+def layer_of(latents: int, categories: int, raw: bool = False) -> Layer:
     """Return a layer of bits if there are two categories, else one of one-hot categories."""
     width = as_count(latents, 1, "latents")
     bits = as_count(categories, 2, "categories") == 2
-    return BitLayer(width) if bits else CategoryLayer(width, categories)
+    return BitLayer(width, raw) if bits else CategoryLayer(width, categories)
 
 
 class DiscreteVAE(nn.Module):
@@ -127,6 +135,7 @@ class DiscreteVAE(nn.Module):
         name: Name of the model in runs and reports.
         likelihood: What the decoder's outputs mean; logits of bits by default.
         categories: K, the number of categories of each latent variable; 2 makes them bits.
+        raw: Whether the encoder gets pixels as they are, and decoders bits as 0 and 1.
 
     >>> mean = torch.full((64,), 0.3)
     >>> vae = DiscreteVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=mean)
@@ -147,6 +156,7 @@ class DiscreteVAE(nn.Module):
         name: str = "",
         likelihood: PixelLikelihood = BERNOULLI,
         categories: int = 2,
+        raw: bool = False,
     ) -> None:
         super().__init__()
         if pixel_mean.ndim != 1 and pixel_mean.shape[:-1] != (replicas, 1):
@@ -159,13 +169,13 @@ class DiscreteVAE(nn.Module):
             expected = "encoder, decoder and latents must have the same number of layers"
             got = f"{len(encoders)}, {len(decoders)} and {len(widths)}"
             raise ValueError(f"{expected}, at least one, got {got}")
-        self.layers = tuple(layer_of(width, categories) for width in widths)
+        self.layers = tuple(layer_of(width, categories, raw) for width in widths)
         self.encoder, self.decoder = encoders[0], decoders[0]
         if len(widths) > 1:  # an empty list would be part of the structure of a model
             self.deeper_encoders = nn.ModuleList(encoders[1:])  # type: ignore[arg-type]
             self.deeper_decoders = nn.ModuleList(decoders[1:])  # type: ignore[arg-type]
         self.replicas, self.latents, self.categories = replicas, widths[0], categories
-        self.name, self.likelihood = name, likelihood
+        self.name, self.likelihood, self.raw = name, likelihood, raw
         self.prior = nn.Parameter(torch.zeros(replicas, 1, *self.layers[-1].event_shape))
         self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
 
@@ -173,7 +183,8 @@ class DiscreteVAE(nn.Module):
         """Describe settings that are not submodules. They are part of the model's fingerprint."""
         latents = f"latents={'x'.join(map(str, self.event_shape))}"
         bits = isinstance(self.likelihood, BernoulliPixels)
-        return latents if bits else f"{latents}, likelihood={self.likelihood}"
+        found = latents if bits else f"{latents}, likelihood={self.likelihood}"
+        return f"{found}, raw=True" if self.raw else found
 
     @property
     def event_shape(self) -> torch.Size:
@@ -186,7 +197,9 @@ class DiscreteVAE(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the logits of q(b1|x), `[R, B, *event]`."""
-        return _unflatten(self.encoder(x - self.pixel_mean), self.event_shape, "encoder")
+        pixels, scaled = self.likelihood.scaled(x), self.likelihood.scaled
+        inputs = pixels if self.raw else pixels - scaled(self.pixel_mean)
+        return _unflatten(self.encoder(inputs), self.event_shape, "encoder")
 
     def encode_layer(self, layer: int, below: Tensor) -> Tensor:
         """Return the logits of layer 1, 2, ... (0 is `encode`) given the layer before."""
@@ -215,6 +228,7 @@ class DiscreteVAE(nn.Module):
         attached: int | None = None,
         differentiated: int = 0,
         twice: bool = False,
+        analytic_kl: bool = False,
     ) -> Tensor:
         """Return log p(x|b) + log p(b) - log q(b|x), `[n, R, B]`, of a model with one layer.
 
@@ -229,14 +243,24 @@ class DiscreteVAE(nn.Module):
                 parameters and logits are constants there.
             twice: Whether the gradient with respect to the points is differentiated again, which
                 needs a slower likelihood.
+            analytic_kl: Return log p(x|b) - KL(q(b|x) | p(b)) instead. The divergence is a
+                constant here: its derivative is that of `kl`.
         """
         if len(self.layers) > 1:
             raise ValueError("several layers have log-weights of whole chains: chain_log_weights")
         attached = len(b) if attached is None else attached
         split = len(b) - differentiated
         if differentiated and attached <= split:
-            last = _with_constants(self)(b[split:], x, logits.detach(), twice=twice)
-            return torch.cat([self.log_weights(b[:split].detach(), x, logits, attached), last])
+            last = _with_constants(self)(
+                b[split:], x, logits.detach(), twice=twice, analytic_kl=analytic_kl
+            )
+            first = self.log_weights(
+                b[:split].detach(), x, logits, attached, analytic_kl=analytic_kl
+            )
+            return torch.cat([first, last])
+        if analytic_kl:
+            likelihood = self.log_likelihood(b, x, attached, differentiated > 0, twice)
+            return likelihood - self.kl(logits).detach()
         weight, constant = self.layers[0].log_ratio(self.prior, logits)
         axis = -len(self.event_shape)
         ratio = (b[:attached] * weight).flatten(axis).sum(-1) + constant
@@ -246,6 +270,12 @@ class DiscreteVAE(nn.Module):
         return self.log_likelihood(b, x, attached, differentiated > 0, twice) + ratio
 
     forward = log_weights
+
+    def kl(self, logits: Tensor) -> Tensor:
+        """Return KL(q(b|x) | p(b)) in nats, `[R, B]`, of a model with one layer."""
+        weight, constant = self.layers[0].log_ratio(self.prior, logits)
+        mean = self.layers[0].mean(logits)
+        return -(mean * weight).flatten(-len(self.event_shape)).sum(-1) - constant
 
     def terms(self, x: Tensor, logits: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]:
         """Return the terms `[n, R, B]` of log w; that of layer l depends on layers 1 to l alone.
@@ -362,6 +392,7 @@ def build_vae(
     categories: int = 2,
     likelihood: PixelLikelihood = BERNOULLI,
     encoder_scale: float = 1.0,
+    raw: bool = False,
 ) -> DiscreteVAE:
     """Return a built-in VAE with its initial weights.
 
@@ -369,7 +400,7 @@ def build_vae(
     decoder starts at the mean of each pixel.
 
     Args:
-        network: "linear" or "nonlinear".
+        network: "linear", "nonlinear" or "pyramid".
         latents: How many latent variables; a list for several layers, nearest the image first.
         pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
         replicas: How many independent models, side by side on the leading axis of every parameter.
@@ -378,18 +409,25 @@ def build_vae(
         categories: The number of categories of each latent variable; 2 makes them bits.
         likelihood: What the decoder's outputs mean; the logits of bits by default.
         encoder_scale: Factor on the initial weights of the last affine layer of every encoder.
+        raw: Whether networks get pixels as they are, and bits as 0 and 1. All biases then start at
+            zero: the means of the pixels are not used.
     """
     if network not in NETWORKS:
         raise unknown_name("network", network, NETWORKS)
     as_count(replicas, 1, "replicas")
-    build, pixels = NETWORKS[network], pixel_mean.shape[-1]
+    encoder, pixels = NETWORKS[network], pixel_mean.shape[-1]
+    decoder = DECODERS.get(network, encoder)
     widths = latents if isinstance(latents, Sequence) else [latents]
     sizes = [layer_of(width, categories).event_shape.numel() for width in widths]
-    encoders = [build(replicas, below, above) for below, above in pairwise([pixels, *sizes])]
-    outputs = [likelihood.outputs(pixels), *sizes]
-    decoders = [build(replicas, above, below) for below, above in pairwise(outputs)]
+    encoders = [encoder(replicas, below, above) for below, above in pairwise([pixels, *sizes])]
+    head = likelihood.head(replicas, pixels)
+    outputs = [likelihood.outputs(pixels) if head is None else pixels, *sizes]
+    decoders = [decoder(replicas, above, below) for below, above in pairwise(outputs)]
+    last = _last_affine(decoders[0])
+    if head is not None:
+        decoders[0] = nn.Sequential(decoders[0], head)
     parts = (encoders, decoders, widths, pixel_mean, replicas)
-    vae = DiscreteVAE(*parts, likelihood=likelihood, categories=categories)
+    vae = DiscreteVAE(*parts, likelihood=likelihood, categories=categories, raw=raw)
     if seed is None:
         return vae.to(device)
     generators = [seeded_generator(seed, "init", replica) for replica in range(replicas)]
@@ -397,7 +435,8 @@ def build_vae(
         if isinstance(layer, ReplicaLinear):
             layer.initialize(generators)
     with torch.no_grad():
-        _last_affine(vae.decoder).bias.copy_(likelihood.initial_outputs(pixel_mean))
+        if not raw:
+            last.bias.copy_(likelihood.initial_outputs(pixel_mean))
         for encoder in encoders if encoder_scale != 1 else ():
             _last_affine(encoder).weight.mul_(encoder_scale)
     return vae.to(device)

@@ -25,6 +25,8 @@ class Setting(NamedTuple):
     latents: int = 0  # 0 for bits: their number may differ within one table
     layers: tuple[int, ...] = ()
     likelihood: str = "bernoulli"
+    inputs: str = "centered"
+    kl: str = "sampled"
 
     @property
     def parts(self) -> list[str]:
@@ -38,6 +40,8 @@ class Setting(NamedTuple):
             f"{self.latents}x{self.categories} categories" if self.categories > 2 else "",
             layers if self.layers else "",
             f"{self.likelihood} pixels" if self.likelihood != "bernoulli" else "",
+            f"{self.inputs} inputs" if self.inputs != "centered" else "",
+            f"{self.kl} KL" if self.kl != "sampled" else "",
             f"n = {self.num_samples}",
             f"{self.steps:,} steps",
             DECODER_RULES.get(self.decoder_samples, self.decoder_samples),

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from arms.bench.config import paper_preset
+from arms.bench.presets import apply_preset
 from arms.bench.report.groups import Group, Setting
 
 # Estimators for which the released code averages over n/2 samples by default.
@@ -40,8 +40,10 @@ class Printed(NamedTuple):
 
 def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
     """Return the number that the paper prints for an estimator on a split, or None."""
-    # The paper has one layer of bits, and binary pixels.
+    # The paper has one layer of bits, binary pixels, centered inputs and a sampled KL divergence.
     if setting.layers or setting.categories > 2 or setting.likelihood != "bernoulli":
+        return None
+    if (setting.inputs, setting.kl) != ("centered", "sampled"):
         return None
     key = (setting.dataset, setting.network, setting.num_samples, split, estimator)
     return all_printed().get(key)
@@ -71,7 +73,7 @@ def _departure(group: Group, name: str) -> str:
     if name == "decoder_samples":  # a bound trains its decoder on its own samples, in the paper too
         configs = [one for one in configs if not one.make_estimator().target.subtracts_log_q]
     ours = {getattr(config, name) for config in configs}
-    paper = getattr(paper_preset(), name)
+    paper = getattr(apply_preset("paper"), name)
     if ours <= {paper}:
         return ""
     return f"{name} {', '.join(sorted(map(str, ours)))} (paper: {paper})"

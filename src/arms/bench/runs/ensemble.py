@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 STARTS = (*RATE_FIELDS, "encoder_scale")
 """Numbers in which runs of one ensemble may differ: learning rates, and initial weights."""
-MAY_DIFFER = ("estimator", "folded", "dataset", *STARTS)
+MAY_DIFFER = ("estimator", "folded", "temperature", "dataset", *STARTS)
 """Fields in which runs of one ensemble may differ."""
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20

@@ -28,6 +28,7 @@ from arms.bench.data import Dataset, TrainingImages, observe
 from arms.bench.metrics import GRADIENT_VARIANCE, METRICS, TRAIN_ELBO, Record
 from arms.bench.models import DiscreteVAE, ReplicaLinear, code_statistics, seeded_generator
 from arms.bench.training.engine import Noise, advance_to
+from arms.bench.training.enumeration import estimate_states, states_of
 from arms.bench.training.layers import UNCHECKED, estimate_chains
 from arms.bench.training.optimizer import (
     SECOND_DECAY,
@@ -36,6 +37,7 @@ from arms.bench.training.optimizer import (
     descend,
     lerp_all_,
 )
+from arms.designs import AllStates
 from arms.estimate import estimate
 from arms.estimators import Estimate, Estimator, ExtraSample, Learnable, variance_loss
 
@@ -94,6 +96,8 @@ class Trainer:
         pixels = self.data.images.shape[1]
         self.estimator = prepared_estimator(config, model.event_shape, pixels, device, estimator)
         self.needs = self.estimator.design.needs
+        enumerates = isinstance(self.estimator.design, AllStates)
+        self._states = states_of(model) if enumerates else None
         for layer in model.modules():
             if isinstance(layer, ReplicaLinear):  # such a gradient can be taken only once
                 roughly = config.precision == "medium" and not self.needs.second_order
@@ -180,21 +184,23 @@ class Trainer:
         if len(self.model.layers) > 1:
             return self._estimate_layers(x)
         logits = self.model.encode(x)
-        constant = logits.detach()
+        constant, analytic = logits.detach(), self.config.kl == "analytic"
 
         def log_weights(b: Tensor) -> Tensor:
             attached, needs = self._num_attached(len(b)), self.needs
-            return self.model.log_weights(
-                b, x, constant, attached, needs.derivatives, needs.second_order
-            )
+            form = (attached, needs.derivatives, needs.second_order, analytic)
+            return self.model.log_weights(b, x, constant, *form)
 
-        latent = self.model.latent(constant, x)
-        found = estimate(self.estimator, log_weights, latent, self._generator, UNCHECKED)
+        if self._states is not None:
+            found = estimate_states(self.model, self._states, x, constant, analytic_kl=analytic)
+        else:
+            latent = self.model.latent(constant, x)
+            found = estimate(self.estimator, log_weights, latent, self._generator, UNCHECKED)
         self._add_to_sums(self._elbo(found))
-        outputs, starts = (
-            (logits, found.value),
-            (self._scale * found.grad.detach(), self._value_start),
-        )
+        outputs: tuple[Tensor, ...] = (logits, found.value)
+        starts: tuple[Tensor, ...] = (self._scale * found.grad.detach(), self._value_start)
+        if analytic:
+            outputs, starts = (*outputs, self.model.kl(logits)), (*starts, -self._value_start)
         # A mean over images for each replica: what one learns depends on no neighbor.
         if found.grad.requires_grad:
             loss = self.config.replicas * variance_loss(found)

@@ -1,0 +1,273 @@
+"""RODEO's and ReinMax's protocols: training curves, gradient variances and times of a step, by estimator.
+
+    python benchmarks/published_protocols.py reinmax --shapes 8x4 --output reinmax_8x4.json
+    python benchmarks/published_protocols.py reinmax --shapes 4x24 --steps 32000 --output reinmax_4x24.json
+    python benchmarks/published_protocols.py exact --output exact.json
+    python benchmarks/published_protocols.py rodeo --output rodeo.json
+    python benchmarks/published_protocols.py time --output time.json
+    python benchmarks/published_protocols.py merge --files *.json --output benchmarks/results/published_protocols.json
+    python benchmarks/published_tables.py
+
+`reinmax` and `rodeo` train each estimator as one ensemble of seeds; with `--together`, estimators that need the same
+from the model share one. `exact` trains with the exact gradient. Processes may run side by side, each with its own
+output file; finished runs in it are not repeated. `time` measures a training step of each estimator alone, one after
+the other; the bounds at equal time are read from the curves with these times. `merge` joins files.
+
+A curve has, for every seed: the mean training ELBO since the last look, the test ELBO and K-sample bounds of the test
+set, and the variance of the gradient as both papers' code measures it, with moving averages over steps.
+"""
+
+import argparse
+import json
+import multiprocessing
+import multiprocessing.synchronize
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from training_ensembles import Results, Row, parser_of, rounded, train_ensemble
+
+from arms.bench.config import TrainConfig
+from arms.bench.data import Dataset, load
+from arms.bench.evaluation import evaluate
+from arms.bench.presets import apply_preset
+from arms.bench.training.engine import advance_to, keep_freed_memory
+from arms.bench.training.trainer import Trainer, model_of, of_run
+
+Estimators: TypeAlias = Sequence[tuple[Any, ...]]
+"""Name, n and, where it is not the preset's or the estimator's own, a temperature."""
+REINMAX: Estimators = (
+    *(("flips", 1), ("flips", 4), ("reinmax", 1)),
+    *(("st-gumbel", 1), ("st-gumbel", 1, 1.0)),
+)
+RODEO: Estimators = (
+    *(("loorf", 3), ("arms", 3), ("double-cv", 3), ("rodeo", 3)),
+    *(("midpoint", 2), ("flips", 2)),
+)
+"""Those of `RODEO` evaluate the model three times per image and step."""
+LIKELIHOODS = ("bernoulli", "scaled-gaussian")
+KEY = (
+    *("dataset", "network", "likelihood", "categories", "latents", "estimator", "num_samples"),
+    *("temperature", "learning_rate", "steps", "seed", "replicas"),
+)
+COUNTS = {"gray": (1,), "bernoulli": (1, 3), "scaled-gaussian": (1, 3)}
+"""K of the bounds on the test set, by likelihood: RODEO's code reports K = 3 after training with 3."""
+LAST = 100
+"""K of one more bound on the test set, at the end of a run of RODEO's protocol."""
+TIMED_STEPS = 2_000
+SHORT = 4_000
+"""Fewer steps than that, for trials, have no rise of the rate."""
+
+
+def estimators_of(args: argparse.Namespace, known: Estimators) -> Estimators:
+    """Return those that were asked for, given as name:n or name:n:temperature, or all."""
+    parts = (word.split(":") for word in args.estimators)
+    return tuple((name, int(n), *map(float, rest)) for name, n, *rest in parts) or known
+
+
+def given(args: argparse.Namespace, **fields: Any) -> dict[str, Any]:
+    """Return fields of a configuration, with those that the command line changes."""
+    usual = {"dataset": args.dataset, "replicas": args.replicas, "precision": args.precision}
+    return {**usual, **fields, **({"steps": args.steps} if args.steps else {})}
+
+
+def of_reinmax(args: argparse.Namespace, estimators: Estimators) -> Iterator[TrainConfig]:
+    """Yield the configurations of ReinMax's protocol."""
+    for shape, estimator in product(args.shapes, estimators):
+        categories, latents = map(int, shape.split("x"))
+        names = ("estimator", "num_samples", "temperature")
+        fields = {
+            "categories": categories,
+            "latents": latents,
+            **dict(zip(names, estimator, strict=False)),
+        }
+        if args.steps and args.steps < SHORT:
+            fields["warmup_steps"] = 0
+        yield apply_preset("reinmax", given(args, **fields))
+
+
+def of_exact(args: argparse.Namespace) -> Iterator[TrainConfig]:
+    """Yield the exact gradient of the first shape, 10,000 steps unless the command line says."""
+    start = argparse.Namespace(**{**vars(args), "steps": args.steps or 10_000})
+    found = next(of_reinmax(start, (("exact", 1),)))
+    yield replace(found, precision="highest")  # sums of many terms of both signs
+
+
+def of_rodeo(args: argparse.Namespace, estimators: Estimators) -> Iterator[TrainConfig]:
+    """Yield the configurations of RODEO's protocol, 20,000 steps unless the command line says."""
+    for likelihood, (name, n) in product(args.likelihoods, estimators):
+        fields = {"likelihood": likelihood, "estimator": name, "num_samples": n, "steps": 20_000}
+        yield apply_preset("rodeo", given(args, **fields))
+
+
+def wanted(args: argparse.Namespace) -> list[TrainConfig]:
+    """Return what a phase trains."""
+    if args.phase == "exact":
+        return list(of_exact(args))
+    if args.phase == "rodeo":
+        return list(of_rodeo(args, estimators_of(args, RODEO)))
+    return list(of_reinmax(args, estimators_of(args, REINMAX)))
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train what is missing in the output file."""
+    data, results = load(args.dataset), Results(args, KEY)
+    missing = results.missing(wanted(args))
+    packs = [missing] if args.together else [[one] for one in missing]
+    for pack in packs:
+        for together in results.ensembles(pack, args.phase, lambda one: one.label):
+            results.add(run_ensemble(together, data, args))
+
+
+def run_ensemble(
+    configs: Sequence[TrainConfig], data: Dataset, args: argparse.Namespace
+) -> list[Row]:
+    """Train runs that differ in the estimator as one ensemble."""
+
+    def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
+        state, variances = trainer.state(), trainer.gradient_variance().tolist()
+        is_last = trainer.steps_done == configs[0].steps // args.looks * args.looks
+        for index, (config, row) in enumerate(zip(configs, rows, strict=True)):
+            part = slice(index * config.replicas, (index + 1) * config.replicas)
+            counts = list(COUNTS[config.likelihood])
+            if is_last and config.likelihood != "gray":
+                counts.append(LAST)
+            bounds = test_bounds(of_run(state, index, len(configs)), config, data, counts, args)
+            point = {"step": trainer.steps_done, "train": rounded(elbo.tolist()[part])}
+            point |= {f"test K={count}": rounded(bounds[count]) for count in counts}
+            row["curve"].append(point | {"variance": variances[part]})
+
+    return train_ensemble(configs, [data] * len(configs), args.device, args.looks, KEY, look_at)
+
+
+def test_bounds(
+    state: dict[str, Tensor],
+    config: TrainConfig,
+    data: Dataset,
+    counts: list[int],
+    args: argparse.Namespace,
+) -> dict[int, list[float]]:
+    """Return K-sample bounds of the test images, by K."""
+    weights = model_of(state)
+    mean = weights["pixel_mean"]
+    model = config.build_model(mean[0, 0], data.levels, str(mean.device), blank=True)
+    model.load_state_dict(weights)
+    return evaluate(model, data, "test", counts, seed=0, images=args.images)
+
+
+def merge(args: argparse.Namespace) -> None:
+    """Join the rows of several files, and name each command once."""
+    contents = [json.loads(path.read_text()) for path in args.files]
+    joined = {key: value for one in contents for key, value in one.items() if key != "rows"}
+    joined["command"] = "\n".join(dict.fromkeys(one["command"] for one in contents))
+    for kind in ("rows", "times"):
+        joined[kind] = [row for one in contents for row in one.get(kind, [])]
+    args.output.write_text(json.dumps(joined) + "\n")
+
+
+def time_steps(args: argparse.Namespace) -> None:
+    """Measure the time of a training step: every configuration alone, one after the other."""
+    configs = list(of_reinmax(args, estimators_of(args, REINMAX)))
+    configs += [*of_exact(args), *of_rodeo(args, RODEO)]
+    configs = [replace(one, steps=TIMED_STEPS, warmup_steps=0) for one in configs]
+    context = multiprocessing.get_context("spawn")
+    # Processes compile at the same time, and measure in turn.
+    ready, turn, times = context.Barrier(len(configs)), context.Lock(), context.SimpleQueue()
+    if args.device == "cpu":
+        rows = [time_step(one, args.device) for one in configs]
+    else:
+        work = [
+            context.Process(target=_time_in_turn, args=(one, args.device, ready, turn, times))
+            for one in configs
+        ]
+        for process in work:
+            process.start()
+        rows = [times.get() for _ in work]
+        for process in work:
+            process.join()
+    command = " ".join(["python", *sys.argv])
+    content = {"command": command, "torch": torch.__version__, "times": rows}
+    args.output.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def time_step(config: TrainConfig, device: str, rest: Any = None) -> Row:
+    """Return the least time of a step over a few blocks of steps, after compilation."""
+    if device == "cpu":
+        torch.set_num_threads(1)
+    block = 500 if device.startswith("cuda") else 20
+    trainer = Trainer(config, load(config.dataset), device)
+
+    def advance() -> float:
+        begin = perf_counter()
+        for _ in advance_to(trainer, trainer.steps_done + block, block):
+            pass
+        trainer.take_elbo()
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        return perf_counter() - begin
+
+    advance()  # compiles
+    if rest:
+        rest()
+    seconds = min(advance() for _ in range(3))
+    asked = trainer.estimator.design.needs
+    named = {name: getattr(config, name) for name in KEY if name not in ("steps", "seed")}
+    named["estimator"] = config.label
+    needs = {"evaluations": asked.evaluations or 0, "derivatives": asked.derivatives}
+    return named | needs | {"us per step": round(1e6 * seconds / block, 1), "device": device}
+
+
+def _time_in_turn(
+    config: TrainConfig,
+    device: str,
+    ready: "multiprocessing.synchronize.Barrier",
+    turn: "multiprocessing.synchronize.Lock",
+    times: "multiprocessing.SimpleQueue[Row]",
+) -> None:
+    def wait() -> None:
+        ready.wait()
+        turn.acquire()
+
+    try:
+        times.put(time_step(config, device, wait))
+    finally:
+        turn.release()
+
+
+def main() -> None:
+    phases = {"reinmax": train, "exact": train, "rodeo": train, "time": time_steps, "merge": merge}
+    parser = parser_of_phases(list(phases))
+    args = parser.parse_args()
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+        keep_freed_memory()
+    phases[args.phase](args)
+
+
+def parser_of_phases(phases: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = parser_of(__doc__, phases)
+    parser.set_defaults(precision="high")
+    parser.add_argument("--dataset", default="dynamic-mnist")
+    parser.add_argument("--shapes", nargs="+", default=["8x4"], help="categories x latents")
+    parser.add_argument("--likelihoods", nargs="+", default=list(LIKELIHOODS))
+    parser.add_argument(
+        "--estimators", nargs="+", default=[], help="such as flips:2 for n = 2, or st-gumbel:1:0.5"
+    )
+    parser.add_argument("--together", action="store_true", help="estimators share ensembles")
+    parser.add_argument("--steps", type=int, help="instead of the protocol's")
+    parser.add_argument("--replicas", type=int, default=3, help="seeds")
+    parser.add_argument("--looks", type=int, default=48)
+    parser.add_argument("--images", type=int, help="test images of the bounds; all by default")
+    parser.add_argument("--files", type=Path, nargs="+", help="what `merge` joins")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

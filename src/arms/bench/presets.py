@@ -1,0 +1,134 @@
+"""Presets of `arms train`: the protocols of papers, and the best recipe found here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from arms.bench.config import TrainConfig
+
+Fields: TypeAlias = Mapping[str, Any]
+"""Fields of a configuration, by name."""
+MNIST = "dynamic-mnist"
+
+PAPER: Fields = {"steps": 1_000_000, "replicas": 5, "decoder_samples": "extra"}
+"""The paper's protocol: a million steps, five seeds, its decoder rule."""
+
+FAST: Fields = {
+    "estimator": "flips",
+    "num_samples": 4,
+    "steps": 100_000,
+    "replicas": 5,
+    "schedule": "cosine",
+}
+"""The best recipe found: flips, a sharp start and a large rate with a cosine schedule."""
+FAST_SHORT_STEPS = 50_000
+FAST_STARTS: Mapping[tuple[str, bool], Fields] = {
+    ("linear", True): {"encoder_scale": 4.0, "learning_rate": 0.015},
+    ("linear", False): {"encoder_scale": 32.0, "learning_rate": 0.006},
+    ("nonlinear", True): {"encoder_scale": 16.0, "learning_rate": 0.005},
+    ("nonlinear", False): {"encoder_scale": 1.0, "learning_rate": 0.002},
+}
+"""Start and rate with flips, by network and whether training takes fewer steps than that.
+
+benchmarks/recipe.py chose them for 10,000 (nonlinear) or 30,000 steps, and for 100,000, with one
+layer of bits."""
+FAST_RATES = {"linear": 6e-3, "nonlinear": 3e-3}
+"""Rates with other estimators, which benchmarks/time_to_bound.py chose."""
+
+_PUBLISHED: Fields = {"batch_size": 100, "inputs": "raw", "prior_learning_rate": 0.0}
+RODEO: Fields = {
+    **_PUBLISHED,
+    "dataset": MNIST,
+    "network": "nonlinear",
+    "estimator": "rodeo",
+    "num_samples": 3,
+    "steps": 1_000_000,
+    "replicas": 5,
+    "learning_rate": 1e-3,
+}
+"""RODEO's protocol (docs/rodeo.md), with bits as pixels and one layer of 200 bits."""
+RODEO_LAYERS: Fields = {"network": "linear", "estimator": "disarm", "num_samples": 2}
+"""What differs with several layers, each of which has no hidden layers."""
+RODEO_FASHION: Fields = {"learning_rate": 3e-4}
+"""What differs with bits of Fashion MNIST."""
+RODEO_GAUSSIAN: Fields = {"learning_rate": 1e-4}
+"""What differs with Gaussian pixels."""
+
+REINMAX: Fields = {
+    **_PUBLISHED,
+    "dataset": MNIST,
+    "network": "pyramid",
+    "likelihood": "gray",
+    "kl": "analytic",
+    "estimator": "reinmax",
+    "num_samples": 1,
+    "steps": 96_000,
+    "replicas": 10,
+    "categories": 8,
+    "latents": 4,
+}
+"""ReinMax's protocol (docs/reinmax.md)."""
+_WARMED: Fields = {"warmup_steps": 2000}
+REINMAX_SHAPES: Mapping[tuple[int, int], Fields] = {
+    (8, 4): {"learning_rate": 5e-4},
+    (4, 24): {"learning_rate": 5e-4, **_WARMED},
+    (8, 16): {"learning_rate": 7e-4, **_WARMED},
+    (16, 12): {"learning_rate": 7e-4, **_WARMED},
+    (64, 8): {"learning_rate": 5e-4, **_WARMED},
+    (10, 30): {"learning_rate": 5e-4, **_WARMED},
+}
+"""By categories and latents: the rates of ReinMax's scripts. Where these use RAdam, rates rise."""
+REINMAX_TEMPERATURES = {(8, 4): 1.3, (10, 30): 1.3}
+"""Temperatures of `reinmax` in its scripts, where they are not 1.5."""
+
+
+def _fast_start(known: Fields) -> Fields:
+    network = known["network"] if known["network"] in FAST_RATES else "nonlinear"
+    estimator = {"estimator": "midpoint"} if known["layers"] else {}  # flips has no layers
+    if known["layers"] or known["estimator"] not in ("flips", "flips-ms"):
+        return {**estimator, "learning_rate": FAST_RATES[network]}
+    start = FAST_STARTS[network, known["steps"] < FAST_SHORT_STEPS]
+    return start if known["categories"] == 2 else {**start, "encoder_scale": 1.0}
+
+
+def _rodeo_variant(known: Fields) -> Fields:
+    found = dict(RODEO_LAYERS) if known["layers"] else {}
+    if known["likelihood"] == "scaled-gaussian":
+        return {**found, **RODEO_GAUSSIAN}
+    return {**found, **RODEO_FASHION} if known["dataset"] == "fashion-mnist" else found
+
+
+def _reinmax_shape(known: Fields) -> Fields:
+    shape = known["categories"], known["latents"]
+    found = REINMAX_SHAPES.get(shape, {})
+    if known["estimator"] != "reinmax":
+        return found
+    return {**found, "temperature": REINMAX_TEMPERATURES.get(shape, 1.5)}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The fields that a preset sets, and those that depend on others, given or set."""
+
+    base: Fields
+    adapt: Callable[[Fields], Fields] = lambda known: {}
+
+
+PRESETS: Mapping[str, Preset] = {
+    "paper": Preset(PAPER),
+    "fast": Preset(FAST, _fast_start),
+    "rodeo": Preset(RODEO, _rodeo_variant),
+    "reinmax": Preset(REINMAX, _reinmax_shape),
+}
+DEFAULTS: Fields = {field.name: field.default for field in fields(TrainConfig)}
+
+
+def apply_preset(name: str, given: Fields | None = None) -> TrainConfig:
+    """Return a configuration: the fields given, then those of the preset, then the defaults.
+
+    >>> config = apply_preset("rodeo", {"dataset": "fashion-mnist", "estimator": "flips"})
+    >>> config.learning_rate, config.estimator
+    (0.0003, 'flips')
+    """
+    preset, own = PRESETS[name], given or {}
+    return TrainConfig(**{**preset.base, **preset.adapt({**DEFAULTS, **preset.base, **own}), **own})

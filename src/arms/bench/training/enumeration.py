@@ -1,0 +1,48 @@
+"""The exact gradient of a VAE with few states: each state is decoded once per batch.
+
+Decoder outputs do not depend on the image: S states cost S decoded rows, not S rows per image. The
+rest are matrix products.
+"""
+
+import torch
+from torch import Tensor
+
+from arms.bench.models import DiscreteVAE
+from arms.estimators import Estimate
+from arms.latents import Enumerable
+
+
+def states_of(model: DiscreteVAE) -> Tensor:
+    """Return every state of the latents of a model with one layer, `[S, *event]`."""
+    latent = model.latent(model.prior.detach())
+    assert isinstance(latent, Enumerable)
+    return latent.states()
+
+
+def estimate_states(
+    model: DiscreteVAE, states: Tensor, x: Tensor, logits: Tensor, *, analytic_kl: bool = False
+) -> Estimate:
+    """Return what `arms.Exact` estimates for a model with one layer; the logits are constants.
+
+    Over all states s, the value is E[f], and the gradient is E[(f - E[f]) s].
+    """
+    flat, shape = states.flatten(1), states.shape[1:]
+    # log q(s) is linear in s, and normalized over all states.
+    slope, _ = model.layers[0].log_ratio(torch.zeros_like(model.prior), logits)
+    probs = torch.softmax(_products(flat.double(), -slope.double(), len(shape)), 0)
+    decoded = model.decode(states[:, None, None].expand(-1, model.replicas, 1, *shape))
+    values = model.likelihood.log_prob_table(decoded, x)
+    if analytic_kl:
+        values = values - model.kl(logits).detach()
+    else:
+        weight, constant = model.layers[0].log_ratio(model.prior, logits)
+        values = values + _products(flat, weight, len(shape)) + constant
+    value = (probs * values).sum(0)
+    signal = probs * (values.detach() - value.detach())
+    grad = torch.einsum("srb,se->rbe", signal, flat.double())
+    return Estimate(grad.reshape(logits.shape).to(logits.dtype), value.to(x.dtype), values)
+
+
+def _products(states: Tensor, vectors: Tensor, event_dims: int) -> Tensor:
+    """Return the product of each state with each vector `[R, B, *event]`, `[S, R, B]`."""
+    return torch.einsum("se,rbe->srb", states, vectors.flatten(-event_dims))
