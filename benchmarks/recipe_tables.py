@@ -208,7 +208,7 @@ def print_codes(comparison: Comparison) -> None:
     for network, steps in SHORT.items():
         for whose in ("own", "shared"):
             found = comparison.of(network, steps, whose)
-            for (name, n), of_data in sorted(found.items(), key=_order):
+            for (name, _), of_data in sorted(found.items(), key=_order):
                 row = of_data[DATASETS[0]]
                 if target_of(name) == "bound" or (whose == "shared" and name == SHARED["elbo"]):
                     continue
