@@ -17,6 +17,7 @@ from arms.random import uniform
 
 FLOOR = 0.3  # of a variable's evidence, relative to the row's mean evidence
 MOST_EVIDENCE = 400.0  # that of a logit of 20
+LEAST = 1e-12  # keeps q positive if no row has any evidence
 BELOW_ONE = 1 - 2.0**-50  # keeps uniform numbers from reaching the end, where nothing is possible
 
 
@@ -68,15 +69,17 @@ class WithFlips(Design):
         return super().takes(latent) and self.base.takes(latent)
 
     def distribution(self, latent: Neighbors) -> Tensor:
-        """Return q up to a factor per row, `[*batch, variables]`, in float64 for its sums."""
-        chances, evidence = latent.spread()
+        """Return q up to a factor per row, `[*batch, variables]`."""
+        uncertain = latent.uncertainty()
         if not latent.batch_shape or latent.batch_shape[-1] == 1:
-            return chances.double()
+            return uncertain
         # An infinite logit must leave the distribution of others finite, and so must a row of NaN.
-        evidence = evidence.clamp_(max=MOST_EVIDENCE).nan_to_num_(0.0).mean(-2, keepdim=True)
-        mean = chances @ evidence.mT / chances.sum(-1, keepdim=True)
-        floor = mean.nan_to_num_(0.0).mul_(FLOOR).clamp_(min=1e-12)
-        return chances.mul_(evidence + floor).double()
+        evidence = latent.evidence().clamp_(max=MOST_EVIDENCE).nan_to_num_(0.0)
+        found = uncertain * evidence.sum(-2, keepdim=True)
+        total, weight = found.sum(-1, keepdim=True), uncertain.sum(-1, keepdim=True)
+        weight.clamp_(min=torch.finfo(weight.dtype).tiny)
+        floor = total.div_(weight).mul_(FLOOR).clamp_(min=LEAST)
+        return found.addcmul_(uncertain, floor)
 
     def copied(self, of_samples: Tensor) -> Tensor:
         """Return, for every flip, the row of the sample that it copies."""
@@ -85,19 +88,22 @@ class WithFlips(Design):
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         assert isinstance(latent, Neighbors)
         samples, distribution = self.base.draw_rows(latent, generator), self.distribution(latent)
-        first = self.copied(samples)
         if not distribution.shape[-1]:  # no variables
             weights = at_least_float32(latent.logits).new_zeros(self.flips, *latent.batch_shape)
-            return Draw(latent, torch.cat([samples, first]), extra=self.flips, memory=weights)
-        at = uniform(1, distribution[..., 0], generator).movedim(0, -1)
-        variable = _systematic(distribution, at, self.flips).movedim(-1, 0)
-        old, probs = latent.values_at(first, variable), latent.probs_at(variable)
-        if probs.shape[-1] == 2:
+            points = torch.cat([samples, self.copied(samples)])
+            return Draw(latent, points, extra=self.flips, memory=weights)
+        ends = _ends(distribution)
+        at = uniform(1, ends[..., 0], generator).movedim(0, -1)
+        chosen = _systematic(ends, at, self.flips)
+        chance = (distribution.gather(-1, chosen) / ends[..., -1:]).movedim(-1, 0)
+        variable = chosen.movedim(-1, 0)
+        old = latent.values_at(self.copied(samples), variable)
+        if latent.count_values() == 2:
             value = 1 - old
         else:
-            others = probs.scatter(-1, old.unsqueeze(-1), 0.0)
-            value = _choose(others, uniform(self.flips, at, generator)).squeeze(-1)
-        return self._flip(latent, samples, _Flips(variable, probs, old, value, distribution))
+            others = latent.probs_at(variable).scatter(-1, old.unsqueeze(-1), 0.0)
+            value = _choose(_ends(others), uniform(self.flips, at, generator)).squeeze(-1)
+        return self._flip(latent, samples, _Flips(variable, chance, old, value))
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
         assert isinstance(latent, Neighbors)
@@ -110,77 +116,76 @@ class WithFlips(Design):
         if (found := self.base.row_outcomes(latent)) is None:
             return None
         m, (variables, of_variables) = self.flips, _all_systematic(distribution, self.flips)
-        values = torch.arange(latent.probs_at(variables[:, 0]).shape[-1])
+        values = torch.arange(latent.count_values())
         counts = [torch.arange(len(one)) for one in (found.probabilities, of_variables)]
         sample, which, *to = torch.cartesian_prod(*counts, *[values] * m).unbind(-1)
         many, value = latent.expand(len(sample), 1), torch.stack(to).unsqueeze(-1)
         samples, variable = found.rows[:, sample].unsqueeze(2), variables[:, which].unsqueeze(-1)
         old, probs = many.values_at(self.copied(samples), variable), many.probs_at(variable)
-        of_value = probs.scatter(-1, old.unsqueeze(-1), 0.0)
+        of_value = probs.scatter(-1, old.long().unsqueeze(-1), 0.0)
         of_value = of_value / of_value.sum(-1, keepdim=True)
         of_value = of_value.nan_to_num(1 / len(values))  # nothing can change: whatever it is
         of_value = of_value.gather(-1, value.unsqueeze(-1)).flatten(1).prod(0)
-        rows_of_q = distribution.expand(len(sample), 1, -1)
-        draw = self._flip(many, samples, _Flips(variable, probs, old, value, rows_of_q))
+        chance = distribution[variable] / distribution.sum()
+        draw = self._flip(many, samples, _Flips(variable, chance, old, value))
         return draw, found.probabilities[sample] * of_variables[which] * of_value
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
         return self.base.correct(latent, grad)
 
     def _flip(self, latent: Neighbors, samples: Tensor, flips: "_Flips") -> Draw:
-        variable, probs, old, value, distribution = flips
-        chance = (
-            distribution.expand(self.flips, *distribution.shape)
-            .gather(-1, variable.unsqueeze(-1))
-            .squeeze(-1)
-        )
-        chance = chance / distribution.sum(-1)
-        possible = (chance > 0) & (value != old)
-        to = torch.where(possible, value, old)
-        weight = torch.where(possible, _pair_weight(probs, old, value) / chance, 0.0)
+        variable, chance, old, value = flips
+        possible = chance > 0  # elsewhere, no variable of the row can change
+        points = torch.cat([samples, self.copied(samples)])
+        latent.change_(points[len(samples) :], variable, torch.where(possible, value, old))
+        weight = torch.where(possible, _pair_weight(latent, variable, old, value) / chance, 0.0)
         weight = weight.to(at_least_float32(latent.logits).dtype)
-        changed = latent.change(self.copied(samples), variable, to)
-        return Draw(latent, torch.cat([samples, changed]), extra=self.flips, memory=weight)
+        return Draw(latent, points, extra=self.flips, memory=weight)
 
 
 class _Flips(NamedTuple):
-    """Which latent is flipped at each point, `[m, *batch]`, and the probabilities of the draw."""
+    """Which variable is flipped at each point, `[m, *batch]`, and how likely that was."""
 
     variable: Tensor
-    probs: Tensor  # of every value of that variable, [m, *batch, K]
+    chance: Tensor  # q of that variable
     old: Tensor
     value: Tensor
-    distribution: Tensor  # q [*batch, variables]
 
 
-def _pair_weight(probs: Tensor, one: Tensor, other: Tensor) -> Tensor:
+def _pair_weight(latent: Neighbors, variable: Tensor, one: Tensor, other: Tensor) -> Tensor:
     """Return w, which is symmetric in two values of a variable."""
-    if probs.shape[-1] == 2:
-        return probs.prod(-1)
-    rest = rest_of(probs)
+    if latent.count_values() == 2:
+        uncertain = latent.uncertainty().expand(len(variable), *variable.shape[1:], -1)
+        return uncertain.gather(-1, variable.unsqueeze(-1)).squeeze(-1) / 2
+    rest = rest_of(latent.probs_at(variable))
     first, second = (rest.gather(-1, at.unsqueeze(-1)).squeeze(-1) for at in (one, other))
     return first * second / (first + second)
 
 
-def _systematic(distribution: Tensor, noise: Tensor, m: int) -> Tensor:
+def _ends(weights: Tensor) -> Tensor:
+    """Return where the interval of each weight ends, from 0 on.
+
+    All intervals come from one sum, so that its rounding cannot leave a gap between two of them.
+    """
+    return weights.cumsum(-1, dtype=torch.float64).contiguous()
+
+
+def _systematic(ends: Tensor, noise: Tensor, m: int) -> Tensor:
     """Return m variables `[*batch, m]` for each uniform number `[*batch, 1]`."""
     steps = torch.arange(m, dtype=noise.dtype, device=noise.device)
-    return _choose(distribution, (noise + steps) / m)
+    return _choose(ends, (noise + steps) / m)
 
 
 def _all_systematic(distribution: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """Return all that `_systematic` can give for one row, `[m, outcomes]`, and probabilities."""
-    ends = (distribution / distribution.sum()).nan_to_num(0.0).cumsum(-1).mul(m).frac().tolist()
-    cuts = torch.tensor(sorted({0.0, 1.0, *ends}), dtype=torch.float64)
+    ends = _ends(distribution)
+    starts = (ends / ends[-1]).nan_to_num(0.0).mul(m).frac().tolist()
+    cuts = torch.tensor(sorted({0.0, 1.0, *starts}), dtype=torch.float64)
     middle = (cuts[1:] + cuts[:-1]) / 2
-    return _systematic(distribution.expand(len(middle), -1), middle.unsqueeze(-1), m).T, cuts.diff()
+    return _systematic(ends.repeat(len(middle), 1), middle.unsqueeze(-1), m).T, cuts.diff()
 
 
-def _choose(weights: Tensor, noise: Tensor) -> Tensor:
-    """Return for each uniform number an index with probability proportional to the weights.
-
-    The cumulative sum is used once, so that its rounding cannot leave a gap between two intervals.
-    """
-    total = weights.cumsum(-1).contiguous()
-    at = (noise * BELOW_ONE * total[..., -1:]).contiguous()
-    return torch.searchsorted(total, at, right=True).clamp(max=weights.shape[-1] - 1)
+def _choose(ends: Tensor, noise: Tensor) -> Tensor:
+    """Return for each uniform number an index with probability proportional to its weight."""
+    at = (noise * BELOW_ONE * ends[..., -1:]).contiguous()
+    return torch.searchsorted(ends, at, right=True).clamp(max=ends.shape[-1] - 1)

@@ -55,23 +55,40 @@ def fit_two_controls(
     must not count for 0. The coefficients are 0 if there are no other rows. Both are `[*batch]`
     with trailing axes, to multiply controls.
     """
-    rows = latent.batch_shape[-1] if latent.batch_shape else 1
-    if rows == 1:
-        zero = latent.with_event_axes(latent.sum_event(torch.zeros_like(estimate)))
-        return zero, zero
+    batch = latent.batch_shape or (1,)
+    products = products_of_controls(latent, estimate, first, second).view(*batch, 6)
+    products = sum_of_others(products.nan_to_num_(0.0, 0.0, 0.0), -2)
+    return coefficients_of_controls(latent, products)
 
+
+def products_of_controls(latent: Latent, estimate: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Return what `fit_two_controls` needs of every row, `[*batch, 6]`, to be summed over others.
+
+    They are the weighted inner products of the first control with the first, the second and the
+    estimate, then those of the second.
+    """
     axes = len(latent.batch_shape)
     every = torch.stack([first, second, estimate], axes).flatten(axes + 1)
-    products = (every @ every.mT).movedim((-2, -1), (0, 1))  # [3, 3, *batch]
-    products = products[:2] * products[2, 2].pow(0.25)
-    products = sum_of_others(products.nan_to_num(0.0, 0.0, 0.0), -1)
-    pseudo = max(0.5, 4 / max(1, every.shape[-1]) ** 2)
-    sizes = torch.stack([products[0, 0], products[1, 1]]) * (1 + pseudo / (rows - 1))
-    scale = torch.where(sizes > 0, sizes.rsqrt(), 0.0)
-    # In units of each control's size, where the determinant is never small.
-    along, shared = products[:, 2] * scale, products[0, 1] * scale[0] * scale[1]
-    one, other = (along - shared * along.flip(0)) * scale / (1 - shared.square())
-    return latent.with_event_axes(one), latent.with_event_axes(other)
+    products = every @ every.mT  # [*batch, 3, 3]
+    size = products[..., 2, 2, None].pow(0.25)
+    return products[..., :2, :].flatten(-2) * size
+
+
+def coefficients_of_controls(latent: Latent, products: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the coefficients of `fit_two_controls`, given the sums `[*batch, 6]` over others."""
+    rows = latent.batch_shape[-1] if latent.batch_shape else 1
+    pseudo = max(0.5, 4 / max(1, latent.event_shape.numel()) ** 2) / max(1, rows - 1)
+    products = products.view(*latent.batch_shape, 2, 3)
+    sizes = products.diagonal(dim1=-2, dim2=-1) * (1 + pseudo)
+    # In units of each control's size, where the determinant is never small; 0 where that is 0.
+    (_, shared, one), (back, _, other) = (
+        part.unbind(-1)
+        for part in (products / sizes.unsqueeze(-1)).nan_to_num_(0.0, 0.0, 0.0).unbind(-2)
+    )
+    rest = 1 - shared * back
+    first = torch.addcmul(one, shared, other, value=-1).div_(rest)
+    second = torch.addcmul(other, back, one, value=-1).div_(rest)
+    return latent.with_event_axes(first), latent.with_event_axes(second)
 
 
 def sum_of_others(tensor: Tensor, dim: Literal[0, -2, -1]) -> Tensor:

@@ -76,6 +76,12 @@ class Latent(ABC):
         """Join the results of `function(part, *its share of the tensors)` over the elements."""
         return function(self, *tensors)
 
+    def map_parts_to_many(
+        self, function: Callable[..., Sequence[Tensor]], *tensors: Tensor
+    ) -> Sequence[Tensor]:
+        """Join several results of `function(part, *its share of the tensors)` over the elements."""
+        return function(self, *tensors)
+
     def variables(self) -> Sequence["Latent"]:
         """Return the independent variables of a latent without batch axes, in the event's order."""
         return [self]
@@ -183,12 +189,20 @@ class Neighbors(HasMean):
         """Return the number of variables."""
         return self.event_shape[0]
 
-    @abstractmethod
-    def spread(self) -> tuple[Tensor, Tensor]:
-        """Return how uncertain each variable is, and how far its logits go, in new tensors.
+    def count_values(self) -> int:
+        """Return the largest number of values that a variable has."""
+        return 2
 
-        `[*batch, variables]` each: the probability that two draws differ; and the squared logit of
-        a bit, or 1 for a choice, of whose logits nothing is known to say more.
+    @abstractmethod
+    def uncertainty(self) -> Tensor:
+        """Return for each variable P(two draws differ), `[*batch, variables]`: do not change it."""
+
+    @abstractmethod
+    def evidence(self) -> Tensor:
+        """Return how far each variable's logits go, `[*batch, variables]`, in a new tensor.
+
+        It is the squared logit of a bit, or 1 for a choice, of whose logits nothing is known to say
+        more.
         """
 
     @abstractmethod
@@ -200,8 +214,8 @@ class Neighbors(HasMean):
         """Return the value of one variable of each sample, `[m, *batch]`."""
 
     @abstractmethod
-    def change(self, samples: Tensor, variable: Tensor, value: Tensor) -> Tensor:
-        """Return the samples with one variable of each set to a value."""
+    def change_(self, samples: Tensor, variable: Tensor, value: Tensor) -> None:
+        """Set one variable of each sample to a value, in place."""
 
     @abstractmethod
     def rises(self, samples: Tensor, derivatives: Tensor) -> Tensor:
@@ -226,8 +240,12 @@ class Couplable(Latent):
         return [self.with_logits(logits) for logits in self.logits.split(1)]
 
 
-class Binary(Couplable):
+class Binary(Couplable, HasMean):
     """Capability: every entry of the event is an independent bit with its own logit."""
+
+    @abstractmethod
+    def rest(self) -> Tensor:
+        """Return 1 - p, which a subtraction would round to 0."""
 
 
 class Choices(Couplable):

@@ -49,7 +49,7 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     def score(self, samples: Tensor) -> Tensor:
         """Return b - p. For b = 1 this is sigmoid(-logits), because 1 - p would round to 0."""
-        of_zero, of_one = -self.mean(), self._rest()
+        of_zero, of_one = -self.mean(), self.rest()
         # lerp returns either end exactly, in one pass; torch.where takes twice as long.
         return torch.lerp(of_zero, of_one, samples.to(of_one.dtype))
 
@@ -62,8 +62,7 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
     def _constant_mean(self) -> Tensor:
         return torch.sigmoid(at_least_float32(self.logits))
 
-    def _rest(self) -> Tensor:
-        """Return 1 - p, which a subtraction would round to 0."""
+    def rest(self) -> Tensor:
         if self.logits.requires_grad:
             return torch.sigmoid(-at_least_float32(self.logits))
         return self._constant_rest
@@ -73,7 +72,7 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return torch.sigmoid(-at_least_float32(self.logits))
 
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        return self.mean() * self._rest() * vector
+        return self.mean() * self.rest() * vector
 
     def states(self) -> Tensor:
         d = self.logits.shape[-1]
@@ -94,10 +93,15 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
         return vector * step * step  # bits are swapped independently: only the diagonal remains
 
-    def spread(self) -> tuple[Tensor, Tensor]:
-        logits = at_least_float32(self.logits.detach())
-        rarer = torch.sigmoid(logits.abs().neg_())
-        return torch.addcmul(rarer, rarer, rarer, value=-1).mul_(2), logits.square()
+    def uncertainty(self) -> Tensor:
+        return self._constant_uncertainty
+
+    @lazy_property
+    def _constant_uncertainty(self) -> Tensor:
+        return (self._constant_mean.detach() * self._constant_rest.detach()).mul_(2)
+
+    def evidence(self) -> Tensor:
+        return at_least_float32(self.logits.detach()).square()
 
     def probs_at(self, variable: Tensor) -> Tensor:
         logits = self.logits.detach().expand(len(variable), *self.logits.shape)
@@ -105,11 +109,11 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return torch.sigmoid(torch.cat([-chosen, chosen], -1))
 
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
-        return samples.gather(-1, variable.unsqueeze(-1)).squeeze(-1).long()
+        return samples.gather(-1, variable.unsqueeze(-1)).squeeze(-1)
 
-    def change(self, samples: Tensor, variable: Tensor, value: Tensor) -> Tensor:
+    def change_(self, samples: Tensor, variable: Tensor, value: Tensor) -> None:
         source = value.unsqueeze(-1).to(samples.dtype)
-        return samples.scatter(-1, variable.unsqueeze(-1), source)
+        samples.scatter_(-1, variable.unsqueeze(-1), source)
 
     def rises(self, samples: Tensor, derivatives: Tensor) -> Tensor:
         return torch.addcmul(derivatives, samples.to(derivatives.dtype), derivatives, value=-2)

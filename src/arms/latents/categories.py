@@ -84,10 +84,15 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
         return (vector * step).sum(-1, keepdim=True) * step
 
-    def spread(self) -> tuple[Tensor, Tensor]:
+    def count_values(self) -> int:
+        return self.logits.shape[-1]
+
+    def uncertainty(self) -> Tensor:
         probs = torch.softmax(self.logits.detach().double(), -1)
-        uncertain = (probs * rest_of(probs)).sum(-1)
-        return uncertain, torch.ones_like(uncertain)
+        return (probs * rest_of(probs)).sum(-1)
+
+    def evidence(self) -> Tensor:
+        return torch.ones_like(self.logits.detach()[..., 0], dtype=torch.float64)
 
     def probs_at(self, variable: Tensor) -> Tensor:
         logits = self.logits.detach().expand(len(variable), *self.logits.shape)
@@ -97,9 +102,9 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
         return samples.gather(-2, _rows_of(samples, variable)).squeeze(-2).argmax(-1)
 
-    def change(self, samples: Tensor, variable: Tensor, value: Tensor) -> Tensor:
+    def change_(self, samples: Tensor, variable: Tensor, value: Tensor) -> None:
         where = _rows_of(samples, variable)
-        return samples.scatter(-2, where, one_hot(value.unsqueeze(-1), samples))
+        samples.scatter_(-2, where, one_hot(value.unsqueeze(-1), samples))
 
     def rises(self, samples: Tensor, derivatives: Tensor) -> Tensor:
         here = (samples.to(derivatives.dtype) * derivatives).sum(-1, keepdim=True)

@@ -113,6 +113,14 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
         calls = zip(self.parts.values(), *shares, strict=True)
         return self._join([part.map_parts(function, *own) for part, *own in calls])
 
+    def map_parts_to_many(
+        self, function: Callable[..., Sequence[Tensor]], *tensors: Tensor
+    ) -> Sequence[Tensor]:
+        shares = [self._split(one) for one in tensors]
+        calls = zip(self.parts.values(), *shares, strict=True)
+        found = [part.map_parts_to_many(function, *own) for part, *own in calls]
+        return [self._join(one) for one in zip(*found, strict=True)]
+
     def log_prob(self, samples: Tensor) -> Tensor:
         found = [part.log_prob(own) for _, part, own in self._items(samples)]
         return torch.stack(found).sum(0)
@@ -140,11 +148,14 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
     def count_variables(self) -> int:
         return sum(part.count_variables() for part in self._parts_with_neighbors())
 
-    def spread(self) -> tuple[Tensor, Tensor]:
-        uncertain, sure = zip(
-            *(part.spread() for part in self._parts_with_neighbors()), strict=True
-        )
-        return torch.cat(uncertain, -1), torch.cat(sure, -1)
+    def count_values(self) -> int:
+        return max(part.count_values() for part in self._parts_with_neighbors())
+
+    def uncertainty(self) -> Tensor:
+        return torch.cat([part.uncertainty() for part in self._parts_with_neighbors()], -1)
+
+    def evidence(self) -> Tensor:
+        return torch.cat([part.evidence() for part in self._parts_with_neighbors()], -1)
 
     def probs_at(self, variable: Tensor) -> Tensor:
         found = [
@@ -156,16 +167,13 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
 
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
         shares = zip(self._split(samples), self._by_variable(variable), strict=True)
-        found = [inside * part.values_at(own, at) for own, (part, at, inside) in shares]
+        found = [inside * part.values_at(own, at).long() for own, (part, at, inside) in shares]
         return torch.stack(found).sum(0)
 
-    def change(self, samples: Tensor, variable: Tensor, value: Tensor) -> Tensor:
-        changed = []
+    def change_(self, samples: Tensor, variable: Tensor, value: Tensor) -> None:
         shares = zip(self._split(samples), self._by_variable(variable), strict=True)
-        for own, (part, at, inside) in shares:
-            to = torch.where(inside, value, part.values_at(own, at))
-            changed.append(part.change(own, at, to))
-        return self._join(changed)
+        for own, (part, at, inside) in shares:  # views of the samples
+            part.change_(own, at, torch.where(inside, value, part.values_at(own, at)))
 
     def _by_variable(self, variable: Tensor) -> Iterator[tuple[Neighbors, Tensor, Tensor]]:
         """Yield each part, an index into its variables, and where that is the one."""

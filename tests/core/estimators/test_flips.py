@@ -129,7 +129,7 @@ def test_the_safe_form_is_for_eight_rows_and_more() -> None:
 
 
 def law_of(latent: Neighbors) -> Tensor:
-    distribution = WithFlips(4).distribution(latent)
+    distribution = WithFlips(4).distribution(latent).double()
     return distribution / distribution.sum(-1, keepdim=True)
 
 

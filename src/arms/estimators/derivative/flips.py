@@ -30,6 +30,7 @@ this falls back on values.
 Reference: this project (docs/flips.md).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,7 @@ from torch import Tensor
 from arms.arguments import as_count
 from arms.designs import Coupling, Draw, Systematic, WithFlips
 from arms.estimators.base import Estimator, count_samples, set_design
-from arms.estimators.regression import fit_two_controls, sum_of_others
+from arms.estimators.regression import coefficients_of_controls, products_of_controls, sum_of_others
 from arms.estimators.score.leave_one_out import leave_one_out
 from arms.latents import Binary, Latent, Neighbors
 
@@ -72,36 +73,45 @@ class Flips(Estimator):
         set_flips(self, self.coupling, samples_per_flip=2)
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        design, latent, weight = self.design, draw.latent, draw.memory
+        design, latent = self.design, draw.latent
         assert derivatives is not None
         assert isinstance(design, WithFlips)
         assert isinstance(latent, Neighbors)
         n, samples, at_samples = self.num_samples, draw.samples, derivatives[: self.num_samples]
         step = (draw.points[n:] - design.copied(samples)).to(derivatives.dtype)
-        ends = design.copied(at_samples) + derivatives[n:]
-        weight = weight / design.flips
+        ends = latent.sum_event((design.copied(at_samples) + derivatives[n:]).mul_(step))
+        weight = draw.memory / design.flips
         by_values = along(latent, weight * (values[n:] - design.copied(values[:n])), step)
-        by_rule = along(latent, weight * latent.sum_event(ends.mul_(step)) / 2, step)
+        by_rule = along(latent, ends.mul_(weight).div_(2), step)
+        rule, own = _rule_and_own_bits(latent, samples, at_samples)
         # What derivatives say, and what the flips find missing in it.
-        from_derivatives = (
-            latent.trapezoid(samples, latent.rises(samples, at_samples)).mean(0) - by_rule
-        )
-        found = from_derivatives + by_values
-        if rows_of(latent) == 1:
+        from_derivatives = rule.sub_(by_rule)
+        found = by_values.add_(from_derivatives)
+        safe = self.is_safe(latent)
+        if rows_of(latent) == 1 or not (own or safe):
             return found
-        mean, curve = latent.mean(), curvature_of_other_rows(latent, samples, at_samples)
-        own = (samples.to(mean.dtype).mean(0) - mean) * (1 - mean) * curve / 2
-        if not self.is_safe(latent):
-            return found - own
-        if n > 1:
-            alone = leave_one_out(latent, samples, values[:n])
-            from_values = found - design.correct(latent, alone)
-        else:
+        axes = len(latent.batch_shape)
+        of_rows = [one.flatten(axes) for one in own[1:]]
+        if safe:
             from_values = torch.zeros_like(found)
-        # Without `own`: that of another row has seen this row.
-        one, other = fit_two_controls(latent, found, from_derivatives, from_values)
+            if n > 1:
+                alone = leave_one_out(latent, samples, values[:n])
+                from_values = found - design.correct(latent, alone)
+            # Without the own part: that of another row has seen this row.
+            of_rows.append(products_of_controls(latent, found, from_derivatives, from_values))
+        # Side by side, all sums over other rows are one matrix product. A row of NaN must not
+        # spoil the others.
+        sums = sum_of_others(torch.cat(of_rows, -1).nan_to_num_(0.0, 0.0, 0.0), -2)
+        if own:
+            width = found.shape[-1]
+            covariance, square = (sums.narrow(-1, at, width) for at in (0, width))
+            noise = own[0].mul_(covariance / (square + 1))
+        if not safe:
+            return found.sub_(noise)
+        one, other = coefficients_of_controls(latent, sums[..., -6:])
         found = torch.addcmul(found, one, from_derivatives, value=-1)
-        return found - other * from_values - (1 - one - other) * own
+        found = found.addcmul_(other, from_values, value=-1)
+        return found.addcmul_(one.add(other).sub_(1), noise) if own else found
 
     def is_safe(self, latent: Latent) -> bool:
         return rows_of(latent) >= SAFE_ROWS if self.safe is None else self.safe
@@ -137,12 +147,44 @@ def curvature_of_other_rows(latent: Latent, samples: Tensor, derivatives: Tensor
     def of_part(part: Latent, b: Tensor, slope: Tensor) -> Tensor:
         if not part.has(Binary) or not part.batch_shape:  # without a batch, no row is another
             return torch.zeros_like(slope[0])
-        ones, n = b.sum(0), len(b)
-        along = torch.addcmul((b * slope).sum(0), ones, slope.sum(0), value=-1 / n)
-        square = torch.addcmul(ones, ones, ones, value=-1 / n)
+        moments = _of_bits(part, b, slope)[2:]
         # A row of NaN must not spoil the others. Side by side, they are one matrix product.
-        sums = torch.cat([along, square], -1).nan_to_num_(0.0, 0.0, 0.0)
+        sums = torch.cat(moments, -1).nan_to_num_(0.0, 0.0, 0.0)
         along, square = sum_of_others(sums, -2).chunk(2, -1)
         return along / (square + 1)
 
     return latent.map_parts(of_part, samples.to(derivatives.dtype), derivatives)
+
+
+def _rule_and_own_bits(
+    latent: Neighbors, samples: Tensor, derivatives: Tensor
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """Return the mean trapezoid rule, and of bits what `_of_bits` says about their curvature."""
+    if any(one.has(Binary) for one in latent.elements()):
+        rule, *own = latent.map_parts_to_many(_of_bits, samples, derivatives)
+        return rule, own
+    return mean_trapezoid(latent, samples, derivatives), []
+
+
+def _of_bits(part: Latent, samples: Tensor, derivatives: Tensor) -> tuple[Tensor, ...]:
+    """Return the mean trapezoid rule of a part, and for its bits what predicts its own noise.
+
+    That is the factor of their curvature, (1 - p) (mean of b - p) / 2, and two sums over samples:
+    of derivatives times b - mean of b, and of the square of the latter.
+    """
+    if not isinstance(part, Binary):
+        rule = mean_trapezoid(part, samples, derivatives)
+        return rule, *[torch.zeros_like(rule)] * 3
+    n, p, rest = len(samples), part.mean(), part.rest()
+    b = samples.to(derivatives.dtype)
+    at_one, total, ones = (b * derivatives).sum(0), derivatives.sum(0), b.sum(0)
+    covariance = torch.addcmul(at_one, ones, total, value=-1 / n)
+    square = torch.addcmul(ones, ones, ones, value=-1 / n)
+    factor = ones.mul_(1 / n).sub_(p).mul_(rest).mul_(0.5)
+    rule = total.sub_(at_one).mul_(p).addcmul_(rest, at_one).mul_(0.5 / n)
+    return rule, factor, covariance, square
+
+
+def mean_trapezoid(latent: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
+    assert isinstance(latent, Neighbors)
+    return latent.trapezoid(samples, latent.rises(samples, derivatives)).mean(0)
