@@ -141,6 +141,12 @@ def in_function_transform() -> bool:
     return not compiling and functorch.peek_interpreter_stack() is not None
 
 
+def leave_graph(what: str) -> None:
+    """Leave a graph that is being compiled; where fullgraph=True forbids that, say what to do."""
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break(msg=f"arms: torch.compile(fullgraph=True) cannot trace {what}")
+
+
 if TYPE_CHECKING:
     from functools import cached_property
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import at_least_float32, check_generator, is_finite, is_readable
+from arms.arguments import at_least_float32, check_generator, is_finite, is_readable, leave_graph
 from arms.attachment import attach_to_parameters
 from arms.designs import Draw
 from arms.estimators.base import Estimate, Estimator, Objective
 from arms.estimators.registry import label
 from arms.latents import Latent
 from arms.objective import DEFAULT, Evaluation, Options, evaluate, is_learning, refuse_transforms
-from arms.random import warn_if_ranks_share_noise
+from arms.random import randomness_explained, warn_if_ranks_share_noise
 
 
 def estimate(
@@ -48,8 +48,10 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
     check_generator(generator)
     if generator is None:
         warn_if_ranks_share_noise(latent.logits.device)
+    else:
+        leave_graph("a torch.Generator: leave generator= out and call torch.manual_seed")
     check_fits(estimator, latent)
-    with _full_precision(latent.logits.device):
+    with _full_precision(latent.logits.device), randomness_explained():
         draw = estimator.design.draw(latent.detach(), generator)
     _check_draw(estimator, draw)
     return draw

@@ -65,6 +65,7 @@ def evaluate(
 
 
 def refuse_transforms(estimator: Estimator) -> None:
+    arguments.leave_graph("an estimator that differentiates the objective: use arms or loorf")
     if arguments.in_function_transform():
         name = type(estimator).__name__
         where = "torch.func.grad, vmap and jvp"

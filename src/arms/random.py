@@ -2,6 +2,8 @@
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -11,6 +13,19 @@ import torch.distributed as dist
 from torch import Generator, Tensor
 
 from arms.arguments import as_count, in_function_transform
+
+
+@contextmanager
+def randomness_explained() -> Iterator[None]:
+    """Say what to do where vmap refuses random numbers, which is its default."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not ("randomness" in str(error) and in_function_transform()):
+            raise
+        remedy = 'pass randomness="different" to vmap or jacfwd'
+        hessian = "hessian cannot work, because an estimate has no second derivatives"
+        raise ValueError(f"vmap refuses random numbers by default: {remedy}; {hessian}") from None
 
 
 def uniform(n: int, like: Tensor, generator: Generator | None) -> Tensor:

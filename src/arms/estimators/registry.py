@@ -15,7 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from arms.arguments import as_count, unknown_name
-from arms.designs import Coupled, Coupling, Design, Dirichlet, Gaussian, Independent, Stratified
+from arms.designs import (
+    Coupled,
+    Coupling,
+    Design,
+    Dirichlet,
+    Gaussian,
+    Independent,
+    Stratified,
+    Systematic,
+)
 from arms.estimators.base import Estimate, Estimator, variance_loss
 from arms.estimators.biased.gapped import GappedStraightThrough
 from arms.estimators.biased.gumbel_softmax import GumbelSoftmax
@@ -91,6 +100,11 @@ def on_bound(rule: Factory, num_samples: int, folded: bool = True, **options: An
     return OnBound(rule(half, **options), half, folded)
 
 
+def flips(num_samples: int, **options: Any) -> Flips:
+    """Return `Flips`, with its default coupling made here: compilers do not trace the class's."""
+    return Flips(num_samples, **{"coupling": Systematic(), **options})
+
+
 arms_ms = partial(on_bound, ARMS)
 
 KOOL = "Kool, van Hoof & Welling"
@@ -111,7 +125,7 @@ TABLE: tuple[Entry, ...] = (
     published("arms-gaussian", partial(ARMS, coupling=Gaussian()), ZHOU, ("arms-n",)),
     experimental("arms-stratified", partial(ARMS, coupling=Stratified()), OURS, ("arms-strat",)),
     recommended("unordered-set", UnorderedSet, f"{KOOL} 2020", ("unord",)),
-    recommended("flips", Flips, OURS),
+    recommended("flips", flips, OURS),
     recommended("midpoint", Midpoint, OURS),
     recommended("midpoint-single", partial(Midpoint, pairs=1), OURS),
     recommended("cross-paired", cross_paired, OURS, ("repaired",)),
