@@ -37,10 +37,10 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The documentation site, into site/: index.html there is its first page. Material says at every build when its support
-# ends, which is known: the pins stay, and what is made here is plain Markdown.
+# The documentation site, into site/: index.html there is its first page. It runs the notebooks.
 docs: .venv/installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	rm -rf site
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs site
 
 # The demo's report and the site in a real browser, which is installed where that is possible.
 browser: demo docs

@@ -3,7 +3,7 @@
 import re
 
 DIFFERENCE = re.compile(
-    r"<td>((?:<strong>)?[+\u2212][\d.]+ \(([+\u2212])([\d.]+)\)(?:</strong>)?)</td>"
+    r'<td(?: class="[^"]*")?>(<p>(?:<strong>)?[+\u2212][\d.]+ \(([+\u2212])([\d.]+)\)(?:</strong>)?</p>)</td>'
 )
 STEPS = (
     (1.0, "within-1"),
@@ -25,7 +25,7 @@ def colored(html: str) -> str:
         raise ValueError(
             "the page of reproduced numbers must have differences like +0.42 (+3.0), and has none"
         )
-    start = html.rfind("<table>", 0, first)
+    start = html.rfind("<table", 0, first)
     return html[:start] + _legend() + html[start:]
 
 

@@ -1,21 +1,15 @@
 """What is made of result files inside a page: `<!-- measured: name -->`, what was made, `<!-- end -->`.
 
-The pages hold it as plain Markdown for those who read them in the repository; the site has it with links.
-
-    python docs/generators/filled.py    # writes it into the pages
+python docs/generators    # writes it into the pages
 """
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from generators import measured, speed
+
 DOCS = Path(__file__).parents[1]
-if __name__ == "__main__":
-    sys.path.insert(0, str(DOCS))
-
-from generators import measured, speed  # noqa: E402
-
 TABLES: Mapping[str, Callable[[], str]] = {
     "measured: variance": measured.variance_table,
     "measured: bias": measured.bias_table,
@@ -29,27 +23,25 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "measured: packs": speed.packs_table,
 }
 PLACE = re.compile(r"<!-- ((?:measured|picture): [^>]*?) -->\n(.*?)<!-- end -->", re.DOTALL)
-LINK = re.compile(r"\[(`[^`]*`)\]\([^)]*\)")
-"""Of a name to its page, which is there in the site alone."""
 
 
-def in_page(text: str, make: Mapping[str, Callable[[], str]]) -> str:
-    """Return a page of the site: every place with what is made for it."""
-    return PLACE.sub(lambda found: make[found[1]](), text)
+def in_site(text: str, make: Mapping[str, Callable[[], str]]) -> str:
+    """Return a page of the site: what is made for it alone, in place of what a code host shows."""
+    return PLACE.sub(lambda found: make[found[1]]() if found[1] in make else found[2], text)
 
 
 def in_repository(text: str) -> str:
-    """Return a page of the repository: every place with its table, without links to pages of the site."""
+    """Return a page with its tables made again."""
 
     def place(found: re.Match[str]) -> str:
         if found[1] not in TABLES:
             return found[0]
-        table = LINK.sub(r"\1", TABLES[found[1]]()).strip()
-        return f"<!-- {found[1]} -->\n\n{table}\n\n<!-- end -->"
+        return f"<!-- {found[1]} -->\n\n{TABLES[found[1]]().strip()}\n\n<!-- end -->"
 
     return PLACE.sub(place, text)
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Write the tables into the pages."""
     for page in DOCS.rglob("*.md"):
         page.write_text(in_repository(page.read_text()))

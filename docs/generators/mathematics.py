@@ -1,31 +1,28 @@
 """Formulas as MathML, which browsers draw by themselves, and the font for it: nothing is loaded from elsewhere."""
 
-import html
-import re
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 
 from fontTools import subset
 from latex2mathml.converter import convert
 
-FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
-FONT = "assets/math.woff"
+FONT = "_static/math.woff"
 
 
-def as_mathml(page: str) -> str:
-    """Return a page's HTML with all formulas, as pymdownx.arithmatex leaves them, turned into MathML."""
-    return FORMULA.sub(_formula, page)
+def as_mathml(latex: str, block: bool = False) -> str:
+    """Return a formula as MathML, inline or as a block that scrolls where it is too wide.
 
-
-def _formula(match: re.Match[str]) -> str:
-    display = "block" if match[2] == "[" else "inline"
-    latex = html.unescape(match[3]).strip()
-    found = convert(latex, display=display)
-    return f'<div class="formula">{found}</div>' if display == "block" else found
+    >>> as_mathml("a < b")[:5], as_mathml("a", block=True)[:26]
+    ('<math', '<div class="formula"><math')
+    """
+    found = convert(latex.strip(), display="block" if block else "inline")
+    return f'<div class="formula">{found}</div>' if block else found
 
 
 def write_font(site: Path) -> None:
     """Write STIX Two Math, with the characters that formulas may have: not every system has a font for mathematics."""
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it reports every table
     options = subset.Options()
     options.flavor = "woff"
     options.layout_features = ["*"]

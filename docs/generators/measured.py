@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from generators.repository import ROOT
-
+ROOT = Path(__file__).parents[2]
 BUDGET = 6
 """The most evaluations in the tables."""
 STEPS = 20_000

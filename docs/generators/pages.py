@@ -1,29 +1,28 @@
-"""Pages made from the code: estimators, couplings, their lists, the API reference, the changelog."""
+"""Pages made from the code: estimators, couplings, their lists.
+
+python docs/generators    # writes them
+"""
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from types import ModuleType
+from pathlib import Path
 
 import torch
 
 import arms
-import arms.bench
-import arms.checks
 import arms.designs
-import arms.latents
-import arms.sklearn
 from arms.designs import BitCoupling, CategoryCoupling, Coupling
 from arms.estimate import takes
 from arms.estimators import ENTRIES, Estimator, num_samples_of
 from arms.estimators.registry import PAPER_FORMS, TABLE
 from generators import measured
 from generators.measured import table
-from generators.repository import ROOT
 from generators.words import capital, typeset
 
+DOCS = Path(__file__).parents[1]
 COUNTS = (2, 4, 8, 16)
 """Numbers of samples for which the cost is shown."""
 EXAMPLES = {
@@ -37,6 +36,19 @@ TIERS = {
     "published": "published; included for comparison",
     "experimental": "experimental: new, little used",
 }
+GROUPS = {
+    "recommended": ("Recommended", "Unbiased estimators to start with."),
+    "published": (
+        "Published",
+        "Unbiased estimators from papers, included for comparison and to reproduce results.",
+    ),
+    "biased": (
+        "Biased",
+        "Estimators with low variance and the wrong mean; [Choosing](../choosing.md) says by how much.",
+    ),
+    "experimental": ("Experimental", "New unbiased estimators that have been used little."),
+}
+"""The groups of estimators: title and introduction of the page of each."""
 BECAUSE = re.compile(r"(Unbiased|Biased)\s+because")
 
 
@@ -99,7 +111,8 @@ def folder(name: str) -> str:
 def estimator_pages() -> dict[str, str]:
     """Return the pages of all estimators, and their list, by path."""
     pages = {f"estimators/{folder(name)}/{name}.md": estimator_page(name) for name in factories()}
-    return {"estimators/index.md": estimator_index(), **pages}
+    groups = {f"estimators/{of}.md": group_page(of) for of in GROUPS}
+    return {"estimators/index.md": estimator_index(), **groups, **pages}
 
 
 def estimator_page(name: str) -> str:
@@ -159,7 +172,10 @@ def facts(name: str, estimator: Estimator) -> str:
             "own parameters",
             "yes: create the object once and keep it" if _learns(estimator) else "none",
         ],
-        ["in Python", f"[`{in_python(name)}`][arms.{_class_shown(estimator)}]"],
+        [
+            "in Python",
+            f"[`{in_python(name)}`](../../api/estimators.md#arms.{_class_shown(estimator)})",
+        ],
     ]
     if known := coupling_name(coupling_of(estimator)):
         rows.insert(-1, ["coupling", f"[{known}](../../couplings/{known}.md)"])
@@ -268,29 +284,62 @@ def example(name: str) -> str:
     )
 
 
-def estimator_index() -> str:
-    """Return the list of all estimators."""
+def group(name: str) -> str:
+    """Return the group of an estimator: its tier, or biased."""
+    return "biased" if name in arms.BIASED_ESTIMATORS else ENTRIES[name].tier
+
+
+def members(of: str, bound: bool) -> list[str]:
+    """Return the names of a group, for the bound or for the expectation."""
+    return [
+        name
+        for name in factories()
+        if group(name) == of and smallest(name).target.subtracts_log_q == bound
+    ]
+
+
+def group_page(of: str) -> str:
+    """Return the list of one group, with the pages of its estimators in the navigation."""
+    title, words = GROUPS[of]
     parts = [
-        "# Estimators",
-        "Every estimator by name. [Choosing an estimator](../choosing.md) helps you pick one.",
-        "Each page has the formula, the reason why it is unbiased or biased, and the cost.",
-        "`arms estimators` prints this list.",
+        f"# {title}",
+        words,
         "Work is the number of evaluations of f, plus how many of them are differentiated.",
     ]
-    titles = {
-        "expectation": "For the expectation",
-        "bound": "For the importance-weighted bound",
-        "biased": "Biased, for comparison",
-    }
-    columns = ["name", "what", "status", "n", "work at n = 8", "latents", "reference"]
-    for where, title in titles.items():
-        names = [name for name in factories() if folder(name) == where]
-        rows = table(columns, [_index_row(name) for name in names], left=len(columns))
-        parts += [f"## {title}", f'<div class="wide" markdown>\n\n{rows}\n\n</div>']
-    parts += [
+    columns = ["name", "what", "n", "work at n = 8", "latents", "reference"]
+    both = {"For the expectation": members(of, False), "For the bound": members(of, True)}
+    for heading, names in both.items():
+        if names:
+            rows = table(columns, [_index_row(name) for name in names], left=len(columns))
+            parts += [f"## {heading}", rows]
+    pages = [f"{folder(name)}/{name}" for names in both.values() for name in names]
+    return "\n\n".join([*parts, toctree(pages)]) + "\n"
+
+
+def toctree(pages: Sequence[str]) -> str:
+    """Return the directive that puts pages into the navigation."""
+    return "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
+
+
+def estimator_index() -> str:
+    """Return the list of all names by group."""
+    rows = [
+        [
+            f"[{title}]({of}.md)",
+            *(", ".join(map(linked, members(of, bound))) for bound in (False, True)),
+        ]
+        for of, (title, _) in GROUPS.items()
+    ]
+    parts = [
+        "# Estimators",
+        "Every estimator has a page with its formula, the reason why it is unbiased or biased, its cost",
+        "and what was measured. [Choosing an estimator](../choosing.md) helps you pick one.",
+        "`arms estimators` prints this list.",
+        table(["", "for the expectation", "for the bound"], rows, left=3),
         "## Other names",
         "Names from papers and earlier versions. They stay valid wherever a name is accepted.",
         alias_table(),
+        toctree(list(GROUPS)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -312,9 +361,9 @@ def linked(name: str) -> str:
 def _index_row(name: str) -> list[str]:
     one = factories()[name](8)
     needs = one.design.needs
-    work = (
-        "all states" if needs.evaluations is None else f"{needs.evaluations} + {needs.derivatives}"
-    )
+    work = "all states"
+    if needs.evaluations is not None:
+        work = f"{needs.evaluations}\u00a0+\u00a0{needs.derivatives}"
     what = typeset(Text.of(one).title).replace("|", "\\|")
     if known := coupling_name(coupling_of(one)):
         what = f"{what} Coupling: {known}."
@@ -323,7 +372,7 @@ def _index_row(name: str) -> list[str]:
     if told := [f"`{key}={value!r}`" for key, value in given.items() if key != "coupling"]:
         what = f"{what} With {', '.join(told)}."
     entry = ENTRIES[name]
-    return [linked(name), what, entry.tier, counts_of(name), work, latents_of(one), entry.reference]
+    return [linked(name), what, counts_of(name), work, latents_of(one), entry.reference]
 
 
 def _links(text: str) -> str:
@@ -371,7 +420,7 @@ def coupling_page(name: str) -> str:
     shown = type(coupling).__name__
     rows = [
         ["latents", coupled_latents(coupling)],
-        ["in Python", f"[`arms.designs.{coupling!r}`][arms.designs.{shown}]"],
+        ["in Python", f"[`arms.designs.{coupling!r}`](../api/designs.md#arms.designs.{shown})"],
         ["estimators", ", ".join(users)],
         ["reference", _from_couplings(reference)],
     ]
@@ -451,109 +500,17 @@ def coupling_index() -> str:
         capital(typeset(title.partition(": ")[2])),
         table(["name", "what", "latents", "reference"], rows, left=4),
         typeset(body),
+        toctree(list(arms.designs.COUPLINGS)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-# ---- API reference
-
-API = {
-    "functions": ("Functions", "The functions that most programs call.", (
-        "expectation", "importance_bound", "weights", "draw", "attach", "Handle", "variance",
-        "sampling", "Sampling", "sample", "same_samples", "variance_loss", "as_estimator",
-        "as_latent", "relax_control", "rank_generator",
-    )),
-    "latents": ("Latents and targets", "What is random, and what is differentiated.", (
-        "Latent", "Bits", "OneHot", "Indices", "Subset", "Joint", "Target", "Expectation",
-        "BestOf", "ImportanceBound",
-    )),
-    "estimators": (
-        "Estimators",
-        "Every name in the registry has a page of its own: [Estimators](../estimators/index.md).", (
-        "Estimator", "Estimate", "LOORF", "ARMS", "LeaveOneOut", "Reinforce", "DisARM", "ARM",
-        "UnorderedSet", "Exact", "Flips", "Midpoint", "WithTaylor", "REBAR", "RELAX", "Relaxation",
-        "DoubleCV", "RODEO", "SteinControl", "VIMCO", "OnBound", "DisARMOnBound",
-        "FlipsOnBound", "MidpointOnBound", "StraightThrough", "GumbelSoftmax", "GappedStraightThrough", "ReinMax",
-        "ExtraSample", "Stacked", "ESTIMATORS", "BIASED_ESTIMATORS",
-    )),
-}  # fmt: skip
-"""The public names of `arms` by page; a test compares them with `arms.__all__`."""
-MODULES = ("checks", "designs", "nn")
-"""Names in `arms.__all__` that are modules."""
-
-
-@cache
-def api_pages() -> dict[str, str]:
-    """Return the pages of the API reference."""
-    pages = {}
-    for page, (title, words, names) in API.items():
-        shown: list[tuple[ModuleType, str]] = [(arms, name) for name in names]
-        if page == "latents":
-            shown += [(arms.latents, name) for name in capabilities()]
-        pages[f"api/{page}.md"] = _api_page(title, words, shown)
-    pages["api/designs.md"] = _api_page(
-        "Designs and couplings",
-        "`arms.designs`: where an estimator evaluates the objective. Each coupling has a page of "
-        "its own: [Couplings](../couplings/index.md).",
-        [(arms.designs, name) for name in arms.designs.__all__],
-    )
-    pages["api/checks.md"] = _api_page(
-        "Checks",
-        "`arms.checks`: for our tests and for yours. `arms.variance` is among the "
-        "[functions](functions.md).",
-        [(arms.checks, name) for name in arms.checks.__all__ if name != "variance"],
-    )
-    pages["api/nn.md"] = _api_page(
-        "Modules",
-        "`arms.nn`: gates, codes and routers. [Modules](../nn.md) shows how to use them.",
-        [(arms.nn, name) for name in arms.nn.__all__],
-    )
-    pages["api/bench.md"] = _api_page(
-        "The benchmark suite",
-        "`arms.bench`, installed by `arms-grad[bench]`: discrete VAEs, runs, reports.",
-        [(arms.bench, name) for name in arms.bench.__all__],
-    )
-    pages["api/sklearn.md"] = _api_page(
-        "scikit-learn",
-        "`arms.sklearn`, installed by `arms-grad[sklearn]`. "
-        "[Subset selection](../examples/subset_selection.md) compares it with other methods.",
-        [(arms.sklearn, name) for name in arms.sklearn.__all__],
-    )
-    listed = "\n".join(
-        f"- [{text.partition(chr(10))[0][2:]}]({path[4:]})" for path, text in pages.items()
-    )
-    index = (
-        "# API reference\n\nEvery public name, with its arguments. All other names may change.\n"
-    )
-    return {"api/index.md": f"{index}\n{listed}\n", **pages}
-
-
-def capabilities() -> Iterator[str]:
-    """Yield the names of the capabilities that a latent may have."""
-    for name in arms.latents.__all__:
-        found = getattr(arms.latents, name)
-        is_class = inspect.isclass(found) and issubclass(found, arms.Latent)
-        if is_class and found.__module__ == "arms.latents.base" and found is not arms.Latent:
-            yield name
-
-
-def _api_page(title: str, words: str, names: Sequence[tuple[ModuleType, str]]) -> str:
-    blocks = [_api_block(module, name) for module, name in names]
-    return "\n\n".join([f"# {title}", words, *blocks]) + "\n"
-
-
-def _api_block(module: ModuleType, name: str) -> str:
-    """Return the directive for one name, under the name that a user imports."""
-    shown = f"{module.__name__}.{name}"
-    thing = getattr(module, name)
-    where = f"{thing.__module__}.{name}" if callable(thing) else shown
-    options = [f'heading: "{shown}"', f'toc_label: "{name}"']
-    if name == "TrainConfig":  # its fields are those of its groups
-        options.append("inherited_members: true")
-    return "\n      ".join([f"::: {where}\n    options:", *options])
-
-
-def changelog() -> str:
-    """Return the changelog, with the pages that it mentions as links."""
-    text = (ROOT / "CHANGELOG.md").read_text()
-    return re.sub(r"(?<![`\w/])docs/(\w+)\.md", r"[docs/\1.md](\1.md)", text)
+def write() -> None:
+    """Write all pages into docs/, and remove those of names that are gone."""
+    made = {**estimator_pages(), **coupling_pages()}
+    for old in [*DOCS.glob("estimators/**/*.md"), *DOCS.glob("couplings/*.md")]:
+        if old.relative_to(DOCS).as_posix() not in made:
+            old.unlink()
+    for path, text in made.items():
+        (DOCS / path).parent.mkdir(parents=True, exist_ok=True)
+        (DOCS / path).write_text(text)

@@ -1,6 +1,6 @@
 """Pages with the full tables of a measurement, as the scripts in benchmarks/ print them from their result files.
 
-python docs/generators/studies.py    # writes docs/measurements/
+python docs/generators    # writes docs/measurements/
 """
 
 import subprocess
@@ -109,7 +109,7 @@ STUDIES: Mapping[str, Study] = {
 """The pages, by the names of their files."""
 
 
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
+def write() -> None:
+    """Write all pages."""
     for name, study in STUDIES.items():
         (FOLDER / f"{name}.md").write_text(study.page())

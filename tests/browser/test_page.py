@@ -280,11 +280,17 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[str]:
+def site_folder() -> Path:
     folder = os.environ.get("ARMS_SITE")
     if not folder:
         pytest.skip("needs a built site: make browser")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+    return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def site(site_folder: Path) -> Iterator[str]:
+    handler = partial(Quiet, directory=str(site_folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -320,8 +326,14 @@ def test_pages_of_the_site_fit_and_load_nothing_from_elsewhere(
 
 def test_the_site_can_be_searched(browser: Browser, site: str) -> None:
     browser.open(f"{site}/index.html")
-    browser.driver.find_element("css selector", ".md-search__input").send_keys("systematic")
-    browser.wait("return document.querySelectorAll('.md-search-result__item').length > 3")
+    browser.driver.find_element("css selector", "input.sidebar-search").send_keys("systematic\n")
+    browser.wait("return document.querySelectorAll('ul.search li').length > 3")
+
+
+def test_the_site_can_be_searched_without_a_server(browser: Browser, site_folder: Path) -> None:
+    page = (site_folder / "search.html").resolve().as_uri()
+    browser.open(f"{page}?q=systematic")
+    browser.wait("return document.querySelectorAll('ul.search li').length > 3")
 
 
 def test_formulas_of_the_site_have_their_font(browser: Browser, site: str) -> None:

@@ -101,7 +101,9 @@ def test_the_registry_test_and_the_doctest_know_the_new_estimator(copy: Path) ->
 
 
 def test_the_documentation_knows_the_new_estimator(copy: Path) -> None:
-    code = "from generators import pages; print(pages.estimator_pages()['estimators/index.md'])"
+    code = (
+        "from generators import pages; print(pages.estimator_pages()['estimators/experimental.md'])"
+    )
     assert "| [`split-baseline`](expectation/split-baseline.md) | " in run(copy, "-c", code)
     code = (
         "from generators import pages; "

@@ -57,7 +57,7 @@ def evaluate(
         images: How many images of the split, the first ones; all by default.
 
     Returns:
-        {K: bound of each replica, in nats}.
+        The bound of each replica in nats, by K.
     """
     device = model.prior.device
     rows: Tensor = getattr(dataset, split)[:images].to(device)
