@@ -24,11 +24,9 @@ are not repeated. `merge` joins files that were written by several processes.
 
 import argparse
 import json
-import multiprocessing
+import math
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -189,60 +187,37 @@ def merge(args: argparse.Namespace) -> None:
 
 
 def time_steps(args: argparse.Namespace) -> None:
-    """Measure the time of a training step: every estimator alone, one after the other, five seeds."""
-    context = multiprocessing.get_context("spawn")
-    work = [
-        (network, name, (OF_ELBO | OF_BOUND)[name])
-        for network in args.networks
-        for name in args.estimators
-    ]
-    # Processes prepare at the same time, and measure in turn.
-    with context.Manager() as shared, ProcessPoolExecutor(len(work), context) as pool:
-        ready, turn = shared.Barrier(len(work)), shared.Lock()
-        waiting = [pool.submit(_time_step, *one, args, ready, turn) for one in work]
-        rows = [one.result() for one in waiting]
+    """Measure the time of a training step of five seeds. Estimators alternate; the least counts."""
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+    rows: list[Row] = []
+    for network in args.networks:
+        trainers, least = {}, dict[str, float]()
+        for name in args.estimators:
+            fields = {"dataset": MNIST, "network": network, "estimator": name}
+            fields["num_samples"] = (OF_ELBO | OF_BOUND)[name]
+            steps = TIMED_STEPS * (TIMED_ROUNDS + 1)
+            config = configured(args, FINAL_SEEDS, **fields, steps=steps)
+            trainers[name] = Trainer(config, load(MNIST), args.device)
+            _seconds(trainers[name])  # compiles on a GPU
+            asked = trainers[name].estimator.design.needs
+            work = {"evaluations": asked.evaluations or 0, "derivatives": asked.derivatives}
+            rows.append(fields | {"replicas": config.replicas} | work)
+        for _ in range(TIMED_ROUNDS):
+            for name, trainer in trainers.items():
+                least[name] = min(_seconds(trainer), least.get(name, math.inf))
+        for row in rows[-len(trainers) :]:
+            row["us per step"] = 1e6 * least[row["estimator"]] / TIMED_STEPS
     command = " ".join(["python", *sys.argv])
     device = torch.cuda.get_device_name() if args.device.startswith("cuda") else "cpu"
     content = {"command": command, "torch": torch.__version__, "device": device, "rows": rows}
     args.output.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _time_step(
-    network: str,
-    name: str,
-    n: int,
-    args: argparse.Namespace,
-    ready: threading.Barrier,
-    turn: threading.Lock,
-) -> Row:
-    if args.device == "cpu":
-        torch.set_num_threads(1)
-    fields = {"dataset": MNIST, "network": network, "estimator": name, "num_samples": n}
-    config = configured(args, FINAL_SEEDS, **fields, steps=TIMED_STEPS * (TIMED_ROUNDS + 1))
-    try:
-        trainer = Trainer(config, load(MNIST), args.device)
-        _seconds(trainer, TIMED_STEPS)  # compiles on a GPU
-    except BaseException:
-        ready.abort()  # the others would wait for this process forever
-        raise
-    found = []
-    for _ in range(TIMED_ROUNDS):
-        ready.wait()  # so that the estimators alternate
-        with turn:
-            found.append(_seconds(trainer, TIMED_STEPS))
-    asked = trainer.estimator.design.needs
-    return fields | {
-        "replicas": config.replicas,
-        "us per step": 1e6 * min(found) / TIMED_STEPS,
-        "evaluations": asked.evaluations or 0,
-        "derivatives": asked.derivatives,
-    }
-
-
-def _seconds(trainer: Trainer, steps: int) -> float:
+def _seconds(trainer: Trainer) -> float:
     """Return how long the next steps take."""
     begin = perf_counter()
-    for _ in advance_to(trainer, trainer.steps_done + steps, steps):
+    for _ in advance_to(trainer, trainer.steps_done + TIMED_STEPS, TIMED_STEPS):
         pass
     trainer.take_elbo()
     if trainer.device.type == "cuda":
