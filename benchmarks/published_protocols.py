@@ -39,7 +39,7 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
 from arms.bench.evaluation import evaluate
 from arms.bench.presets import apply_preset
-from arms.bench.training.engine import advance_to, keep_freed_memory
+from arms.bench.training.engine import Engine, keep_freed_memory
 from arms.bench.training.trainer import Trainer, model_of, of_run
 
 Estimators: TypeAlias = Sequence[tuple[Any, ...]]
@@ -204,12 +204,11 @@ def time_step(config: TrainConfig, device: str, measure: Any = None) -> Row:
         torch.set_num_threads(1)
     block = 500 if device.startswith("cuda") else 20
     trainer = Trainer(config, load(config.dataset), device)
+    engine = Engine(trainer)
 
     def advance() -> float:
         begin = perf_counter()
-        for _ in advance_to(trainer, trainer.steps_done + block, block):
-            pass
-        trainer.take_elbo()
+        engine.advance(block)
         if device.startswith("cuda"):
             torch.cuda.synchronize()
         return perf_counter() - begin
