@@ -2,11 +2,16 @@
 
     python benchmarks/direct_term.py train --runs direct_term
     python benchmarks/direct_term.py show
+    python benchmarks/direct_term.py linear --device cuda
+    python benchmarks/direct_term.py show --result benchmarks/results/direct_term_linear.json
 
 The released function for multi-sample ARMS returns the score part alone; whoever differentiates nothing else trains
 like that. Nonlinear VAEs on dynamic MNIST with n = 4, a cosine from 1e-3, one run per seed: about ten minutes each on a
 core. Runs that are finished are not trained again; with `--only`, several processes share the work, and a last call
 without it writes the result. Keep the folder of these runs apart: what says `-score` is not what its config.json says.
+
+`linear` trains linear VAEs for 30,000 steps, three seeds side by side, and keeps no runs. It adds estimators with the
+direct term folded in: these are unbiased and have less noise, which tells the effects of noise and bias apart.
 """
 
 import argparse
@@ -22,13 +27,17 @@ import torch
 from torch import Tensor
 
 from arms.bench.config import TrainConfig
+from arms.bench.data import load
+from arms.bench.evaluation import final_bounds
 from arms.bench.output import format_mean_std
-from arms.bench.runs.train import train
+from arms.bench.training.engine import advance_to
+from arms.bench.training.trainer import Trainer
 from arms.designs import Draw
 from arms.estimators import Estimator
 from arms.estimators.bound.slots import direct_term
 
 RESULT = Path(__file__).parent / "results" / "direct_term.json"
+LINEAR = RESULT.with_name("direct_term_linear.json")
 ESTIMATORS = ("vimco", "disarm-ms", "arms-ms-dirichlet")
 N = 4
 SHOWN = {
@@ -69,21 +78,33 @@ def contenders() -> dict[str, tuple[str, bool]]:
     }
 
 
-def trained(folder: Path, key: str, seed: int, steps: int, images: int) -> dict[str, object]:
-    """Train a run, unless it is there; return its final bounds."""
-    name, whole = contenders()[key]
-    config = TrainConfig(
+FOLDED = {f"{name}-folded": (name, True) for name in ESTIMATORS if name != "vimco"}
+"""Further contenders of `linear`; VIMCO has nothing to fold."""
+
+
+def configured(key: str, network: str, steps: int, **fields: Any) -> TrainConfig:
+    """Return the configuration of one of the contenders."""
+    name, _ = (contenders() | FOLDED)[key]
+    return TrainConfig(
         dataset="dynamic-mnist",
-        network="nonlinear",
+        network=network,
         estimator=name,
         num_samples=N,
         steps=steps,
-        seed=seed,
         learning_rate=1e-3,
         schedule="cosine",
-        report_every=steps // 6,
-        folded=name == "vimco",
+        report_every=max(1, steps // 6),
+        folded=name == "vimco" or key in FOLDED,
+        **fields,
     )
+
+
+def trained(folder: Path, key: str, seed: int, steps: int, images: int) -> dict[str, object]:
+    """Train a run, unless it is there; return its final bounds."""
+    _, whole = contenders()[key]
+    from arms.bench.runs.train import train  # it needs more packages than the rest
+
+    config = configured(key, "nonlinear", steps, seed=seed)
     with nullcontext() if whole else without_direct_term(config):
         run = train(
             config,
@@ -103,9 +124,30 @@ def trained(folder: Path, key: str, seed: int, steps: int, images: int) -> dict[
     }
 
 
-def show() -> None:
+def train_linear(args: argparse.Namespace) -> None:
+    """Train every contender with the linear network, and write the result."""
+    data, rows = load("dynamic-mnist"), []
+    known = contenders() | FOLDED
+    for key in args.only or known:
+        _, whole = known[key]
+        config = configured(key, "linear", args.steps, replicas=args.replicas)
+        with nullcontext() if whole else without_direct_term(config):
+            trainer = Trainer(config, data, args.device)
+            for _ in advance_to(trainer, config.steps, config.report_every):
+                pass
+        bounds = final_bounds(trainer.model, data, config, args.images)["bounds"]
+        variance = trainer.gradient_variance().tolist()
+        row = {"estimator": config.label, "direct term": whole, "variance": variance}
+        rows.append(row | {"seeds": args.replicas, "bounds": bounds})
+        print(key, bounds["train"][str(N)], flush=True)
+        command = "python benchmarks/direct_term.py " + " ".join(sys.argv[1:])
+        content = {"command": command, "steps": args.steps, "device": args.device, "rows": rows}
+        args.result.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def show(result: Path) -> None:
     """Print the table."""
-    rows = json.loads(RESULT.read_text())["rows"]
+    rows = json.loads(result.read_text())["rows"]
     print(f"| n = {N} | direct term | seeds | {' | '.join(SHOWN)} |")
     print("|---|---|--:|" + "--:|" * len(SHOWN))
     labels = dict.fromkeys((row["estimator"], row["direct term"]) for row in rows)
@@ -115,11 +157,12 @@ def show() -> None:
         ]
         if same:
             cells = [
-                format_mean_std([one[split][str(k)][0] for one in same])
+                format_mean_std([value for one in same for value in one[split][str(k)]])
                 for split, k in SHOWN.values()
             ]
+            seeds = sum(len(one["train"]["1"]) for one in same)
             print(
-                f"| `{name}` | {'yes' if whole else 'no: biased'} | {len(same)} | {' | '.join(cells)} |"
+                f"| `{name}` | {'yes' if whole else 'no: biased'} | {seeds} | {' | '.join(cells)} |"
             )
 
 
@@ -128,7 +171,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("show")
+    shown = verbs.add_parser("show")
+    shown.add_argument("--result", type=Path, default=RESULT)
+    linear = verbs.add_parser("linear")
+    linear.add_argument("--result", type=Path, default=LINEAR)
+    linear.add_argument("--only", nargs="+", choices=contenders() | FOLDED)
+    linear.add_argument("--steps", type=int, default=30_000)
+    linear.add_argument("--replicas", type=int, default=3, help="seeds")
+    linear.add_argument("--images", type=int, help="of each split; all by default")
+    linear.add_argument("--device", default="cpu")
     training = verbs.add_parser("train")
     training.add_argument("--runs", type=Path, required=True)
     training.add_argument("--only", nargs="+", choices=contenders())
@@ -139,9 +190,12 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.verb == "show":
-        show()
+        show(args.result)
         return
     torch.set_num_threads(1)
+    if args.verb == "linear":
+        train_linear(args)
+        return
     rows = [
         trained(args.runs, key, seed, args.steps, args.images)
         for seed in args.seeds

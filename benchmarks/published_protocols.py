@@ -22,10 +22,12 @@ import json
 import multiprocessing
 import multiprocessing.synchronize
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from threading import BrokenBarrierError
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -37,7 +39,7 @@ from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
 from arms.bench.evaluation import evaluate
 from arms.bench.presets import apply_preset
-from arms.bench.training.engine import advance_to, keep_freed_memory
+from arms.bench.training.engine import Engine, keep_freed_memory
 from arms.bench.training.trainer import Trainer, model_of, of_run
 
 Estimators: TypeAlias = Sequence[tuple[Any, ...]]
@@ -176,46 +178,46 @@ def time_steps(args: argparse.Namespace) -> None:
     configs = list(of_reinmax(args, estimators_of(args, REINMAX)))
     configs += [*of_exact(args), *of_rodeo(args, RODEO)]
     configs = [replace(one, steps=TIMED_STEPS, warmup_steps=0) for one in configs]
-    context = multiprocessing.get_context("spawn")
-    # Processes compile at the same time, and measure in turn.
-    ready, turn, times = context.Barrier(len(configs)), context.Lock(), context.SimpleQueue()
     if args.device == "cpu":
         rows = [time_step(one, args.device) for one in configs]
     else:
-        work = [
-            context.Process(target=_time_in_turn, args=(one, args.device, ready, turn, times))
-            for one in configs
-        ]
+        # Processes compile at the same time, and measure in turn.
+        context = multiprocessing.get_context("spawn")
+        ready, turn, times = context.Barrier(len(configs)), context.Lock(), context.SimpleQueue()
+        shared = (args.device, ready, turn, times)
+        work = [context.Process(target=_time_in_turn, args=(one, *shared)) for one in configs]
         for process in work:
             process.start()
-        rows = [times.get() for _ in work]
         for process in work:
             process.join()
+        rows = []
+        while not times.empty():
+            rows.append(times.get())
     command = " ".join(["python", *sys.argv])
     content = {"command": command, "torch": torch.__version__, "times": rows}
     args.output.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def time_step(config: TrainConfig, device: str, rest: Any = None) -> Row:
+def time_step(config: TrainConfig, device: str, measure: Any = None) -> Row:
     """Return the least time of a step over a few blocks of steps, after compilation."""
     if device == "cpu":
         torch.set_num_threads(1)
     block = 500 if device.startswith("cuda") else 20
     trainer = Trainer(config, load(config.dataset), device)
+    engine = Engine(trainer)
 
     def advance() -> float:
         begin = perf_counter()
-        for _ in advance_to(trainer, trainer.steps_done + block, block):
-            pass
-        trainer.take_elbo()
+        engine.advance(block)
         if device.startswith("cuda"):
             torch.cuda.synchronize()
         return perf_counter() - begin
 
+    def least() -> float:
+        return min(advance() for _ in range(3))
+
     advance()  # compiles
-    if rest:
-        rest()
-    seconds = min(advance() for _ in range(3))
+    seconds = measure(least) if measure else least()
     asked = trainer.estimator.design.needs
     named = {name: getattr(config, name) for name in KEY if name not in ("steps", "seed")}
     named["estimator"] = config.label
@@ -230,14 +232,17 @@ def _time_in_turn(
     turn: "multiprocessing.synchronize.Lock",
     times: "multiprocessing.SimpleQueue[Row]",
 ) -> None:
-    def wait() -> None:
-        ready.wait()
-        turn.acquire()
+    def measure(least: Callable[[], float]) -> float:
+        with suppress(BrokenBarrierError):  # another process has failed, or takes too long
+            ready.wait(timeout=120)
+        with turn:
+            return least()
 
     try:
-        times.put(time_step(config, device, wait))
-    finally:
-        turn.release()
+        times.put(time_step(config, device, measure))
+    except BaseException:
+        ready.abort()
+        raise
 
 
 def main() -> None:

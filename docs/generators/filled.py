@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from generators import measured, speed
+from generators import measured, protocols, speed
 
 DOCS = Path(__file__).parents[1]
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -21,6 +21,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "measured: precision": speed.precision_table,
     "measured: estimators on a GPU": speed.gpu_estimators_table,
     "measured: packs": speed.packs_table,
+    "measured: protocol of RODEO": protocols.or_not_run(protocols.rodeo_table),
+    "measured: protocol of ReinMax": protocols.or_not_run(protocols.reinmax_table),
+    "measured: commands of protocols": protocols.or_not_run(protocols.command),
 }
 PLACE = re.compile(r"<!-- ((?:measured|picture): [^>]*?) -->\n(.*?)<!-- end -->", re.DOTALL)
 
