@@ -261,7 +261,7 @@ def parser_of_phases(phases: Sequence[str]) -> argparse.ArgumentParser:
     parser.set_defaults(precision="high")
     parser.add_argument("--dataset", default="dynamic-mnist")
     parser.add_argument("--shapes", nargs="+", default=["8x4"], help="categories x latents")
-    parser.add_argument("--likelihoods", nargs="+", default=list(LIKELIHOODS))
+    parser.add_argument("--likelihoods", nargs="*", default=list(LIKELIHOODS))
     parser.add_argument(
         "--estimators", nargs="+", default=[], help="such as flips:2 for n = 2, or st-gumbel:1:0.5"
     )
