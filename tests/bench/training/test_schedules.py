@@ -226,8 +226,10 @@ def test_compiled_steps_move_along_the_schedule(
         compiled.update(apply=apply)
     torch.compiler.reset()
     assert len(graphs) == 1, "no other for another step"
+    # A hundredth of the largest rate's step, since Adam amplifies the rounding of tiny derivatives.
+    atol = 0.01 * max(config.learning_rate for config in CONFIGS)
     for ours, theirs in zip(compiled.model.parameters(), plain.model.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=atol)
 
 
 @pytest.mark.parametrize(
