@@ -102,7 +102,10 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["check", "loorff"], "no estimator or coupling is called 'loorff': perhaps loorf"),
+        (
+            ["check", "loorff"],
+            "there is no estimator or coupling named 'loorff': did you mean loorf",
+        ),
         (["check", "nowhere:Thing"], "cannot find 'nowhere:Thing'"),
         (["check", "own:Missing"], "cannot find 'own:Missing'"),
         (
@@ -376,7 +379,7 @@ def test_a_plan_is_for_a_device_that_could_be(say: Say) -> None:
     assert say(*words, "banana") == (
         2,
         "",
-        "arms: no device 'banana' here: choose auto, cpu, cuda or cuda:N\n",
+        "arms: device must be auto, cpu, cuda or cuda:N, got 'banana'\n",
     )
 
 
@@ -507,10 +510,10 @@ def test_data_verbs(say: Say) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "--estimator", "best"], "no estimator is called 'best'"),
+        (["train", "--estimator", "best"], "there is no estimator named 'best'"),
         (["train", "--estimator", "arm", "--num-samples", "3"], "must be even"),
-        (["train", "--dataset", "cifar"], "no data set is called 'cifar'"),
-        (["train", "--device", "tpu"], "no device 'tpu' here"),
+        (["train", "--dataset", "cifar"], "there is no data set named 'cifar'"),
+        (["train", "--device", "tpu"], "device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
         (
             ["train", "--checkpoint-seconds", "nan"],
             "checkpoint_seconds must be a finite number >= 0, got nan",
@@ -520,17 +523,17 @@ def test_data_verbs(say: Say) -> None:
             "checkpoint_seconds must be a finite number >= 0, got -5",
         ),
         (["evaluate", "nowhere"], "nowhere is not there: it has no config.json"),
-        (["data", "get", "cifar"], "no data set is called 'cifar'"),
+        (["data", "get", "cifar"], "there is no data set named 'cifar'"),
         (["report", "nowhere"], "there is no run in nowhere"),
-        (["report", "."], "there is no run in .: train one first"),
+        (["report", "."], "there is no run in .: train a run"),
         (["train", "--estimator", "exact"], "exact trains with at most 65536 states"),
         (
             ["train", "--together", "loorf", "disarm", "--estimator", "arm"],
-            "give --estimator arm or --together loorf disarm",
+            "got both --estimator arm or --together loorf disarm",
         ),
         (
             ["train", "--together", "loorf", "disarm", "--estimator", "arms"],
-            "give --estimator arms or --together",
+            "got both --estimator arms or --together",
         ),
         (
             ["train", "--name", "../mine"],
@@ -560,7 +563,7 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
         (["variance", "run", "--evaluations", "0"], "--evaluations must be an integer >= 1, got 0"),
         (
             ["variance", "run", "--evaluations", "8", "--num-samples", "8"],
-            "--num-samples and --evaluations exclude each other: give one of them",
+            "got both --num-samples and --evaluations: pass only one of them",
         ),
         (["sample", "run", "--count", "0"], "--count must be an integer >= 1, got 0"),
         (["check", "loorf", "--draws", "-5"], "--draws must be an integer >= 1000, got -5"),
@@ -571,7 +574,7 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
         ),
         (
             ["train", "--runs", "file", "--name", "mine"],
-            "cannot use file/mine: Not a directory: choose another place",
+            "cannot use file/mine: Not a directory: choose another path",
         ),
         (["report", "run", "-o", "file/page.html"], "cannot use file/page_files: Not a directory"),
         (["correlations", "-o", "file"], "cannot use file: File exists"),
@@ -587,10 +590,10 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
         (["evaluate", "run", "--samples", "1", "b"], "Error parsing --samples: Could not find"),
         (
             ["train", "--network", "cubic"],
-            "no network is called 'cubic': choose one of linear, nonlinear, pyramid, or give",
+            "there is no network named 'cubic': choose one of linear, nonlinear, pyramid, or pass",
         ),
-        (["trian"], "no command is called 'trian': perhaps train"),
-        (["data", "gett"], "no command is called 'data gett': perhaps data get"),
+        (["trian"], "there is no command named 'trian': did you mean train"),
+        (["data", "gett"], "there is no command named 'data gett': did you mean data get"),
         (["evaluate"], "Missing from arms evaluate: PATH Run directory."),
         (["data", "get"], "Missing from arms data get: STR Data set."),
     ],
@@ -621,7 +624,7 @@ def test_a_new_verb_of_two_words_needs_no_more_than_its_entry(
     with pytest.raises(ValueError, match=r"^Error parsing --a: .*'x'; see arms sums add --help$"):
         parse(verbs, ["sums", "add", "--a", "x"])
     with pytest.raises(
-        ValueError, match=r"no command is called 'sum': .*choose one of train, sums"
+        ValueError, match=r"there is no command named 'sum': .*choose one of train, sums"
     ):
         parse(verbs, ["sum"])
 
@@ -636,7 +639,7 @@ def test_a_full_disk_is_one_line(
     monkeypatch.setattr(sys, "argv", ["arms", "toy"])
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert capsys.readouterr().err.startswith("arms: No space left on device: choose another place")
+    assert capsys.readouterr().err.startswith("arms: No space left on device: choose another path")
 
 
 @signals
@@ -678,7 +681,7 @@ def test_interrupting_claims_nothing_that_is_not_so(
 def test_the_module_is_the_command() -> None:
     result = completed([sys.executable, "-m", "arms", "check", "loorff"])
     assert result.returncode == 2
-    assert result.stderr.startswith("arms: no estimator or coupling is called 'loorff'")
+    assert result.stderr.startswith("arms: there is no estimator or coupling named 'loorff'")
 
 
 @pytest.mark.parametrize("words", [["estimators"], ["train", "--help"]])

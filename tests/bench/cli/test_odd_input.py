@@ -97,8 +97,8 @@ def is_one_line(said: tuple[int, str, str], message: str) -> None:
     ("name", "figure"),
     [
         ("Raises", "raised RuntimeError: too"),
-        ("Nothing", "combine of Nothing must return a tensor, got NoneType"),
-        ("Short", "combine of Short must return the shape of the logits"),
+        ("Nothing", "Nothing.combine must return a tensor, got NoneType"),
+        ("Short", "Short.combine must return the shape of the logits"),
         ("Drawless", "the design NoDraw must return a Draw, got NoneType"),
         ("RaisingCoupling", "raised RuntimeError: too bad"),
         ("NoCoupling", "raised AttributeError"),
@@ -230,12 +230,12 @@ def test_a_checkpoint_that_is_a_folder(run: Run, say: Say) -> None:
         ("[" * 100_000, "runs/run/config.json cannot be read: maximum recursion depth"),
         (
             '{"schema": 4, "dataset": ["digits"]}',
-            r"runs/run/config.json is not a configuration: dataset must be a string",
+            r"runs/run/config.json is not a valid configuration: dataset must be a string",
         ),
         ('{"steps": ' + "9" * 5000 + "}", "runs/run/config.json cannot be read: Exceeds the limit"),
         (
             '{"schema": 4, "learning_rate": "fast"}',
-            "runs/run/config.json is not a configuration: learning_rate must be",
+            "runs/run/config.json is not a valid configuration: learning_rate must be",
         ),
     ],
 )
@@ -460,7 +460,7 @@ def test_version_help_and_guesses(say: Say) -> None:
     assert "{None}" not in helped
     is_one_line(
         say("train", "--estimator", "armss"),
-        "no estimator is called 'armss': perhaps arms or arms-ms; choose",
+        "there is no estimator named 'armss': did you mean arms or arms-ms? Otherwise choose",
     )
     is_one_line(say("check", "systematik"), "perhaps systematic; choose one of")
     is_one_line(

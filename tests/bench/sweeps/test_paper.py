@@ -96,7 +96,7 @@ def test_a_number_is_missing_until_its_run_is_finished(tmp_path: Path) -> None:
 def test_a_wrong_folder_of_results_is_an_error_and_trains_nothing(say: Say) -> None:
     code, _, error = say("sweep", "paper", "--device", "cpu")
     assert (code, error.count("\n")) == (2, 1)
-    assert "there is no folder results to look for finished runs in" in error
+    assert "results must name existing folders or archives, got results" in error
     assert not list(Path().iterdir())
     code, _, error = say("sweep", "paper", "--results", str(RESULTS), "--minutes", "-1")
     assert (code, error.count("\n")) == (2, 1)

@@ -86,7 +86,7 @@ def test_lists_are_every_combination(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("steps = ", "Invalid value"),
-        ("stepz = 3", "no field is called 'stepz': perhaps steps"),
+        ("stepz = 3", "there is no field named 'stepz': did you mean steps"),
         ("steps = -1", "steps must be an integer >= 1, got -1"),
         ("seed = []", "seed must be a value or a list of values"),
         ("runs = 3", "runs must be tables"),
@@ -118,13 +118,16 @@ def test_a_file_that_is_wrong_is_one_line(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["nothing"], "there is no experiment and no file 'nothing'"),
+        (["nothing"], "'nothing' is neither an experiment nor a file"),
         (["figure1"], "figure1 has no training runs"),
         (["figure3", "--cpus-per-job", "0"], "cpus_per_job must be an integer >= 1"),
         (["figure3", "--gpus-per-job", "2"], "gpus_per_job must be between 0 and 1"),
         (["figure3", "--gpus-per-job", "nan"], "gpus_per_job must be between 0 and 1"),
         (["figure3", "--address", "here:1"], "the engine processes has no option address"),
-        (["figure3", "--engine", "procesess"], "no engine is called 'procesess': perhaps process"),
+        (
+            ["figure3", "--engine", "procesess"],
+            "there is no engine named 'procesess': did you mean process",
+        ),
         (
             ["figure3", "--checkpoint-seconds", "-1"],
             "checkpoint_seconds must be a finite number >= 0, got -1",
@@ -297,7 +300,7 @@ def test_another_run_in_its_folder_is_not_taken_for_it(tmp_path: Path) -> None:
     train(replace(SMALL, steps=30), job.tasks[0].path, device="cpu", progress=False)
     outcome = run_as_worker(job)
     assert outcome.kind == "failed"
-    assert "holds another run (steps is 30 there, 20 was asked for)" in outcome.lines[-1]
+    assert "contains another run (steps is 30 there, but 20 was requested)" in outcome.lines[-1]
 
 
 def test_bounds_over_a_few_images_are_not_the_end(

@@ -69,7 +69,8 @@ def test_runs_that_used_other_noise_continue_on_fresh(state: dict[str, Tensor]) 
     fresh = seeded_generator(6, "train from 3").get_state()
     assert torch.equal(joined([state, other], 6, "cpu")["generator"], fresh)
     with pytest.raises(
-        ValueError, match="different kinds of devices: resume each where it was begun"
+        ValueError,
+        match="different kinds of devices: resume each of them on the device where it was started",
     ):
         joined([state, state | {"generator": torch.zeros(16, dtype=torch.uint8)}], 0, "cpu")
 

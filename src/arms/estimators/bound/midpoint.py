@@ -82,7 +82,7 @@ class MidpointOnBound(Estimator):
 
 
 def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
-    """Return the derivative of h in log w around each midpoint in each slot, `[P, K, *batch]`.
+    """Return dh/d(log w) around each midpoint in each slot, `[P, K, *batch]`.
 
     `middle` `[P, K, *batch]` is log w at the midpoints, relative to the slot's top; `drops`
     `[2, P, *batch]` is log w at the ends minus that.
@@ -96,7 +96,7 @@ def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
 
 
 def _from_others(others: Tensor) -> Tensor:
-    """Return `_in_log_weight` at any sample in each slot `[1, K, *batch]`, by the others."""
+    """Return `_in_log_weight` for any sample in each slot, `[1, K, *batch]`, from the others."""
     count = len(others)
     if count == 1:
         return torch.ones_like(others)
@@ -106,7 +106,9 @@ def _from_others(others: Tensor) -> Tensor:
 
 
 def shared_midpoints(num_samples: int) -> MidpointOnBound:
-    """Return the form with shared pairs; about a third of the n >= 3 samples make the bound.
+    """Return `MidpointOnBound` with shared pairs.
+
+    About a third of the n >= 3 samples make the bound.
 
     >>> shared_midpoints(9).target
     ImportanceBound(samples=3)

@@ -48,7 +48,7 @@ class OnBound(Wrapper):
         inner, needs = self.inner, self.inner.design.needs
         enumerates = needs.evaluations is None
         if needs.derivatives or enumerates or not inner.target.is_expectation:
-            wanted = "an estimator of the expectation from values of samples"
+            wanted = "an inner estimator of the expectation that uses only values at samples"
             raise ValueError(f"OnBound needs {wanted}, such as arms.ARMS(4), got {inner}")
         count = as_count(self.bound_samples, 1, "bound_samples")
         design, target = AfterSamples(count, inner.design), ImportanceBound(count)
@@ -63,7 +63,7 @@ class OnBound(Wrapper):
 
 
 def slot_sums(values: Tensor, bound_samples: int, folded: bool) -> Tensor:
-    """Return sum_k h_{-k}, or f_{-k} if not folded, at the fresh samples, up to a constant."""
+    """Return sum_k h_{-k}, or sum_k f_{-k} if not folded, at fresh samples, minus a constant."""
     top, others = others_of_each(values[:bound_samples])
     candidates = values[bound_samples:].unsqueeze(1) - top
     return replace_slots(others, candidates, folded).sum(1)

@@ -60,7 +60,10 @@ class VIMCO(Estimator):
 
 
 def local_signals(values: Tensor, baseline: Baseline) -> Tensor:
-    """Return each slot's learning signal `[n, *batch]`: the bound minus the one with it guessed."""
+    """Return the learning signal of each slot, `[n, *batch]`.
+
+    The signal is the bound minus the bound in which this slot's weight is replaced by a guess.
+    """
     if len(values) == 1:
         return values
     top, others = others_of_each(values)

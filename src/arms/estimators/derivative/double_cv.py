@@ -26,7 +26,7 @@ from arms.latents import HasMean
 
 @dataclass(frozen=True)
 class DoubleCV(Estimator):
-    """Double control variates on n independent samples, all differentiated.
+    """Double control variates on n independent samples, all of which are differentiated.
 
     Args:
         num_samples: n, at least 2.

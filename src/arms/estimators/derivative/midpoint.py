@@ -35,7 +35,7 @@ from arms.latents import ExchangeablePairs, HasMean
 
 @dataclass(frozen=True)
 class Midpoint(Estimator):
-    """Pairs of samples with the derivative at their midpoint as a control variate.
+    """Pairs of samples, with the derivative of f at their midpoints as a control variate.
 
     It is for differentiable objectives of many latents, defined between 0 and 1 too.
 
@@ -91,7 +91,7 @@ class Midpoint(Estimator):
 
 
 def cross_paired(num_samples: int, coupling: Coupling | None = None) -> Midpoint:
-    """Return the midpoint estimator that evaluates no midpoints, with three pairs to each."""
+    """Return a midpoint estimator that evaluates no midpoints, with three pairs per midpoint."""
     return Midpoint(num_samples, coupling, pairs=3, own_bits=False, at_midpoints=False)
 
 

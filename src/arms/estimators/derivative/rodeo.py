@@ -36,7 +36,7 @@ HIDDEN = 16
 
 
 class SteinControl(nn.Module):
-    """H: one hidden layer on two numbers, with two outputs whose scales start at zero.
+    """The network H: one hidden layer, two inputs, and two outputs whose scales start at zero.
 
     Args:
         hidden: Width of the hidden layer, of LeakyReLU units.
@@ -69,7 +69,7 @@ class SteinControl(nn.Module):
 
 @dataclass(frozen=True)
 class RODEO(Learnable):
-    """RODEO on n >= 2 independent samples. Keep one and train it on `variance_loss`, like RELAX.
+    """RODEO on n >= 2 independent samples. Train its parameters on `variance_loss`, as for RELAX.
 
     Args:
         num_samples: n.

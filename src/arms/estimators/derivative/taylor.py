@@ -22,7 +22,7 @@ from arms.latents import HasMean
 
 @dataclass(frozen=True)
 class WithTaylor(Wrapper):
-    """An estimator with a first-order control variate at the mean: one more evaluation.
+    """Add a first-order control variate at the mean to an estimator, for one more evaluation.
 
     >>> import arms, torch
     >>> WithTaylor(arms.ARMS(4))(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
@@ -30,12 +30,12 @@ class WithTaylor(Wrapper):
     """
 
     inner: Estimator
-    """An unbiased estimator of the expectation, linear in the values, without derivatives."""
+    """An unbiased estimator of the expectation, linear in the values and without derivatives."""
 
     def __post_init__(self) -> None:
         inner, target = self.inner, self.inner.target
         if inner.design.needs.derivatives or not (inner.unbiased and target.is_expectation):
-            wanted = "an unbiased estimator of the expectation without derivatives"
+            wanted = "an unbiased inner estimator of the expectation that uses no derivatives"
             raise ValueError(f"WithTaylor needs {wanted}, such as arms.ARMS(4), got {inner}")
         self.wrap(WithMean(inner.design), requires=(*inner.requires, HasMean))
 

@@ -60,7 +60,7 @@ class DisARM(Estimator):
 
 
 def mean_over_pairs(design: Pairs, draw: Draw, difference: Tensor) -> Tensor:
-    """Return the mean over pairs of DisARM's estimate, given f - f' of each pair."""
+    """Return DisARM's estimate averaged over pairs, given the differences f - f'."""
 
     def of_part(part: Latent, samples: Tensor) -> Tensor:
         if not part.has(Binary):

@@ -53,11 +53,13 @@ class LeaveOneOut(Estimator):
             return
         target = BestOf(self.best_of)
         if type(self.design) is not Independent:
-            what = f"the {target} needs independent samples, got {self.design}"
-            raise ValueError(f"{what}: use arms.LOORF(n, target)")
+            what = f"best_of={target.k} needs independent samples, got {self.design}"
+            raise ValueError(f"{what}: use arms.LOORF(n, {target})")
         least, n = max(2, target.k), self.design.num_samples
         if n < least:
-            raise ValueError(f"the {target} needs at least {least} samples, got {n}")
+            raise ValueError(
+                f"{target!r} needs at least {least} samples, got {n}: increase num_samples"
+            )
         set_design(self, self.design, target=target)
 
     def __repr__(self) -> str:
