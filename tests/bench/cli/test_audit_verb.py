@@ -81,7 +81,7 @@ def test_the_exit_code_is_the_verdict(say: Say, words: list[str], code: int, ver
     [
         (["nowhere:function"], "cannot find 'nowhere:function'"),
         (["audited_module:missing"], "has no attribute 'missing'"),
-        (["right"], "'right' must be module:name"),
+        (["right"], "expected a name in a module, such as my_module:make_model, got 'right'"),
         (["audited_module.py:right"], "got the path '{}': did you mean audited_module:right?"),
         (["/some/where/mine:right"], "did you mean mine:right in the folder /some/where?"),
         (["./audited_module.py:right"], "got the path '{}': did you mean audited_module:right?"),

@@ -110,7 +110,7 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
         (["check", "own:Missing"], "cannot find 'own:Missing'"),
         (
             ["check", "own:number"],
-            "subject must be a coupling or make estimators, got int: give a coupling, or a function",
+            "subject must be a coupling or a function that makes estimators, got int: pass a coupling,",
         ),
         (
             ["check", "own:instance"],
@@ -118,7 +118,7 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
         ),
         (
             ["check", "own:NeedyCoupling"],
-            "argument: 'strength': give a coupling object instead of its class",
+            "argument: 'strength': pass a coupling object instead of its class",
         ),
         (["check", "own:NeedyEstimator"], "<class 'own.NeedyEstimator'>(1) raised TypeError: "),
         (["check", "math:sqrt"], "<built-in function sqrt> must return an estimator, got float"),
@@ -126,17 +126,20 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
         (["check", "disarm", "--num-samples", "3"], "num_samples of DisARM must be even"),
         (
             ["check", "loorf", "--latent", "own:number"],
-            "latents must be a list such as [arms.Bits(logits)], got [7]",
+            "latents must be a list of latents, as in [arms.Bits(logits)], got [7]",
         ),
         (
             ["check", "loorf", "--latent", "own:rows"],
-            "latents must have variables, no batch axes, and at most 65,536 joint states, got OneHot",
+            "each of the latents must have no batch axes, and from 1 to 65,536 joint states, got OneHot",
         ),
         (
             ["check", "loorf", "--latent", "own:many"],
             "and at most 65,536 joint states, got Bits with logits [17]",
         ),
-        (["check", "own:OwnCoupling", "--latent", "own:latent"], "latents are for estimators"),
+        (
+            ["check", "own:OwnCoupling", "--latent", "own:latent"],
+            "latents can only be given to check an estimator",
+        ),
         (["toy", "--num-samples", "3"], "num_samples of ARM must be even"),
     ],
 )
@@ -257,7 +260,7 @@ def test_several_estimators_at_once(say: Say) -> None:
     code, _, lost = say(*small, "--learning-rate", "1e38")
     assert code == 2
     assert lost.startswith(
-        "arms: no replica survives of runs/both (step 10): their numbers are not finite"
+        "arms: all replicas of runs/both (step 10) stopped because their numbers are not finite"
     )
     assert len(lost.strip().splitlines()) == 1
 
@@ -522,25 +525,25 @@ def test_data_verbs(say: Say) -> None:
             ["train", "--checkpoint-seconds", "-5"],
             "checkpoint_seconds must be a finite number >= 0, got -5",
         ),
-        (["evaluate", "nowhere"], "nowhere is not there: it has no config.json"),
+        (["evaluate", "nowhere"], "nowhere does not exist: check the path"),
         (["data", "get", "cifar"], "there is no data set named 'cifar'"),
         (["report", "nowhere"], "there is no run in nowhere"),
         (["report", "."], "there is no run in .: train a run"),
-        (["train", "--estimator", "exact"], "exact trains with at most 65536 states"),
+        (["train", "--estimator", "exact"], "exact can train with at most 65536 joint states"),
         (
             ["train", "--together", "loorf", "disarm", "--estimator", "arm"],
-            "got both --estimator arm or --together loorf disarm",
+            "got both --estimator arm and --together loorf disarm",
         ),
         (
             ["train", "--together", "loorf", "disarm", "--estimator", "arms"],
-            "got both --estimator arms or --together",
+            "got both --estimator arms and --together",
         ),
         (
             ["train", "--name", "../mine"],
-            "--name must be the name of one folder, got '../mine': give its place",
+            "--name must be a folder name without a path, got '../mine': set the parent folder",
         ),
-        (["train", "--name", "a/b"], "--name must be the name of one folder, got 'a/b'"),
-        (["train", "--name", ".."], "--name must be the name of one folder, got '..'"),
+        (["train", "--name", "a/b"], "--name must be a folder name without a path, got 'a/b'"),
+        (["train", "--name", ".."], "--name must be a folder name without a path, got '..'"),
         (["train", "--together", "loorf", "relax"], "relax cannot share an ensemble"),
         (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
     ],

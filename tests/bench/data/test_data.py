@@ -208,7 +208,7 @@ def test_npz_round_trip_reads_only_what_is_asked(tmp_path: Path) -> None:
         ({"train_images": random_images(3).reshape(3, 784)}, r"\(3, 784\)"),
         ({"train_images": random_images(3).astype(np.float32)}, "float32"),
         ({"train_images": np.array([None] * 3, dtype=object)}, "Object arrays"),
-        ({"train_images": random_images(3, largest=2)}, "from 0 to levels = 1"),
+        ({"train_images": random_images(3, largest=2)}, "with values from 0 to levels=1"),
     ],
 )
 def test_npz_with_other_content_is_refused(

@@ -163,15 +163,15 @@ def test_every_verb(
     [
         (
             ["--latents", "20", "--categories", "10", "--estimator", "arm"],
-            "arm takes bits only, got 20x10: choose an estimator of categor",
+            "arm can train bits only, got latents with 10 categories: choose an estimator for categor",
         ),
         (
             ["--latents", "20", "--categories", "10", "--estimator", "exact"],
-            "exact trains with at most 65536 states, got 20x10 latents: choose another",
+            "exact can train with at most 65536 joint states, got 20x10 latents: choose another",
         ),
         (
             ["--latents", "20", "--categories", "10", "--estimator", "arms-ms-gaussian"],
-            "choose an estimator of categories, such as vimco or arms-ms",
+            "choose an estimator for categories, such as vimco or arms-ms",
         ),
         (["--latents", "20", "--categories", "1"], "categories must be an integer >= 2, got 1"),
         (

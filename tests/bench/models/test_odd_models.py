@@ -537,19 +537,19 @@ def told_to_fail(dataset):
     [
         (
             "raises",
-            "the function 'raises' must return a DiscreteVAE for digits, got RuntimeError: too bad: call it",
+            "the function 'raises' must return a DiscreteVAE for digits, but it raised RuntimeError: too bad: call it",
         ),
         (
             "exits",
-            "the function 'exits' must return a DiscreteVAE for digits, got SystemExit: 0: call it in Python",
+            "the function 'exits' must return a DiscreteVAE for digits, but it raised SystemExit: 0: call it in Python",
         ),
         (
             "raises_later",
-            "the model odd:raises_later must run without an error, got IndexError: too late: call it",
+            "the model odd:raises_later must run without an error, but it raised IndexError: too late: call it",
         ),
         (
             "exits_later",
-            "the model odd:exits_later must run without an error, got SystemExit: 0: call it in Python",
+            "the model odd:exits_later must run without an error, but it raised SystemExit: 0: call it in Python",
         ),
     ],
 )
@@ -571,7 +571,7 @@ def test_a_model_that_fails_afterwards_is_named_too(say: Say) -> None:
         code, _, error = say(verb, "runs/run", "--model", "odd:told_to_fail")
         assert code == 2
         assert re.fullmatch(
-            "arms: the model odd:told_to_fail must run .* got IndexError: too many: call .*\\n",
+            "arms: the model odd:told_to_fail must run .* raised IndexError: too many: call .*\\n",
             error,
         )
 

@@ -155,7 +155,8 @@ def test_another_model_is_refused(tmp_path: Path, digits: Dataset) -> None:
     ):
         load_model(run, dataset=digits)
     with pytest.raises(
-        ValueError, match=r"has trained a model of structure \w+ \('perceptron'\), and the one"
+        ValueError,
+        match=r"trained a model with the structure \w+ \('perceptron'\), but the model given",
     ):
         load_model(run, model=activated(nn.Tanh), dataset=digits)
     with pytest.raises(ValueError, match=r"contains another run \(structure is '\w+' there"):
@@ -521,7 +522,7 @@ def test_runs_lists_what_there_is(
     begun, what, state, *rest = capsys.readouterr().out.splitlines()
     assert (begun, state) == ("runs/begun", "    unfinished: step 0 of 20")
     assert what == "    digits, linear, arms n=4, R=1, learning_rate 0.001, seed 0"
-    assert "broken: runs/broken/result.json must hold" in rest[2]
+    assert "broken: runs/broken/result.json must contain" in rest[2]
     assert rest[3:5] == [
         "runs/done",
         "    digits, conv, arms n=4, R=2, latents 6, learning_rate 0.001, seed 0",

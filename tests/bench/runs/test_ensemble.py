@@ -580,7 +580,7 @@ def test_memory_that_is_really_full(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert errors.splitlines()[-1] == (
         "ValueError: loorf does not fit into the memory of cpu: "
-        "lower replicas (100), batch_size (50), num_samples (4) or latents (20000)"
+        "reduce replicas (now 100), batch_size (50), num_samples (4) or latents (20000)"
     )
 
 

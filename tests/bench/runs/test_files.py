@@ -342,7 +342,7 @@ def test_what_is_no_regular_file_is_not_replaced(
         code, _, error = say(*words)
     assert (code, error.count("\n")) == (2, 1), error
     if (name, kind) == ("page.html", "a folder"):
-        assert "the report must be a file, got a folder" in error
+        assert "the report must be a file, got the folder" in error
     else:
         said = f"{name} must be a regular file or a new path, got {kind}: choose another path"
         assert said in error

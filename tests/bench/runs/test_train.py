@@ -173,8 +173,11 @@ def test_data_sets_of_an_ensemble_are_one_for_each_run(tmp_path: Path, digits: D
     wide = Dataset("wide", train_images, valid, test, 8, 16, 16)
     for datasets, message in (
         (digits, "datasets must list one entry for each of the 2 runs, got Dataset"),
-        ([digits], "datasets must be a list with one for each run, got 1 for 2 runs"),
-        ([digits, replace(digits)], "different data sets need different names, got digits, digits"),
+        ([digits], "datasets must list one entry for each of the 2 runs, got 1"),
+        (
+            [digits, replace(digits)],
+            "different data sets must have different names, got digits, digits",
+        ),
         (
             [digits, wide],
             "must have the same image shape and levels, got digits with 64 pixels of 16 levels, wide",
@@ -254,7 +257,9 @@ def test_a_model_of_ones_own_is_not_loaded_by_name(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    message = r"is a run of your own model 'own', which cannot be loaded by name: pass it with load_model\(run, model=...\) or --model my_module:"
+    message = r"is a run of your own model 'own', which cannot be loaded by name: " + (
+        r"pass it with load_model\(run, model=...\) or --model my_module:"
+    )
     with pytest.raises(ValueError, match=message):
         load_model(own[0], "cpu")
     for verb in ("evaluate", "variance", "sample"):

@@ -288,7 +288,7 @@ def test_no_time_for_the_bounds(tmp_path: Path, clock: Clock) -> None:
     clock.now += 500
     limit.add("bounds", began)
     clock.now += 0.5
-    with pytest.raises(OutOfTimeError, match="saved at step 200, before its bounds"):
+    with pytest.raises(OutOfTimeError, match="saved at step 200, before its final bounds"):
         train(SMALL, tmp_path / "run", limit=limit, progress=False)
     run = Run(tmp_path / "run")
     assert (run.step(), run.is_finished()) == (200, False)
