@@ -254,8 +254,10 @@ def test_a_bad_file_is_one_line(
         ),
         (
             ["archive"],
-            "arms archive needs at least one run directory, or a folder of run directories, got none: "
-            "write arms archive runs, for example",
+            (
+                "arms archive needs at least one run directory, or a folder of run directories, got none: "
+                "write arms archive runs, for example"
+            ),
         ),
         (
             ["archive", "run", "broken"],

@@ -375,7 +375,8 @@ def test_a_configuration_may_lack_fields(tmp_path: Path) -> None:
 
 def test_another_run_is_told_by_its_fields(tmp_path: Path) -> None:
     Run(tmp_path).begin(CONFIG)
-    message = r"contains another run \(latents is 20 there, but 30 was requested, " + (
+    message = (
+        r"contains another run \(latents is 20 there, but 30 was requested, "
         r"seed is 0 there, but 5 was requested\)"
     )
     with pytest.raises(ValueError, match=message):

@@ -257,7 +257,8 @@ def test_a_model_of_ones_own_is_not_loaded_by_name(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    message = r"is a run of your own model 'own', which cannot be loaded by name: " + (
+    message = (
+        r"is a run of your own model 'own', which cannot be loaded by name: "
         r"pass it with load_model\(run, model=...\) or --model my_module:"
     )
     with pytest.raises(ValueError, match=message):

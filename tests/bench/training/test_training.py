@@ -256,8 +256,10 @@ def test_paper_preset() -> None:
         ({"learning_rate": "x"}, "learning_rate must be a positive, finite number, got 'x'"),
         (
             {"network": "conv"},
-            "there is no network named 'conv': choose one of linear, nonlinear, pyramid, "
-            "or pass your own model as model=",
+            (
+                "there is no network named 'conv': choose one of linear, nonlinear, pyramid, "
+                "or pass your own model as model="
+            ),
         ),
         ({"precision": "tf32"}, "precision must be one of highest, high, medium, got 'tf32'"),
         ({"decoder_samples": "some"}, "decoder_samples must be one of all, extra"),

@@ -1,15 +1,17 @@
-r"""REBAR and RELAX: the score function with a control variate that has mean zero.
+r"""REBAR and RELAX: the score function with a learned control variate of mean zero.
 
 $$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi))
      + \partial_\phi c(z) - \partial_\phi c(\tilde z),
    \qquad c(z) = \eta\, f(\sigma(z/\tau)) + r(z) $$
 
-averaged over n/2 samples (multiplying averages, as the ARMS authors' code does, is biased). Here z
-= phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b. REBAR has no free
-function r. Without the first term of c (`relaxation=None`), the objective may be a black box.
+The estimate is averaged over n/2 samples. (The ARMS authors' code multiplies averages instead, which
+is biased.) Here z = phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b. REBAR
+has no free function r. With `relaxation=None`, c has no first term, and the objective may be a black
+box.
 
-Unbiased because E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)], which is E[c(z)],
-for any fixed c. c changes the variance only, so eta, tau and r may learn (`variance_loss`).
+Unbiased because, for any fixed c, E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)],
+and E[c(z~)] = E[c(z)]. The function c changes only the variance. Its parameters eta, tau and r can
+therefore be trained on `variance_loss`.
 Reference: Tucker et al., "REBAR: Low-variance, unbiased gradient estimates for discrete latent
 variable models", NeurIPS 2017; Grathwohl et al., "Backpropagation through the void: Optimizing
 control variates for black-box gradient estimation", ICLR 2018.

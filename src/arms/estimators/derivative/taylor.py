@@ -1,12 +1,14 @@
-r"""A linear control variate: the objective's derivative at the mean, for smooth f of few latents.
+r"""A linear control variate from the derivative at the mean, for smooth f of few latents.
 
 $$ g - \alpha Z, \qquad Z = \hat g[c \cdot (b - p)] - \mathrm{Cov}(b)\, c, \qquad
    c = \nabla f(p) $$
 
-where g-hat is any unbiased estimator that is linear in the values of f, such as ARMS. Unbiased
-because c does not depend on the samples: g-hat is unbiased for the function c . b too, and the
-gradient of its expectation c . p is Cov(b) c. The coefficient alpha comes from the other rows of
-the batch, and is 1/2 if there are none, because 1 can do harm where f is far from linear.
+Here g-hat is any unbiased estimator that is linear in the values of f, such as ARMS. The coefficient
+alpha is fitted on the other rows of the batch. Without other rows it is 1/2, because 1 increases the
+variance if f is far from linear.
+
+Unbiased because c does not depend on the samples. Therefore g-hat is also unbiased for the linear
+function c . b, whose expectation c . p has the gradient Cov(b) c.
 Reference: MuProp (Gu et al. 2016), here with any inner estimator and a fitted coefficient.
 """
 
