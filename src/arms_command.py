@@ -1,4 +1,4 @@
-"""The `arms` command before its imports. They take seconds, and Ctrl-C ends them in one line."""
+"""Start the `arms` command. Its imports take seconds; Ctrl-C ends them in one line."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Make stdout and stderr accept everything that is printed, even if a caller closed them."""
+    """Make stdout and stderr accept all output, even if a caller closed them."""
     # The numbers of closed streams would go to the next files opened, such as a checkpoint.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)  # the processes of a sweep need them too

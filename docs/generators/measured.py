@@ -143,14 +143,17 @@ def agreement_table() -> str:
 def about(name: str) -> str:
     """Return all measurements of an estimator, as Markdown for its page, which is two folders down."""
     parts = [_on_vaes(name), _on_toy(name), _on_bounds(name), _on_categories(name), _time(name)]
-    return "\n\n".join(part for part in parts if part) or "No committed measurement contains it."
+    return (
+        "\n\n".join(part for part in parts if part)
+        or "No measurements of this estimator are committed."
+    )
 
 
 def _on_vaes(name: str) -> str:
     rows = [row for row in result("vae_variance")["rows"] if row["estimator"] == name]
     if not rows:
         note = result("vae_variance")["notes"].get(name)
-        return f"It was not measured on trained VAEs ({note})." if note else ""
+        return f"This estimator was not measured on trained VAEs: {note}." if note else ""
     lines = []
     for budget in sorted({row["budget"] for row in rows}):
         mine = by_network(vae_rows(name, budget)) if vae_rows(name, budget) else []
@@ -167,10 +170,12 @@ def _on_vaes(name: str) -> str:
     unbiased = rows[0]["unbiased"]
     columns += [] if unbiased else ["bias, linear", "bias, nonlinear"]
     note = result("vae_variance")["notes"].get(name)
-    more = "" if unbiased else ", and bias relative to the length of the gradient"
+    more = "" if unbiased else " The bias is relative to the length of the gradient."
     words = (
-        f"**On VAEs** trained for {STEPS:,} steps on dynamic MNIST, 200 latents: variance relative to LOORF "
-        f"with the same number of evaluations{more} ({source('vae_variance', 2)}){f'; {note}' if note else ''}."
+        f"**Discrete VAEs.** The models have 200 binary latents and were trained for {STEPS:,} steps on dynamic "
+        "MNIST, with linear and with nonlinear networks. The table shows the variance of the gradient relative to "
+        f"LOORF with the same number of evaluations. Lower is better.{more} "
+        f"{f'Note: {note}. ' if note else ''}Source: {source('vae_variance', 2)}."
     )
     parts = [words, table(columns, lines, left=0)]
     return "\n\n".join([*parts, _wins(name)] if unbiased else parts)
@@ -191,7 +196,8 @@ def _wins(name: str) -> str:
         case for case, rows in cases.items() if name in {row["estimator"] for row in rows}
     ]
     if not won:
-        return f"It has the lowest variance of the unbiased ones in none of the {len(cases_of_it)} cases measured."
+        count = len(cases_of_it)
+        return f"In none of the {count} measured cases is it the unbiased estimator with the lowest variance."
     budgets: dict[tuple[str, int], list[str]] = {}
     for network, steps, budget in won:
         budgets.setdefault((network, steps), []).append(str(budget))
@@ -199,7 +205,10 @@ def _wins(name: str) -> str:
         f"{network}, {'untrained' if steps == 1 else f'{steps:,} steps'}, at most {' or '.join(counts)} evaluations"
         for (network, steps), counts in budgets.items()
     )
-    return f"It has the lowest variance of the unbiased ones in {len(won)} of {len(cases_of_it)} cases: {told}."
+    return (
+        f"In {len(won)} of the {len(cases_of_it)} measured cases it is the unbiased estimator with the lowest "
+        f"variance: {told}."
+    )
 
 
 def _on_toy(name: str) -> str:
@@ -208,8 +217,9 @@ def _on_toy(name: str) -> str:
         return ""
     cells = [shown(of[name]) for of in numbers.values()]
     return (
-        "**On the paper's toy problem**, one latent: variance relative to LOORF, mean over p from 0.1 to 0.9, from "
-        f"closed forms ({source('toy_variance', 2)}).\n\n"
+        "**Toy problem of the ARMS paper.** The problem has a single latent. The table shows the exact variance "
+        "relative to LOORF, averaged over probabilities p from 0.1 to 0.9. Lower is better. "
+        f"Source: {source('toy_variance', 2)}.\n\n"
         + table([f"n = {n}" for n in numbers], [cells], left=0)
     )
 
@@ -228,8 +238,9 @@ def _on_bounds(name: str) -> str:
         facts = [str(both[0][key]) for key in ("evaluations", "derivatives", "bound_samples")]
         lines.append([str(n), *facts, *(shown(row["ratio"]) for row in both)])
     return (
-        f"**On VAEs** trained for {STEPS:,} steps: variance of the whole gradient relative to VIMCO with K = n "
-        f"({source('bound_variance', 2)}).\n\n"
+        f"**Discrete VAEs.** The models were trained for {STEPS:,} steps. The table shows the variance of the whole "
+        "gradient of the bound relative to VIMCO with K = n. Lower is better. "
+        f"Source: {source('bound_variance', 2)}.\n\n"
         + table(
             ["n, at most", "evaluations", "derivatives", "K", "linear", "nonlinear"], lines, left=0
         )
@@ -256,12 +267,11 @@ def _on_categories(name: str) -> str:
             ]
         )
     return (
-        "**On categories**: toy problems, random tables and networks with 1 to 60 latents; variance relative to LOORF "
-        f"with the same number of evaluations ({source('categorical_variance', 2)}; [all problems]"
-        "(../../measurements/categories.md)).\n\n"
-        + table(
-            ["n", "problems", "lowest", "median", "highest", "best estimator in"], lines, left=0
-        )
+        "**Categories.** The problems are toy problems, random tables and networks, with 1 to 60 latents. The table "
+        "shows the lowest, median and highest variance over these problems, relative to LOORF with the same number "
+        "of evaluations. The last column counts the problems on which this estimator is the best. "
+        f"[All problems](../../measurements/categories.md). Source: {source('categorical_variance', 2)}.\n\n"
+        + table(["n", "problems", "lowest", "median", "highest", "best on"], lines, left=0)
     )
 
 
@@ -286,6 +296,6 @@ def _time(name: str) -> str:
     if not ratio:
         return ""
     return (
-        f"**Time.** A step of a linear VAE at n = 10 takes {ratio} times as long as with `loorf`, one CPU thread "
-        f"({source('estimator_overhead', 2)})."
+        f"**Time.** With n = 10, a training step of a linear VAE takes {ratio} times as long as with `loorf` on one "
+        f"CPU thread. Source: {source('estimator_overhead', 2)}."
     )

@@ -33,8 +33,8 @@ EXAMPLES = {
 """A latent of each kind, to find out which of them an estimator takes."""
 TIERS = {
     "recommended": "recommended",
-    "published": "published; included for comparison",
-    "experimental": "experimental: new, little used",
+    "published": "published: included for comparison",
+    "experimental": "experimental: new, and little used so far",
 }
 GROUPS = {
     "recommended": ("Recommended", "Unbiased estimators to start with."),
@@ -44,9 +44,12 @@ GROUPS = {
     ),
     "biased": (
         "Biased",
-        "Estimators with low variance and the wrong mean; [Choosing](../choosing.md) says by how much.",
+        (
+            "Estimators with low variance, whose mean is not the gradient. "
+            "[Choosing an estimator](../choosing.md) shows the size of the bias."
+        ),
     ),
-    "experimental": ("Experimental", "New unbiased estimators that have been used little."),
+    "experimental": ("Experimental", "New unbiased estimators with little use so far."),
 }
 """The groups of estimators: title and introduction of the page of each."""
 BECAUSE = re.compile(r"(Unbiased|Biased)\s+because")
@@ -162,15 +165,17 @@ def facts(name: str, estimator: Estimator) -> str:
     bound = estimator.target.subtracts_log_q
     entry = ENTRIES[name]
     rows = [
-        ["estimate", "unbiased" if estimator.unbiased else "**biased**"],
+        ["bias", "unbiased" if estimator.unbiased else "**biased**"],
         ["target", "E[log (1/K) Σ w], the importance-weighted bound" if bound else "E[f(b)]"],
         ["status", TIERS[entry.tier]],
         ["latents", latents_of(estimator)],
-        ["n", counts_of(name)],
-        ["needs from f", needs_of(estimator)],
+        ["number of samples n", counts_of(name)],
+        ["f must provide", needs_of(estimator)],
         [
-            "own parameters",
-            "yes: create the object once and keep it" if _learns(estimator) else "none",
+            "learned parameters",
+            "yes: create the object once, and keep it for all steps"
+            if _learns(estimator)
+            else "none",
         ],
         [
             "in Python",
@@ -190,9 +195,9 @@ def needs_of(estimator: Estimator) -> str:
     if needs.evaluations is None:
         return "its values at all states"
     if not needs.derivatives:
-        return "values only: f may be a black box"
+        return "values only, so f may be a black box"
     where = "all points" if needs.derivatives == needs.evaluations else "some of the points"
-    again = ", differentiable once more while it learns" if needs.second_order else ""
+    again = "; df/db must be differentiable while parameters learn" if needs.second_order else ""
     return f"values, and df/db at {where}{again}"
 
 
@@ -251,7 +256,10 @@ def _learns(estimator: Estimator) -> bool:
 def cost(name: str) -> str:
     """Return evaluations and derivatives for some numbers of samples."""
     if not has_count(name):
-        return "One evaluation per joint state: 2^d for d bits, at most 65,536. No derivatives."
+        return (
+            "The estimator evaluates f once at each joint state, of which d bits have 2^d. At most 65,536 "
+            "states are allowed. It needs no derivatives."
+        )
     rows, bound = [], smallest(name).target.subtracts_log_q
     for n in COUNTS:
         try:
@@ -261,7 +269,7 @@ def cost(name: str) -> str:
         needs = one.design.needs
         size = [str(one.target.size)] if bound else []
         rows.append([str(n), str(needs.evaluations), str(needs.derivatives), *size])
-    columns = ["n", "evaluations of f", "differentiated", *(["K"] if bound else [])]
+    columns = ["n", "evaluations of f", "of these, differentiated", *(["K"] if bound else [])]
     return table(columns, rows, left=0)
 
 
@@ -304,7 +312,7 @@ def group_page(of: str) -> str:
     parts = [
         f"# {title}",
         words,
-        "Work is the number of evaluations of f, plus how many of them are differentiated.",
+        "The column for work shows the evaluations of f, plus the number of these that are differentiated.",
     ]
     columns = ["name", "what", "n", "work at n = 8", "latents", "reference"]
     both = {"For the expectation": members(of, False), "For the bound": members(of, True)}

@@ -1,4 +1,4 @@
-"""The public functions: they return values whose gradient is the estimate."""
+"""The public functions. They return values whose gradient is the estimate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -64,7 +64,9 @@ def expectation(
     """
     chosen = as_estimator(estimator, num_samples, evaluations)
     if chosen.target.subtracts_log_q:
-        raise ValueError(f"{chosen} estimates the {chosen.target}: use arms.importance_bound")
+        wanted = "arms.expectation needs an estimator of an expectation"
+        got = f"{chosen}, which estimates the {chosen.target}"
+        raise ValueError(f"{wanted}, got {got}: use arms.importance_bound instead")
     chosen = chosen if target is None else _with_target(chosen, target)
     return _value_with_gradient(chosen, objective, logits, generator, chunk, validate)
 
@@ -105,12 +107,14 @@ def importance_bound(
     """
     chosen = as_estimator(estimator, num_samples, evaluations)
     if not chosen.target.subtracts_log_q:
-        raise ValueError(f"{chosen} estimates the {chosen.target}: use arms.expectation")
+        wanted = "arms.importance_bound needs an estimator of a bound"
+        got = f"{chosen}, which estimates the {chosen.target}"
+        raise ValueError(f"{wanted}, got {got}: use arms.expectation instead")
     return _value_with_gradient(chosen, log_joint, logits, generator, chunk, validate)
 
 
 def _with_target(estimator: Estimator, target: object) -> Estimator:
-    """Return the estimator of this target on the same samples: itself, or for the best of k."""
+    """Return an estimator of `target` that uses the same samples as `estimator`."""
     if not isinstance(target, Target):
         wanted = "arms.Expectation() or arms.BestOf(k)"
         raise ValueError(f"target must be {wanted}, got {target!r}")
@@ -120,7 +124,8 @@ def _with_target(estimator: Estimator, target: object) -> Estimator:
     if of_best and label(estimator) == "LOORF":
         return LOORF(estimator.design.num_samples, target)
     what = f"{label(estimator)} estimates the {estimator.target}, not the {target}"
-    raise ValueError(f"{what}: use " + ("loorf" if of_best else "an estimator of that target"))
+    remedy = "loorf" if of_best else f"an estimator of the {target}"
+    raise ValueError(f"{what}: use {remedy} instead")
 
 
 def _value_with_gradient(
@@ -139,32 +144,32 @@ def _value_with_gradient(
 
 @dataclass(frozen=True)
 class Handle:
-    """The result of `arms.draw`: points whose values are passed to `arms.attach` later."""
+    """A draw: the points to evaluate, which `arms.draw` returns and `arms.attach` takes."""
 
     estimator: Estimator
     """The estimator of the first layer."""
     given: Latent = field(repr=False)
-    """The latent as it was passed, with its graph."""
+    """The latent that was passed to `arms.draw`, attached to its graph."""
     drawn: Draw = field(repr=False)
-    """The points, and what the estimator needs to know about them."""
+    """The points, and the facts that the estimator needs about them."""
     original: Tensor | None = field(default=None, repr=False)
-    """A copy of the points, to notice if they were changed in place."""
+    """A copy of the points, used to detect changes in place."""
     parent: "Handle | None" = field(default=None, repr=False)
-    """The layer before, if this is a deeper layer."""
+    """The draw of the previous layer, or None for the first layer."""
 
     @property
     def points(self) -> Any:
-        """The points at which the objective is evaluated, and differentiated if need be."""
+        """The points at which to evaluate the objective."""
         return self.drawn.latent.to_objective(self.drawn.points)
 
     @property
     def samples(self) -> Any:
-        """The samples alone, as a copy without a graph, which a simulator may change."""
+        """The samples only, as a detached copy that a simulator may modify."""
         return self.drawn.latent.to_objective(self.drawn.samples.detach().clone())
 
     @property
     def logits(self) -> Tensor:
-        """The logits at which the points were drawn, detached."""
+        """The detached logits that the points were drawn from."""
         return self.drawn.latent.logits
 
 
@@ -178,7 +183,7 @@ def draw(
     given: Handle | None = None,
     validate: bool = True,
 ) -> Handle:
-    """Draw samples now and pass their values to `attach` later.
+    """Draw samples now, to pass their values to `arms.attach` later.
 
     Use it for simulators, and for models with several layers. An optimizer step in between does no
     harm, because the draw keeps its probabilities.
@@ -209,7 +214,8 @@ def draw(
     else:
         own = {"estimator": estimator, "num_samples": num_samples, "evaluations": evaluations}
         if extra := [f"{name}={value!r}" for name, value in own.items() if value is not None]:
-            raise ValueError(f"a deeper layer is drawn like the first: leave out {extra}")
+            what = "a deeper layer uses the estimator and the number of samples of the first layer"
+            raise ValueError(f"{what}: remove {', '.join(extra)}")
         first = _first_layer(given, latent)
         chosen, points = first.estimator, draw_deeper(first.drawn, latent, generator)
         drawn = Draw(kept, points, first.drawn.extra)
@@ -251,7 +257,8 @@ def attach(
     several = listed and isinstance(values, list | tuple)
     terms: list[Any] = list(values) if several else [values]  # type: ignore[arg-type]
     if several and len(terms) != len(handles):
-        raise ValueError(f"values must be one tensor or {len(handles)} terms, got {len(terms)}")
+        expected = f"one tensor, or a list of {len(handles)} terms, one for each layer"
+        raise ValueError(f"values must be {expected}, got a list of {len(terms)}")
     estimator, drawn, latent = handles[0].estimator, handles[0].drawn, handles[0].given
     tensors = [as_values(estimator, drawn, one, drawn.points, options) for one in terms]
     to_go = returns_to_go(tensors) if several else tensors * len(handles)
@@ -273,56 +280,62 @@ def attach(
 
 
 def _first_layer(parent: object, latent: Latent) -> Handle:
-    """Return the first layer of the chains that a latent is added to, if it fits there."""
+    """Return the first layer below `parent`, after checking that `latent` fits on top."""
     if not isinstance(parent, Handle):
-        raise ValueError(f"given must be what arms.draw returned, got {type(parent).__name__}")
+        raise ValueError(f"given must come from arms.draw, got {type(parent).__name__}")
     first = parent
     while first.parent is not None:
         first = first.parent
     if reason := reason_not_first_layer(first.estimator):
         name = type(first.estimator).__name__
-        raise ValueError(f"{name} {reason} and cannot serve the first of several layers: use arms")
+        what = f"{name} {reason}, so it cannot be used for several layers"
+        raise ValueError(f"{what}: use arms or loorf instead")
     points = first.drawn.points
     expected = points.shape[: points.ndim - first.drawn.latent.event_dims]
     if latent.batch_shape != expected:
         kind = "points" if first.estimator.design.needs.derivatives else "samples"
         shape = ", ".join([*map(str, expected), latent.event_axes])
         raise ValueError(
-            f"logits of a deeper layer must be [{shape}], one row for each of {len(points)} "
-            f"{kind}, got {list(latent.logits.shape)}: compute them from given.{kind}"
+            f"logits of a deeper layer must have shape [{shape}], one row for each of the "
+            f"{len(points)} {kind} of the layer before it, got {list(latent.logits.shape)}: "
+            f"compute the logits from given.{kind}"
         )
     return first
 
 
 def _check_layers(handles: list[Handle]) -> None:
-    """Raise unless these are a first layer and deeper ones, each after its parent, unchanged."""
+    """Raise unless `handles` lists all layers in order, with unchanged points."""
     if not handles:
-        raise ValueError("attach needs at least one draw, got an empty list")
+        raise ValueError("arms.attach needs at least one draw, got an empty list")
     for one in handles:
         if not isinstance(one, Handle):
-            raise ValueError(f"draw must be what arms.draw returned, got {type(one).__name__}")
+            raise ValueError(f"draw must come from arms.draw, got {type(one).__name__}")
         if one.original is not None and not torch.equal(one.drawn.points.detach(), one.original):
-            raise ValueError("draw.points were changed in place: change draw.samples, a copy")
+            what = "draw.points was modified in place after the draw"
+            raise ValueError(f"{what}: modify draw.samples instead, which is a copy")
     if handles[0].parent is not None:
-        raise ValueError("the first draw must be the first layer: attach([first, second], values)")
+        what = "the first draw in the list belongs to a deeper layer"
+        raise ValueError(f"{what}: start with the first layer, attach([first, second], values)")
     for number, one in enumerate(handles[1:], 2):
         earlier = [id(other) for other in handles[: number - 1]]
         problems = {
-            "is duplicated": id(one) in earlier,
-            "was drawn without given": one.parent is None,
-            "was drawn given a draw that is not before it": id(one.parent) not in earlier,
+            "appears twice": id(one) in earlier,
+            "was drawn without given=": one.parent is None,
+            "was drawn with a given= that is not before it": id(one.parent) not in earlier,
         }
         if problem := next((problem for problem, holds in problems.items() if holds), ""):
-            raise ValueError(f"draws must be all layers in order, but number {number} {problem}")
+            raise ValueError(f"draws must list all layers in order, but draw {number} {problem}")
 
 
 def _check_derivatives(handles: list[Handle], derivatives: object, options: Options) -> Tensor:
-    """Return derivatives as the estimator needs them: for a bound, of the log-weights."""
+    """Return checked derivatives; for a bound, convert them to those of the log-weights."""
     if len(handles) > 1:
-        raise ValueError("several layers are differentiated by autograd: leave derivatives out")
+        what = "derivatives cannot be passed for several layers"
+        raise ValueError(f"{what}: remove them, and autograd computes them from the values")
     estimator, drawn = handles[0].estimator, handles[0].drawn
     if not estimator.design.needs.derivatives:
-        raise ValueError(f"{type(estimator).__name__} needs no derivatives: leave them out")
+        name = type(estimator).__name__
+        raise ValueError(f"{name} does not use derivatives: remove the argument derivatives")
     first = len(drawn.points) - estimator.design.needs.derivatives
     expected = drawn.points[first:].shape
     if isinstance(derivatives, dict):

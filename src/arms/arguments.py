@@ -1,4 +1,4 @@
-"""Checks of user input, tests of what can be read from a tensor, and lazy properties."""
+"""Checks of user input, tests of whether a tensor can be read, and lazy properties."""
 
 import difflib
 import math
@@ -16,7 +16,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def as_count(value: object, least: int, what: str, *, even: bool = False) -> int:
-    """Return `value` as an int of at least `least` (and even, where samples come in pairs)."""
+    """Return `value` as an int of at least `least`; with `even`, it must also be even."""
     wanted = f"{what} must be {'an even' if even else 'an'} integer >= {least}"
     try:
         count = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
@@ -26,19 +26,20 @@ def as_count(value: object, least: int, what: str, *, even: bool = False) -> int
         limit = " and below 2**63" if count > least else ""
         raise ValueError(f"{wanted}{limit}, got {count}")
     if even and count % 2:
-        raise ValueError(f"{what} must be even, for pairs of samples, got {count}: try {count + 1}")
+        wanted = f"{what} must be even because samples are drawn in pairs"
+        raise ValueError(f"{wanted}, got {count}: try {count + 1}")
     return count
 
 
 def as_positive(value: object, what: str) -> float:
-    """Return `value` as a float that is positive and finite."""
+    """Return `value` as a positive, finite float."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     try:
         found = float(value) if is_number else 0.0  # type: ignore[arg-type]
     except OverflowError:  # of a large integer
         found = math.inf
     if not 0 < found < math.inf:
-        raise ValueError(f"{what} must be positive and finite, got {value!r}")
+        raise ValueError(f"{what} must be a positive, finite number, got {value!r}")
     return found
 
 
@@ -51,43 +52,46 @@ def described(error: BaseException) -> str:
 def unknown_name(
     kind: str, name: object, known: Collection[str], biased: Collection[str] = (), or_else: str = ""
 ) -> ValueError:
-    """Return the error about an unknown name, with similar names and all known ones."""
+    """Return the error for an unknown name, with similar names and all known names."""
     near = difflib.get_close_matches(str(name).lower(), [*known, *biased], n=2)
-    perhaps = f"perhaps {' or '.join(near)}; " if near else ""
-    others = f", or of the biased {', '.join(biased)}" if biased else ""
-    others += f", or give {or_else}" if or_else else ""
+    perhaps = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
+    others = f", or one of the biased estimators {', '.join(biased)}" if biased else ""
+    others += f", or pass {or_else}" if or_else else ""
     choice = f"{perhaps}choose one of {', '.join(known)}{others}"
-    return ValueError(f"no {kind} is called {name!r}: {choice}")
+    return ValueError(f"there is no {kind} named {name!r}: {choice}")
 
 
 def check_logits(logits: object, event_axes: str) -> Tensor:
-    """Return `logits` if they are a floating-point tensor that ends in axes such as `d, K`."""
+    """Return `logits` if they are floating-point numbers that end in `event_axes`, as in `d, K`."""
     axes = event_axes.count(",") + 1
     if not isinstance(logits, Tensor):
-        wanted = "a tensor, a latent, or a Bernoulli, Categorical or OneHotCategorical"
-        got = f"{type(logits).__name__}: use torch.as_tensor on an array"
-        raise ValueError(f"logits must be {wanted} distribution, got {got}")
+        torchs = "a torch Bernoulli, Categorical or OneHotCategorical distribution"
+        got = f"{type(logits).__name__}: convert an array with torch.as_tensor"
+        raise ValueError(f"logits must be a tensor, {torchs}, or an arms latent, got {got}")
     if logits.dtype not in FLOATS:
-        raise ValueError(f"logits must be floating point, got {logits.dtype}: call .float()")
+        raise ValueError(
+            f"logits must be floating-point numbers, got {logits.dtype}: call .float()"
+        )
     check_dense(logits, "logits")
     if logits.ndim < axes:
-        got = f"shape {list(logits.shape)}" if logits.ndim else "a scalar: unsqueeze it"
+        got = f"shape {list(logits.shape)}" if logits.ndim else "a scalar: call .unsqueeze(0)"
         raise ValueError(f"logits must have shape [*batch, {event_axes}], got {got}")
     if axes == 2 and not logits.shape[-1]:
-        raise ValueError(f"logits must have at least one category, got {list(logits.shape)}")
+        got = f"shape {list(logits.shape)}"
+        raise ValueError(f"logits must have at least one category on the last axis, got {got}")
     return logits
 
 
 def check_dense(tensor: Tensor, what: str) -> None:
     """Raise if a tensor is sparse, nested, or on the meta device."""
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_meta:
-        kind = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
-        got = f"{kind} on {tensor.device}"
-        raise ValueError(f"{what} must be a dense tensor on a device with numbers, got {got}")
+        kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
+        got = "a tensor on the meta device, which stores no values" if tensor.is_meta else kind
+        raise ValueError(f"{what} must be an ordinary dense tensor, got {got}")
 
 
 def check_generator(generator: object) -> None:
-    """Raise unless this is None or a generator of PyTorch."""
+    """Raise unless `generator` is None or a `torch.Generator`."""
     if generator is not None and not isinstance(generator, Generator):
         seed = generator if type(generator) is int else 0
         got = f"{type(generator).__name__}: try torch.Generator().manual_seed({seed})"
@@ -95,28 +99,31 @@ def check_generator(generator: object) -> None:
 
 
 def version_of(tensor: Tensor) -> int:
-    """Return how often a tensor was changed in place; 0 in inference mode, which does not count."""
+    """Return how often a tensor was modified in place, or 0 in inference mode."""
     return 0 if tensor.is_inference() else tensor._version
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Return a half-precision tensor as float32: noise and sums need the precision."""
+    """Convert half precision to float32, because noise and sums need more digits."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def true_or_unreadable(condition: Tensor) -> bool:
-    """Return whether a boolean scalar is true, or cannot be read."""
+    """Return True if a boolean scalar is true, or if its value cannot be read now."""
     return not is_readable(condition) or bool(condition)
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether a tensor that can be read holds neither NaN nor infinity."""
+    """Return whether a readable tensor contains neither NaN nor infinity."""
     # A sum is finite only if all its terms are, and takes one pass; a large one may overflow.
     return math.isfinite(tensor.detach().sum().item()) or bool(tensor.isfinite().all())
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Return whether values can be read now: not while compiling, vmapping or capturing a graph."""
+    """Return whether values can be read now.
+
+    They cannot be read while a graph is compiled or captured, nor inside vmap.
+    """
     if torch.compiler.is_compiling():
         return False
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -136,13 +143,13 @@ def has_tangent(tensor: Tensor) -> bool:
 
 
 def in_function_transform() -> bool:
-    """Return whether torch.func.grad, vmap or another transform of functions is running."""
+    """Return whether torch.func.grad, vmap or a similar transform is running."""
     compiling, functorch = torch.compiler.is_compiling(), torch._C._functorch
     return not compiling and functorch.peek_interpreter_stack() is not None
 
 
 def leave_graph(what: str) -> None:
-    """Leave a graph that is being compiled; where fullgraph=True forbids that, say what to do."""
+    """Break the graph that is being compiled, with a message if `fullgraph=True` forbids it."""
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=f"arms: torch.compile(fullgraph=True) cannot trace {what}")
 

@@ -1,4 +1,4 @@
-"""Attach an estimate to the logits, as the derivative of a value, or to learned parameters."""
+"""Attach a gradient estimate to the logits, or to the parameters of an estimator."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +19,7 @@ def needs_gradient(latent: Latent) -> bool:
 
 
 def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
-    """Return the value with `grad`, if any, added as its derivative with respect to the logits."""
+    """Return `value` with `grad` as its derivative with respect to the logits."""
     logits = latent.logits
     if not needs_gradient(latent):
         return value
@@ -37,9 +37,10 @@ def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
 def attach_to_parameters(
     grad: Tensor, parameters: Sequence[nn.Parameter], points: Tensor, leaf: Tensor | None
 ) -> Tensor:
-    """Return an estimate that is attached to the estimator's parameters, and to nothing else.
+    """Return an estimate that is differentiable in the estimator's parameters only.
 
-    The parameters may decide where the points lie; `leaf` is the copy that was evaluated.
+    The positions of the points may depend on the parameters. `leaf` is the copy of the points that
+    was evaluated.
     """
     # Hidden in a tuple: the engine would walk on from tensor inputs into the objective's graph,
     # and free what is still needed.
@@ -49,7 +50,7 @@ def attach_to_parameters(
 
 
 class _Attach(torch.autograd.Function):
-    """The identity on the value, with the estimate as its derivative with respect to the logits."""
+    """Pass the value through, and return the estimate as the derivative for the logits."""
 
     generate_vmap_rule = True
 
@@ -83,7 +84,7 @@ class _Attach(torch.autograd.Function):
 
 
 class _AttachPlainly(_Attach):
-    """The same outside of function transforms, in a form that PyTorch calls in half the time."""
+    """Do the same as `_Attach` outside of function transforms, in half the time."""
 
     generate_vmap_rule = False
     setup_context = torch.autograd.Function.setup_context
@@ -98,7 +99,7 @@ class _AttachPlainly(_Attach):
 
 
 class _OnlyOnce(torch.autograd.Function):
-    """The estimate, as a function of the logits that has no derivative."""
+    """Pass the estimate through, and raise if it is differentiated again."""
 
     generate_vmap_rule = True
 
@@ -120,12 +121,12 @@ class _OnlyOnce(torch.autograd.Function):
 
 
 def _refuse_second_derivatives() -> NoReturn:
-    remedy = "for few latents, differentiate arms.checks.exact_value"
-    raise ValueError(f"an estimate has no second derivatives: {remedy}")
+    what = "a gradient estimate has no second derivatives"
+    raise ValueError(f"{what}: for few latents, differentiate arms.checks.exact_value instead")
 
 
 class _AttachOnly(torch.autograd.Function):
-    """The identity, whose backward reaches the estimator's parameters and nothing else."""
+    """Pass the estimate through, and send gradients to the estimator's parameters only."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, source: Any, *parameters: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def estimate(
     generator: Generator | None = None,
     options: Options = DEFAULT,
 ) -> Estimate:
-    """Return an estimator's gradient, detached, and the target's value, for one objective."""
+    """Estimate the target's value and its gradient, which is detached."""
     draw = draw_points(estimator, latent, generator)
     return finish(estimator, draw, evaluate(estimator, objective, draw, options), options)
 
@@ -34,7 +34,7 @@ def estimate(
 def finish(
     estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
 ) -> Estimate:
-    """Return the estimate of a draw whose objective has been evaluated."""
+    """Combine an evaluated draw into an estimate."""
     of_samples = found.values[: len(found.values) - draw.extra] if draw.extra else found.values
     value = estimator.target.value(of_samples, draw.weights)
     value = propagate_nan(value, draw.latent, options)
@@ -44,7 +44,7 @@ def finish(
 
 
 def draw_points(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
-    """Draw an estimator's points for a latent, after checking that the two fit together."""
+    """Draw an estimator's points, after checking that it can draw this latent."""
     check_generator(generator)
     if generator is None:
         warn_if_ranks_share_noise(latent.logits.device)
@@ -58,7 +58,7 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
 
 
 def draw_ahead(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
-    """Draw points whose values come later, attached so that derivatives can be taken there."""
+    """Draw points to evaluate later; they require a gradient if derivatives are needed."""
     draw = draw_points(estimator, latent, generator)
     if not estimator.design.needs.derivatives or draw.points.requires_grad:
         return draw
@@ -71,11 +71,14 @@ def takes(estimator: Estimator, latent: Latent) -> bool:
 
 
 def check_fits(estimator: Estimator, latent: Latent, any_latent: str | None = None) -> None:
-    """Raise unless an estimator can draw a latent; `any_latent` is the one to use instead."""
+    """Raise unless the estimator can draw the latent.
+
+    The message recommends `any_latent`, an estimator that accepts every latent.
+    """
     if not takes(estimator, latent):
         kind = type(latent).__name__
         other = any_latent or ("vimco" if estimator.target.subtracts_log_q else "loorf")
-        advice = f"use an estimator that takes any latent, such as {other}"
+        advice = f"use an estimator that accepts any latent, such as {other}"
         for capability in (*estimator.design.requires, *estimator.requires):
             if not latent.has(capability):
                 lacking = next(one for one in latent.elements() if not one.has(capability))
@@ -83,31 +86,34 @@ def check_fits(estimator: Estimator, latent: Latent, any_latent: str | None = No
                 needed = (
                     f"{label(estimator)} needs a latent with the capability {capability.__name__}"
                 )
-                raise ValueError(f"{needed}, which {part} does not have: {advice}")
-        raise ValueError(f"{estimator.design} does not draw {kind} latents: {advice}")
+                raise ValueError(f"{needed}, and {part} does not have it: {advice}")
+        raise ValueError(f"the design {estimator.design} cannot draw {kind} latents: {advice}")
     if estimator.design.needs.derivatives and not latent.differentiable:
         raise ValueError(
-            f"{label(estimator)} differentiates the objective, and category indices have no "
-            "derivative: pass a OneHotCategorical, or use arms or loorf"
+            f"{label(estimator)} differentiates the objective with respect to its samples, but "
+            "category indices have no derivative: pass a OneHotCategorical instead of a "
+            "Categorical, or use arms or loorf"
         )
 
 
 def _check_draw(estimator: Estimator, draw: Draw) -> None:
-    """Raise if the draw does not match the design's `needs`: tables and ensembles rely on them."""
+    """Raise if a draw contradicts the `needs` of its design, which other code relies on."""
     needs, name = estimator.design.needs, type(estimator.design).__name__
     if not isinstance(draw, Draw):
         raise ValueError(f"the design {name} must return a Draw, got {type(draw).__name__}")
     points, shape = draw.points, draw.latent.logits.shape
     if points.shape[1:] != shape:
         expected = f"[m, {', '.join(map(str, shape))}]"
-        raise ValueError(f"{name} must draw points {expected}, got {list(points.shape)}")
+        got = list(points.shape)
+        raise ValueError(f"the design {name} must draw points {expected}, got {got}")
     count = points.shape[0]
     if needs.evaluations not in (None, count) or needs.derivatives > count:
-        raise ValueError(f"{name} draws {count} points and says {needs}: correct its `needs`")
+        what = f"the design {name} drew {count} points, which contradicts its {needs}"
+        raise ValueError(f"{what}: correct its property needs")
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context without autocast, which would round matrix products of estimates."""
+    """Return a context that switches autocast off, which would round matrix products."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
@@ -116,9 +122,9 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
 def gradient(
     estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
 ) -> Tensor:
-    """Return the estimate of a draw, cast to the dtype of the logits.
+    """Combine values into the gradient, in the dtype of the logits.
 
-    It stays differentiable with respect to the estimator's parameters only.
+    The result is differentiable with respect to the estimator's parameters only.
     """
     logits, name = draw.latent.logits, type(estimator).__name__
     values, derivatives, learning = found.values, found.derivatives, is_learning(estimator)
@@ -132,24 +138,24 @@ def gradient(
         grad: object = estimator.combine(draw, values, derivatives)
         if not isinstance(grad, Tensor):
             got = type(grad).__name__
-            raise ValueError(f"combine of {name} must return a tensor, got {got}")
+            raise ValueError(f"{name}.combine must return a tensor, got {got}")
         grad = grad.to(logits.dtype)
         if twice:
             own = [one for one in estimator.parameters() if one.requires_grad]
             grad = attach_to_parameters(grad, own, draw.points, found.leaf)
     if grad.shape != logits.shape:
         shapes = f"{list(logits.shape)}, got {list(grad.shape)}"
-        raise ValueError(f"combine of {name} must return the shape of the logits, {shapes}")
+        raise ValueError(f"{name}.combine must return the shape of the logits, {shapes}")
     if derivatives is not None or any(True for _ in estimator.parameters()):
-        message = f"the estimate is NaN or infinite: check the parameters of {name}"
+        message = f"the gradient estimate is NaN or infinite: check the parameters of {name}"
         options.require_finite(grad, message)
     return propagate_nan(grad, draw.latent, options)
 
 
 def propagate_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
-    """Return a result with NaN wherever a logit behind it is NaN and could not be checked before.
+    """Return `result` with NaN wherever its logit is NaN and was not checked before.
 
-    Bits drawn with p = NaN are ordinary bits, so nothing else would show it.
+    Bits that are drawn with p = NaN look like ordinary bits, so the result must show the error.
     """
     if options.checks == "none" or (options.checks == "all" and is_readable(latent.logits)):
         return result

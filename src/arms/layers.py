@@ -25,7 +25,7 @@ from arms.objective import Evaluation, Options, differentiate
 
 
 def reason_not_first_layer(estimator: Estimator) -> str:
-    """Return why an estimator cannot serve the first of several layers, or nothing if it can."""
+    """Return why an estimator cannot be used for several layers, or "" if it can."""
     reasons = {
         f"estimates the {estimator.target}": not estimator.target.is_expectation,
         "enumerates all states": estimator.design.needs.evaluations is None,
@@ -39,23 +39,25 @@ def reason_not_first_layer(estimator: Estimator) -> str:
 
 
 def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None) -> Tensor:
-    """Draw the next layer of the chains that begin with `first`, with logits `[m, *batch, *event]`.
+    """Draw the next layer, given its logits `[m, *batch, *event]`.
 
-    Returns one sample per chain, and the mean after every point that is not a sample.
+    Each chain gets one sample. Each point of `first` that is not a sample gets the mean instead.
     """
     latent = latent.detach()
     points = latent.sample(1, generator)[0]
     if not first.extra:
         return points
     if not latent.has(HasMean):
-        raise ValueError(f"{type(latent).__name__} has no mean to follow midpoints: use loorf")
+        name = type(latent).__name__
+        what = f"the first layer uses midpoints, so deeper layers need a mean, and {name} has none"
+        raise ValueError(f"{what}: use loorf instead")
     assert isinstance(latent, HasMean)
     n = len(first.points) - first.extra
     return torch.cat([points[:n], latent.mean().to(points.dtype)[n:]])
 
 
 def returns_to_go(terms: Sequence[Tensor]) -> list[Tensor]:
-    """Return for each layer the sum of its own term and those after it, which it learns from."""
+    """Return, for each layer, the sum of its own term and the terms of all later layers."""
     return list(accumulate(reversed(terms)))[::-1]
 
 
@@ -68,7 +70,7 @@ def first_gradient(estimator: Estimator, draw: Draw, to_go: Tensor, options: Opt
 
 
 def deeper_gradient(latent: Latent, points: Tensor, to_go: Tensor, n: int) -> Tensor:
-    """Return the gradient of a deeper layer, detached; the first n points are chains."""
+    """Return the detached gradient of a deeper layer; the first n points are the chains."""
     latent, values = latent.detach(), at_least_float32(to_go.detach())[:n]
     signal = values if n == 1 else (values - values.mean(0)) / (n - 1)
     grad = latent.score(points.detach())[:n] * latent.with_event_axes(signal)

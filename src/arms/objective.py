@@ -1,4 +1,4 @@
-"""Call the user's objective at the points of a draw; check its values, and differentiate them."""
+"""Evaluate the user's objective at the points of a draw, check its values, differentiate it."""
 
 import warnings
 from dataclasses import dataclass
@@ -18,20 +18,23 @@ from arms.latents import Latent
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `estimate` that do not change what is estimated."""
+    """Options of `estimate` that do not change the estimate itself."""
 
     chunk: int | None = None
-    """Evaluate this many points at a time, and again in the backward pass; None for all."""
+    """Number of points per call of the objective; None evaluates all points in one call.
+
+    With chunks, the backward pass evaluates the objective again, to save memory.
+    """
     checks: Literal["all", "cheap", "none"] = "all"
-    """"all" looks at values, which on a GPU waits for the device; "cheap" at shapes only."""
+    """"all" checks values, which waits for a GPU; "cheap" checks shapes; "none" checks nothing."""
     gradient: bool = True
-    """Whether the gradient is wanted, or only the value."""
+    """Whether to compute the gradient, or only the value."""
     log_weights: bool = False
-    """Whether, for a bound, the objective subtracts log q itself, at constant logits."""
+    """For a bound: whether the objective itself subtracts log q, at constant logits."""
 
     def require_finite(self, tensor: Tensor, message: str) -> None:
         if self.checks == "all" and is_readable(tensor) and not is_finite(tensor):
-            raise ValueError(f"{message} (validate=False lets it through)")
+            raise ValueError(f"{message} (validate=False skips this check)")
 
 
 DEFAULT = Options()
@@ -40,7 +43,7 @@ LARGEST_EXACT = 2**53  # up to here, float64 holds every integer
 
 
 class Evaluation(NamedTuple):
-    """The objective at the points of a draw."""
+    """The objective's values and derivatives at the points of a draw."""
 
     values: Tensor  # log-weights if the target is a bound
     derivatives: Tensor | None = None  # at the last points, if the design needs any
@@ -50,7 +53,7 @@ class Evaluation(NamedTuple):
 def evaluate(
     estimator: Estimator, objective: Objective, draw: Draw, options: Options
 ) -> Evaluation:
-    """Evaluate the objective at all points in one call, and differentiate it where needed."""
+    """Evaluate the objective once at all points, and differentiate it if the design needs that."""
     wanted = torch.is_grad_enabled()
     if not estimator.design.needs.derivatives or not options.gradient:
         points = draw.points.detach() if draw.points.requires_grad else draw.points
@@ -68,14 +71,16 @@ def refuse_transforms(estimator: Estimator) -> None:
     arguments.leave_graph("an estimator that differentiates the objective: use arms or loorf")
     if arguments.in_function_transform():
         name = type(estimator).__name__
-        where = "torch.func.grad, vmap and jvp"
-        raise ValueError(f"{name} differentiates the objective: call it outside of {where}")
+        where = "torch.func.grad, vmap or jvp"
+        what = f"{name} differentiates the objective, which is not possible inside {where}"
+        raise ValueError(f"{what}: call it outside, or use arms or loorf")
 
 
 def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options: Options) -> Tensor:
-    """Return the derivative of the values at the last points, as many as the design needs.
+    """Return the derivatives of the values at the last points, as many as the design needs.
 
-    It can be differentiated again if the design needs that and parameters are learning.
+    If the design needs second derivatives and parameters are learning, the result is
+    differentiable.
     """
     needs = estimator.design.needs
     first = len(points) - needs.derivatives
@@ -92,7 +97,8 @@ def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options:
     if found is None:
         _refuse_black_box(estimator)
     derivatives = found[first:] if first else found
-    message = "the objective's derivative is NaN or infinite at a point: smooth it, or use arms"
+    what = "the objective's derivative must be finite, got NaN or infinity"
+    message = f"{what}: check the objective, or use arms, which needs no derivatives"
     options.require_finite(derivatives, message)
     if options.checks == "all" and values.numel() > 1 and derivatives.numel():
         _check_rows_independent(asked, points, derivatives)
@@ -102,7 +108,7 @@ def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options:
 def _pull_back(
     values: Tensor, weights: Tensor, points: Tensor, twice: bool = False
 ) -> Tensor | None:
-    """Return the derivative of the weighted sum of values, or None if no graph leads there."""
+    """Return the derivative of the weighted sum of the values, or None if there is no graph."""
     (found,) = torch.autograd.grad(
         values, points, weights, create_graph=twice, retain_graph=True, allow_unused=True
     )
@@ -110,10 +116,11 @@ def _pull_back(
 
 
 def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor) -> None:
-    """Raise if the value at one point depends on another point, which would mix their derivatives.
+    """Raise if the value at one point depends on another point.
 
-    Each value is multiplied by a power of two: a derivative that involves only the value at its own
-    point is multiplied by exactly that, one that involves other values by something else.
+    In that case, derivatives of different points would be mixed. To find out, each value is
+    multiplied by a power of two. The derivative at a point must then be multiplied by the same
+    power. If the derivative also contains other values, it is multiplied by a different number.
     """
     first = len(points) - len(derivatives)
     excess, limit = _excess(values, points, derivatives.detach())
@@ -129,15 +136,16 @@ def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor)
         independent = independent | (again <= torch.maximum(limit, excess / 16))
     if not bool(independent.all()):
         raise ValueError(
-            "the objective's value at one sample depends on other samples or other rows of the "
-            "batch (batch normalization?): let it treat every sample alone, or use arms"
+            "the objective's value at one sample must not depend on other samples or on other "
+            "rows of the batch, but here it does: remove operations that mix them, such as batch "
+            "normalization in training mode"
         )
 
 
 def _excess(
     values: Tensor, points: Tensor, own: Tensor, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return how far derivatives differ from each point's own, and the limit `[points, *batch]`."""
+    """Return how far derivatives are from the expected ones, and the limit, `[points, *batch]`."""
     weights = _powers_of_two(values)
     weighted = _pull_back(values, scale * weights, points)
     assert weighted is not None
@@ -160,7 +168,10 @@ def _excess(
 
 
 def _powers_of_two(values: Tensor) -> Tensor:
-    """Return weights 1, 2, 4 and 8 in the shape of the values; larger ones overflow in float16."""
+    """Return weights 1, 2, 4 and 8 in the shape of the values.
+
+    Larger weights would overflow in float16.
+    """
     index = torch.arange(values.numel(), device=values.device)
     # A quadratic hash: any regular pattern gives equal weights to rows at some distance.
     exponents = index.square().mul_(HASH).bitwise_right_shift_(30).bitwise_and_(3)
@@ -168,22 +179,23 @@ def _powers_of_two(values: Tensor) -> Tensor:
 
 
 def is_learning(estimator: Estimator) -> bool:
-    """Return whether the estimate must be attached to parameters of the estimator."""
+    """Return whether the estimate must be differentiable in the estimator's parameters."""
     return torch.is_grad_enabled() and any(one.requires_grad for one in estimator.parameters())
 
 
 def as_values(
     estimator: Estimator, draw: Draw, values: Values, points: Tensor, options: Options
 ) -> Tensor:
-    """Return values in any array type as a checked tensor; for a bound, minus log q."""
+    """Convert values of any array type to a checked tensor; for a bound, subtract log q."""
     expected = points.shape[: points.ndim - draw.latent.event_dims]
     tensor = _as_tensor(values, expected)
     if draw.extra and tensor.shape == (len(points) - draw.extra, *expected[1:]):
-        needed = f"{type(estimator).__name__} needs {list(expected)} values at draw.points"
-        raise ValueError(f"{needed}, got {list(tensor.shape)} as for draw.samples")
+        needed = f"{type(estimator).__name__} needs values {list(expected)} at all draw.points"
+        got = f"values {list(tensor.shape)} at draw.samples only"
+        raise ValueError(f"{needed}, got {got}: evaluate the objective at draw.points")
     _check_shape(tensor, expected, draw)
     tensor = _as_floats(tensor, points.dtype, options)
-    message = "the objective returned NaN or infinity, which would spoil the whole gradient"
+    message = "the objective must return finite values, got NaN or infinity: check its operations"
     options.require_finite(tensor, message)
     tensor = tensor.to(points.device)
     if estimator.design.needs.differences and options.checks == "all":
@@ -196,8 +208,8 @@ def as_values(
 def _warn_of_half_precision(estimator: Estimator, values: Tensor) -> None:
     if values.dtype in (torch.float16, torch.bfloat16):
         name = type(estimator).__name__
-        problem = f"{name} takes small differences of values, which {values.dtype} rounds away"
-        remedy = "let the objective sum in float32, as in terms.float().sum(-1)"
+        problem = f"{name} uses small differences between values, which {values.dtype} cannot hold"
+        remedy = "sum in float32 inside the objective, as in terms.float().sum(-1)"
         warnings.warn(f"{problem}: {remedy}", stacklevel=2)
 
 
@@ -207,17 +219,17 @@ def _check_shape(values: Tensor, expected: torch.Size, draw: Draw) -> None:
     hint, logits = "", draw.latent.logits.shape
     # [B, K] logits that were meant as one choice for each of B rows.
     if draw.latent.event_dims == 2 and values.shape == (len(draw.points), *logits[:-1]):
-        hint = f"; if each of the {logits[-2]} rows makes one choice, pass logits.unsqueeze(-2)"
+        hint = f". If each of the {logits[-2]} rows makes one choice, pass logits.unsqueeze(-2)"
     raise ValueError(
         f"the objective must return one value per sample, shape {list(expected)}, got "
-        f"{list(values.shape) or 'a scalar'}: reduce the latent axis and nothing else{hint}"
+        f"{list(values.shape) or 'a scalar'}: reduce only the latent axis{hint}"
     )
 
 
 def _values(
     estimator: Estimator, objective: Objective, draw: Draw, points: Tensor, options: Options
 ) -> Tensor:
-    """Return the objective's values, after checking that it has not changed its points in place."""
+    """Evaluate the objective, and raise if it modified its points in place."""
     if not callable(objective):
         raise ValueError(f"the objective must be a function, got {type(objective).__name__}")
     # The version of a tensor is cheap, but does not show changes through `.data` or NumPy.
@@ -241,7 +253,7 @@ def _values(
 
 
 def call_objective(objective: Objective, latent: Latent, points: Tensor) -> Any:
-    """Call the objective with points in the form in which it receives them."""
+    """Call the objective with points in the form that it expects."""
     received = latent.to_objective(points)
     return objective(**received) if isinstance(received, dict) else objective(received)
 
@@ -263,14 +275,15 @@ def _call_in_chunks(objective: Objective, draw: Draw, points: Tensor, chunk: int
 
 def _refuse_change(cause: Exception | None = None) -> NoReturn:
     raise ValueError(
-        "the objective modified its samples in place, but the estimator still needs them: work on "
-        "b.clone(), or write 2 * b - 1 instead of b.mul_(2).sub_(1)"
+        "the objective modified its samples b in place, but the estimator still needs them: use "
+        "operations that return a new tensor, such as 2 * b - 1, or start with b = b.clone()"
     ) from cause
 
 
 def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
     if isinstance(values, np.ma.MaskedArray):
-        raise ValueError("the objective returned a masked array: fill it, as with .filled(0.0)")
+        what = "the objective must return an ordinary array, got a masked array"
+        raise ValueError(f"{what}: call .filled(0.0) on it, for example")
     try:
         if isinstance(values, list | tuple):
             stack = bool(values) and all(isinstance(one, Tensor) for one in values)
@@ -280,41 +293,44 @@ def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
             values = values.copy()  # torch takes no negative strides, and warns of read-only arrays
         tensor = values if isinstance(values, Tensor) else torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
-        remedy = ": stack tensors with torch.stack" if isinstance(values, list | tuple) else ""
+        remedy = ": combine them with torch.stack" if isinstance(values, list | tuple) else ""
         got = f"{type(values).__name__}{remedy}"
-        raise ValueError(f"the objective must return a tensor {list(shape)}, got {got}") from None
+        wanted = f"a tensor of shape {list(shape)}"
+        raise ValueError(f"the objective must return {wanted}, got {got}") from None
     if tensor.is_nested:
-        kind = "a nested tensor: pad it"
+        kind = "a nested tensor: convert it with .to_padded_tensor()"
     elif tensor.layout != torch.strided:
         kind = f"a tensor of layout {tensor.layout}: call .to_dense() on it"
     elif tensor.is_quantized:
         kind = "a quantized tensor: call .dequantize() on it"
     elif tensor.is_meta:
-        kind = "a tensor on the meta device, which holds no numbers"
+        kind = "a tensor on the meta device, which stores no values"
     else:
         return tensor
     raise ValueError(f"the objective must return an ordinary, dense tensor, got {kind}")
 
 
 def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
-    """Return values as floats that hold them; small integers take at least the samples' dtype."""
+    """Convert values to floats without loss; small integers get at least the samples' dtype."""
     if tensor.dtype in FLOATS:
         return tensor
     if tensor.is_complex() or tensor.is_floating_point():
-        remedy = "take .real" if tensor.is_complex() else "call .float()"
-        raise ValueError(f"the objective must return real floats, got {tensor.dtype}: {remedy}")
+        remedy = "return its .real part" if tensor.is_complex() else "call .float()"
+        wanted = "real floating-point numbers"
+        raise ValueError(f"the objective must return {wanted}, got {tensor.dtype}: {remedy}")
     if tensor.dtype in (torch.bool, torch.int8, torch.uint8, torch.int16):
         return tensor.to(torch.promote_types(dtype, torch.float32))
     # Apple's GPUs have no float64.
     floats = tensor.float() if tensor.device.type == "mps" else tensor.double()
     if options.checks == "all" and not true_or_unreadable((floats.abs() <= LARGEST_EXACT).all()):
-        raise ValueError("the objective returned integers beyond 2^53: subtract a constant")
+        what = "the objective must return integers of at most 2^53 in magnitude, got larger ones"
+        raise ValueError(f"{what}: subtract a constant")
     return floats
 
 
 def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> NoReturn:
     raise ValueError(
-        f"{type(estimator).__name__} needs df/db, but no gradient flows from the objective's "
-        "values to its input: write the objective with torch operations, or use arms. If you "
-        "called arms.draw, compute the values from draw.points, not draw.samples"
+        f"{type(estimator).__name__} needs the derivative df/db, but autograd finds no path from "
+        "the objective's values to its input: write the objective with torch operations, or use "
+        "arms. If you called arms.draw, compute the values from draw.points, not draw.samples"
     ) from cause

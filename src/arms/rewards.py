@@ -42,18 +42,18 @@ def weights(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Return weights `[n, *groups]` whose weighted log-probabilities have an unbiased gradient.
+    """Return weights `[n, *groups]` for policy gradients from rewards.
 
-    Maximize `(weights * log_probs).sum(0)`: its gradient is an unbiased ascent direction for the
-    target in each group. The factor 1/n is included, and the weights carry no gradient.
+    Maximize `(weights * log_probs).sum(0)`. Its gradient is an unbiased estimate of the target's
+    gradient in each group. The weights include the factor 1/n, and carry no gradient.
 
     Args:
-        rewards: `[n, *groups]`: the rewards of n independent samples per group. For a bound, their
-            log-weights.
+        rewards: The rewards of n independent samples per group, `[n, *groups]`. For a bound, these
+            are the log-weights.
         target: `Expectation()` for the mean reward (the default), `BestOf(k)` for the best of k
             samples, or `ImportanceBound()` for the score part of the bound with K = n.
-        mask: Boolean, with the shape of the rewards. Samples where it is False do not exist: their
-            weight is 0, and their rewards are ignored. A group may be empty.
+        mask: A boolean tensor in the shape of the rewards. Samples where it is False are ignored,
+            and their weight is 0. A group may be empty.
 
     >>> weights(torch.tensor([1.0, 0.0, 0.0, 0.0]))
     tensor([ 0.2500, -0.0833, -0.0833, -0.0833])
@@ -81,7 +81,7 @@ Rule = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def _rule_for(target: object, n: int) -> tuple[Rule, int]:
-    """Return the formula of a target, and the least number of samples per group that it needs."""
+    """Return the formula for a target, and the least number of samples per group."""
     if isinstance(target, Expectation) and target.samples is None:
         return _leave_one_out, 2
     if isinstance(target, BestOf):
@@ -89,8 +89,8 @@ def _rule_for(target: object, n: int) -> tuple[Rule, int]:
     if isinstance(target, ImportanceBound):
         if target.samples not in (None, n):
             raise ValueError(
-                f"ImportanceBound(samples={target.samples}) must match the {n} samples per group: "
-                "leave samples out"
+                f"samples of ImportanceBound must be the {n} samples per group, got "
+                f"{target.samples}: write ImportanceBound() without samples"
             )
         return _bound, 1
     wanted = "Expectation(), BestOf(k) or ImportanceBound()"
@@ -98,7 +98,7 @@ def _rule_for(target: object, n: int) -> tuple[Rule, int]:
 
 
 def _check_types(rewards: object, mask: object) -> None:
-    """Raise unless both are tensors of the right type and shape."""
+    """Raise unless rewards and mask are tensors of the right type and shape."""
     if not isinstance(rewards, Tensor):
         got = f"{type(rewards).__name__}: use torch.as_tensor"
         raise ValueError(f"rewards must be a tensor, got {got}")
@@ -107,7 +107,8 @@ def _check_types(rewards: object, mask: object) -> None:
         got = f"shape {list(rewards.shape)} and {rewards.dtype}"
         raise ValueError(f"rewards must be real numbers of shape [n, *groups], got {got}")
     if rewards.dtype.is_floating_point and rewards.dtype not in FLOATS:
-        raise ValueError(f"rewards must not be {rewards.dtype}: call .float()")
+        wanted = "float16, bfloat16, float32, float64 or integers"
+        raise ValueError(f"rewards must be {wanted}, got {rewards.dtype}: call .float()")
     if mask is None:
         return
     wanted = f"a boolean tensor of the rewards' shape {list(rewards.shape)}"
@@ -117,13 +118,14 @@ def _check_types(rewards: object, mask: object) -> None:
     if mask.dtype != torch.bool or mask.shape != rewards.shape:
         raise ValueError(f"mask must be {wanted}, got {mask.dtype} {list(mask.shape)}")
     if mask.device != rewards.device:
-        raise ValueError(f"mask must be on {rewards.device} as the rewards, got {mask.device}")
+        where = f"{rewards.device}, the device of the rewards"
+        raise ValueError(f"mask must be on {where}, got {mask.device}")
 
 
 def _check_values(
     values: Tensor, mask: Tensor | None, dtype: torch.dtype, target: object, least: int
 ) -> None:
-    """Raise if the weights would not be defined, or not be numbers of this type."""
+    """Raise if the weights would be undefined, or not finite in their dtype."""
     n = len(values)
     if values.numel():
         # Sums of n rewards, and the weights, must be finite.
@@ -138,21 +140,21 @@ def _check_values(
         if not fewest:  # empty groups have no weights
             fewest = int(sizes.masked_fill(sizes == 0, least).min())
     if fewest < least:
-        remedy = "draw more samples" + ("" if mask is None else ", or mask the whole group")
+        remedy = "draw more samples" + ("" if mask is None else ", or mask out the whole group")
         raise ValueError(
-            f"the {target} needs at least {least} samples per group, got {fewest}: {remedy}"
+            f"{target!r} needs at least {least} samples per group, got {fewest}: {remedy}"
         )
 
 
 def _refuse(values: Tensor, low: float, high: float, limit: float, dtype: torch.dtype) -> NoReturn:
-    """Say what is wrong with rewards whose weights would not be finite."""
+    """Raise an error that explains why the weights would not be finite."""
     bad = values[~values.isfinite()]
     if len(bad):
-        remedy = "fix the scorer, or exclude such samples by mask="
+        remedy = "correct the reward function, or exclude these samples with mask="
         raise ValueError(f"rewards must be finite, got {bad[0].item()}: {remedy}")
     raise ValueError(
-        f"rewards and their differences must be at most {limit:.3g} for {dtype} and "
-        f"{len(values)} samples, got {low:.3g} to {high:.3g}: divide them by a constant"
+        f"rewards and their differences must be at most {limit:.3g} in magnitude for {dtype} and "
+        f"{len(values)} samples, got {low:.3g} to {high:.3g}: divide the rewards by a constant"
     )
 
 
@@ -168,7 +170,7 @@ def _leave_one_out(rewards: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def best_of_weights(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
-    """Return the weights for the best of k; rewards must already be validated."""
+    """Return the weights for the best of k, for rewards that have been checked."""
     if k == 1:
         return _leave_one_out(rewards, mask)
     # Rows are sorted along the last axis, which is several times faster than along the first.
@@ -200,7 +202,11 @@ def _shares(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
 
 
 def _bound(log_weights: Tensor, mask: Tensor | None) -> Tensor:
-    """Return VIMCO's signals: the bound minus the bound with one log-weight guessed by others."""
+    """Return VIMCO's learning signals.
+
+    The signal of a sample is the bound minus the bound with this sample's log-weight guessed from
+    the other samples.
+    """
     n = len(log_weights)
     present = torch.ones_like(log_weights, dtype=torch.bool) if mask is None else mask
     counts = present.sum(0)

@@ -60,16 +60,15 @@ def sampling(
     evaluations: int | None = None,
     validate: bool = True,
 ) -> "Sampling":
-    """Return a block in which `arms.sample` records choices, anywhere in a model.
+    """Open a block in which `arms.sample` records discrete choices anywhere in a model.
 
     Args:
-        estimator: An unbiased estimator that needs values only, such as "arms" or "loorf". Where
-            the batch has been repeated before a site, leave-one-out is used instead.
+        estimator: An unbiased estimator that needs values only, such as "arms" or "loorf". A site
+            whose logits were computed after the batch was repeated uses leave-one-out instead.
         num_samples: The number of copies of the batch, n; 8 by default.
         generator: Source of all randomness; PyTorch's global generator by default.
-        evaluations: The most copies, instead of `num_samples`.
-        validate: Look for NaN, here and at sites, which on a GPU waits for the device; and for
-            batch normalization.
+        evaluations: The largest number of copies, instead of `num_samples`.
+        validate: Check for NaN, which on a GPU waits for the device, and for batch normalization.
 
     >>> import arms
     >>> x, scores = torch.ones(5, 3), torch.nn.Linear(3, 2)
@@ -82,8 +81,8 @@ def sampling(
     chosen = as_estimator(estimator, num_samples, evaluations)
     reason = "needs derivatives" if chosen.design.needs.derivatives else ""
     if reason := reason or reason_not_first_layer(chosen):
-        biased = "to use a biased estimator, name it in arms.sample(latent, 'reinmax')"
-        what = f"{chosen} {reason}, so it cannot be used in arms.sampling"
+        biased = "pass a biased estimator to arms.sample instead, as in arms.sample(l, 'reinmax')"
+        what = f"{chosen} {reason}, so arms.sampling cannot use it"
         raise ValueError(f"{what}: use arms or loorf; {biased}")
     check_generator(generator)
     return Sampling(chosen, generator, validate)
@@ -131,7 +130,8 @@ def sample(
         form = _Form.of(as_latent(logits, validate=validate), batch_dim, tokens)
         return form.restore(_straight_through(form.latent, estimator, temperature, generator))
     if temperature is not None:
-        raise ValueError("temperature belongs to a biased estimator, as in sample(l, 'st-gumbel')")
+        what = "temperature is an argument of biased estimators, and no estimator was given"
+        raise ValueError(f"{what}: remove it, or write arms.sample(logits, 'st-gumbel', ...)")
     at_site = _untraced if torch.compiler.is_compiling() else _at_site
     return at_site(logits, generator, batch_dim, tokens, validate)
 
@@ -139,7 +139,7 @@ def sample(
 def _at_site(
     logits: Logits, generator: Generator | None, batch_dim: int, tokens: int, validate: bool
 ) -> Any:
-    """Return samples for a site. Inside an open `arms.sampling` block, record the site first."""
+    """Draw samples at a site, which an open `arms.sampling` block records."""
     block = _BLOCK.get()
     validate = validate and (block is None or block.validate)
     form = _Form.of(as_latent(logits, validate=validate), batch_dim, tokens)
@@ -158,30 +158,31 @@ def _drawn(form: "_Form", generator: Generator | None) -> Tensor:
         return block.draw(form, generator)
     if needs_gradient(form.latent):
         raise ValueError(
-            "arms.sample outside of a block would lose its gradient: open a block, `with "
-            "arms.sampling() as s:`, or pass a biased estimator, arms.sample(latent, 'reinmax'), "
-            "or call it under torch.no_grad()"
+            "the logits of arms.sample require a gradient, but no arms.sampling block is open: "
+            "call it inside `with arms.sampling() as s:`, or pass a biased estimator, "
+            "arms.sample(logits, 'reinmax'), or call it under torch.no_grad()"
         )
     return form.latent.detach().sample(1, generator)[0]
 
 
 def _refuse_in_backward() -> None:
-    """Raise in a backward pass, where a checkpoint runs its part of the model again."""
+    """Raise in a backward pass, where a checkpoint runs part of the model again."""
     # Private (tried on PyTorch 2.8 to 2.13).
     if torch._C._current_graph_task_id() != -1:
         raise ValueError(
-            "arms.sample was called again in a backward pass, and would draw other samples: under "
-            "torch.utils.checkpoint, pass use_reentrant=False and context_fn=arms.same_samples"
+            "arms.sample was called again during the backward pass, where it would draw different "
+            "samples: pass use_reentrant=False and context_fn=arms.same_samples to "
+            "torch.utils.checkpoint"
         )
 
 
 class Sampling:
-    """A block of `arms.sampling`: what its sites have drawn, and the expectation of the loss.
+    """A block of `arms.sampling`: records samples, and estimates the expected loss.
 
     Args:
         estimator: The estimator for sites whose logits are computed once.
-        generator: Source of randomness of all sites.
-        validate: Whether to look at values.
+        generator: Source of randomness for all sites.
+        validate: Whether to check values.
     """
 
     def __init__(self, estimator: Estimator, generator: Generator | None, validate: bool) -> None:
@@ -198,9 +199,11 @@ class Sampling:
 
     def __enter__(self) -> Self:
         if self._state != "new":
-            raise ValueError("a block of arms.sampling is used once: call arms.sampling again")
+            what = "an arms.sampling block can be entered only once"
+            raise ValueError(f"{what}: call arms.sampling again for a new block")
         if _BLOCK.get() is not None:
-            raise ValueError("blocks of arms.sampling cannot be nested: use one for all sites")
+            what = "arms.sampling blocks cannot be nested"
+            raise ValueError(f"{what}: use one block around all calls of arms.sample")
         self._token, self._state = _BLOCK.set(self), "open"
         return self
 
@@ -210,36 +213,41 @@ class Sampling:
         self._token = None
 
     def repeat(self, *tensors: Tensor, batch_dim: int = 0) -> Any:
-        """Return tensors with n copies of the batch, `[n * B, ...]`: all of copy 1, then copy 2.
+        """Return n copies of each tensor along the batch axis: all rows of copy 1, then of copy 2.
 
         Args:
-            tensors: `[B, ...]`; several are returned as a tuple.
-            batch_dim: The axis of the batch.
+            tensors: `[B, ...]`; several tensors are returned as a tuple.
+            batch_dim: The batch axis.
         """
         self._require_entered("s.repeat")
         found = []
         for one in tensors:
             if not isinstance(one, Tensor) or not -one.ndim <= batch_dim < one.ndim:
                 got = f"shape {list(one.shape)}" if isinstance(one, Tensor) else type(one).__name__
-                raise ValueError(f"s.repeat takes tensors [B, ...], got {got}")
+                raise ValueError(f"s.repeat expects tensors of shape [B, ...], got {got}")
             rows = one.shape[batch_dim]
             self.rows = rows if self.rows is None else self.rows
             if rows != self.rows:
-                hint = "say tokens= at the first site if tokens were flattened into its rows"
-                raise ValueError(f"s.repeat takes tensors of {self.rows} rows, got {rows}: {hint}")
+                wanted = f"s.repeat expects tensors of {self.rows} rows, as seen before"
+                hint = "if tokens were flattened into rows, pass tokens= to the first arms.sample"
+                raise ValueError(f"{wanted}, got {rows}: {hint}")
             found.append(torch.cat([one] * self.copies, batch_dim))
         return found[0] if len(found) == 1 else tuple(found)
 
     def cost(self, term: Tensor) -> None:
-        """Add a term to the loss which is known here: sites so far learn from it, later ones not.
+        """Add a term of the loss that is already known.
+
+        Sites before this call learn from the term, and later sites do not, which lowers the
+        variance.
 
         Args:
-            term: `[n * B]`, or `[B]` if it depends on no choice. It may depend on choices made so
-                far, and on no later ones.
+            term: `[n * B]`, or `[B]` if it depends on no sample. It may depend on samples drawn so
+                far, but not on later ones.
         """
         self._require_entered("s.cost")
         if self._state == "closed":
-            raise ValueError("s.cost must come before s.expectation, which has been called")
+            what = "s.cost was called after s.expectation"
+            raise ValueError(f"{what}: call it before")
         self._costs.append((len(self._sites), self._as_values(term, "a cost", once=True)))
 
     def expectation(self, loss: Tensor) -> Tensor:
@@ -252,8 +260,8 @@ class Sampling:
         self._require_entered("s.expectation")
         if self._state == "closed" and self._costs:
             raise ValueError(
-                "s.expectation adds the costs each time: with s.cost, call it once, for the sum "
-                "of all losses"
+                "s.expectation was called twice in a block with s.cost, so the costs would count "
+                "twice: call it once, with the sum of all losses"
             )
         values = self._as_values(loss, "the loss")
         if self.validate and self._sites:
@@ -273,20 +281,22 @@ class Sampling:
         return value
 
     def draw(self, form: "_Form", generator: Generator | None) -> Tensor:
-        """Return a site's samples `[n * B, ...]`, one for each row of every copy."""
+        """Return the samples of a site `[n * B, ...]`, one for each row of every copy."""
         generator, wanted = generator or self.generator, needs_gradient(form.latent)
         if self._state == "closed" and wanted:
-            raise ValueError("s.expectation has been called: open another block for more choices")
+            what = "arms.sample was called after s.expectation in the same block"
+            raise ValueError(f"{what}: draw all samples before, or open a new block")
         if wanted and in_function_transform():
-            raise ValueError("sampling sites do not work in torch.func.grad, vmap and jvp")
+            what = "arms.sample cannot record choices inside torch.func.grad, vmap or jvp"
+            raise ValueError(f"{what}: use arms.expectation there")
         count, copies = form.count, self.copies
         self.rows = count if self.rows is None else self.rows
         if count not in (self.rows, copies * self.rows):
             raise ValueError(
                 f"logits must have {self.rows} rows (computed before s.repeat) or "
-                f"{copies * self.rows} (after it), got {count}: pass tokens= if tokens were "
-                "flattened into the batch axis, batch_dim= if the batch is another axis, and "
-                "expand logits that all rows share"
+                f"{copies * self.rows} rows (computed after it), got {count}: pass tokens= if "
+                "tokens were flattened into the batch axis, pass batch_dim= if the batch is not "
+                "the first axis, and expand logits that all rows share"
             )
         latent = form.latent
         if wanted and not self._sites:
@@ -305,43 +315,45 @@ class Sampling:
         return points
 
     def draw_once(self, chosen: Estimator, latent: Latent, generator: Generator | None) -> Draw:
-        """Return n samples for each row of logits that were computed once."""
+        """Draw n samples for each row of logits that were computed before the repetition."""
         return draw_points(chosen, latent, generator)
 
     def draw_repeated(self, latent: Latent, generator: Generator | None) -> Tensor:
-        """Return one sample for each row of the repeated batch's logits."""
+        """Draw one sample for each row of logits of the repeated batch."""
         if generator is None:
             warn_if_ranks_share_noise(latent.logits.device)
         return latent.detach().sample(1, generator)[0]
 
     def _require_entered(self, what: str) -> None:
         if self._state == "new":
-            raise ValueError(f"{what} is called in or after `with arms.sampling() as s:`")
+            when = "must be called in or after the block"
+            raise ValueError(f"{what} {when}: write `with arms.sampling() as s:` first")
 
     def _as_values(self, loss: object, what: str, once: bool = False) -> Tensor:
-        """Return one value per row of every copy as floats `[n, B]`."""
+        """Return a loss as floats `[n, B]`, one value per row of every copy."""
         if self.rows is None:
-            raise ValueError(f"{what} comes after s.repeat or a site, and there was neither")
+            before = "must come after a call of s.repeat or arms.sample, and there was none"
+            raise ValueError(f"{what} {before}: draw samples in the block first")
         try:
             values = loss if isinstance(loss, Tensor) else torch.as_tensor(loss)
         except (TypeError, ValueError, RuntimeError):
-            raise ValueError(f"{what} must be a tensor or array, got {loss!r:.40}") from None
+            raise ValueError(f"{what} must be a tensor or an array, got {loss!r:.40}") from None
         values = values if values.dtype in FLOATS else values.to(torch.get_default_dtype())
         n, rows = self.copies, self.rows
         if values.shape != (n * rows,) and not (once and values.shape == (rows,)):
             raise ValueError(
-                f"{what} must have one value for each of {n} copies of {rows} rows, shape "
-                f"[{n * rows}], got {list(values.shape)}: use reduction='none', reduce all other "
-                "axes, and pass targets through s.repeat"
+                f"{what} must have shape [{n * rows}], one value for each of the {rows} rows in "
+                f"each of the {n} copies, got {list(values.shape)}: use reduction='none', reduce "
+                "all other axes, and repeat the labels with s.repeat"
             )
         if self.validate and not true_or_unreadable(values.detach().isfinite().all()):
-            raise ValueError(f"{what} is NaN or infinite, which would spoil the whole gradient")
+            raise ValueError(f"{what} must be finite, got NaN or infinity: check its operations")
         return values.expand(n, rows) if values.shape == (rows,) else values.view(n, rows)
 
 
 @dataclass(frozen=True)
 class _Site(ABC):
-    """A recorded choice: the latent with rows first, and one sample per row of every copy."""
+    """A recorded site: its latent with rows first, and one sample per row of every copy."""
 
     latent: Latent
     points: Tensor
@@ -352,24 +364,24 @@ class _Site(ABC):
         object.__setattr__(self, "_version", version_of(self.latent.logits))
 
     def require_unchanged(self) -> None:
-        """Raise if the logits are no longer those of the draw."""
+        """Raise if the logits were modified in place after the draw."""
         if version_of(self.latent.logits) != self._version:
             raise ValueError(
-                "the logits of a site were changed in place after its draw: use an operation that "
-                "returns a new tensor"
+                "the logits passed to arms.sample were modified in place afterwards: use an "
+                "operation that returns a new tensor"
             )
 
     @abstractmethod
     def attach(self, value: Tensor, signal: Tensor) -> Tensor:
-        """Return the value `[B]` with the site's gradient, from the losses to go `[n, B]`."""
+        """Add the site's gradient to the value `[B]`, given the losses to go `[n, B]`."""
 
     def per_row(self) -> Latent:
-        """Return the logits `[rows, ...]` as `[rows, entries]`, to attach a gradient per row."""
+        """Flatten the logits to `[rows, entries]`, to attach a gradient per row."""
         return Bits(self.latent.logits.flatten(1))
 
 
 class _Repeated(_Site):
-    """Logits of the repeated batch: independent copies, each with a Jacobian of its own."""
+    """A site in the repeated batch: copies are independent, and have different Jacobians."""
 
     def attach(self, value: Tensor, signal: Tensor) -> Tensor:
         n, batch = self.copies, self.latent.batch_shape[1:]
@@ -383,7 +395,7 @@ class _Repeated(_Site):
 
 @dataclass(frozen=True)
 class _Once(_Site):
-    """Logits computed once: copies share their Jacobian, and may be coupled."""
+    """A site before the repetition: copies share the Jacobian, and may be coupled."""
 
     estimator: Estimator
     drawn: Draw
@@ -395,13 +407,13 @@ class _Once(_Site):
 
 
 def _like_batch(signal: Tensor, rest: Sequence[int]) -> Tensor:
-    """Return values `[n, B]` for every choice of a row, `[n, B, *rest]`."""
+    """Expand values `[n, B]` to every choice of a row, `[n, B, *rest]`."""
     return signal.view(*signal.shape, *[1] * len(rest)).expand(*signal.shape, *rest)
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A latent with rows first, and how its samples return to the form in which it was given."""
+    """A latent with rows first, and how to return samples in the user's form."""
 
     latent: Latent
     batch_dim: int
@@ -416,17 +428,20 @@ class _Form:
         if batch < 1:
             shape = list(latent.logits.shape)
             raise ValueError(
-                f"logits of a site must have rows, [rows, ..., {latent.event_axes}], got {shape}: "
-                "unsqueeze(-1) for one bit per row, expand(len(h), -1) for gates of all rows"
+                f"logits must have shape [rows, ..., {latent.event_axes}], got {shape}: call "
+                "unsqueeze(-1) if each row has one bit, or expand(rows, -1) if all rows share "
+                "the logits"
             )
         if isinstance(batch_dim, bool) or not isinstance(batch_dim, int):
             raise ValueError(f"batch_dim must be an integer, got {batch_dim!r}")
         if not 0 <= batch_dim < batch:
-            raise ValueError(f"batch_dim must be from 0 to {batch - 1}, got {batch_dim}")
+            limits = f"an integer from 0 to {batch - 1}"
+            raise ValueError(f"batch_dim must be {limits}, got {batch_dim}")
         logits = logits.movedim(batch_dim, 0) if batch_dim else logits
         if (tokens := as_count(tokens, 1, "tokens")) > 1:
             if len(logits) % tokens:
-                raise ValueError(f"{len(logits)} entries cannot be rows of {tokens} tokens")
+                wanted = f"the length of the batch axis must be a multiple of tokens={tokens}"
+                raise ValueError(f"{wanted}, got {len(logits)}")
             logits = logits.unflatten(0, (-1, tokens))
         same = logits is latent.logits
         return cls(latent if same else latent.with_logits(logits), batch_dim, tokens, single)
@@ -437,7 +452,7 @@ class _Form:
         return len(self.latent.logits)
 
     def restore(self, points: Tensor) -> Any:
-        """Return samples with rows first in the form in which the logits were given."""
+        """Convert samples with rows first to the form in which the logits were given."""
         found = self.latent.to_objective(points)
         if isinstance(found, dict):
             return {name: self._restore(one) for name, one in found.items()}
@@ -456,10 +471,11 @@ def _straight_through(
     temperature: float | None,
     generator: Generator | None,
 ) -> Tensor:
-    """Return one sample per row which carries the gradient of a biased estimator.
+    """Draw one sample per row that carries the gradient of a biased estimator.
 
-    Such an estimator is a matrix M, of the logits and the sample, times the derivative df/db. The
-    sample + M (logits - logits.detach()) has this derivative, because M is symmetric.
+    A biased estimator multiplies the derivative df/db by a matrix M, which depends on the logits
+    and the sample. The expression sample + M (logits - logits.detach()) has this gradient, because
+    M is symmetric.
     """
     chosen = drop_in(estimator, latent, temperature)
     if torch.compiler.is_compiling():
@@ -479,19 +495,19 @@ def _straight_through(
 def drop_in(
     estimator: str | Estimator, latent: Latent, temperature: float | None = None
 ) -> Estimator:
-    """Return the biased estimator of a name, after checking that samples can carry its gradient."""
+    """Return a biased estimator, after checking that samples can carry its gradient."""
     named = isinstance(estimator, str) and resolve(estimator)[0] in ESTIMATORS
     if named or (isinstance(estimator, Estimator) and estimator.unbiased):
         raise ValueError(
-            f"{estimator} is unbiased, and no sample can carry its gradient: call arms.sample "
-            "without it in a block of arms.sampling('arms'), or use one of "
+            "arms.sample needs a biased estimator, whose gradient flows through the sample, got "
+            f"{estimator}, which is unbiased: pass it to arms.sampling instead, or choose one of "
             f"{', '.join(BIASED_ESTIMATORS)}"
         )
     options: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
     try:
         chosen = as_estimator(estimator, 1, **options)
     except TypeError:
-        raise ValueError(f"{estimator} has no temperature: leave it out") from None
+        raise ValueError(f"{estimator} has no temperature: remove the argument") from None
     check_fits(chosen, latent, any_latent="st")
     return chosen
 
@@ -509,10 +525,11 @@ _T = TypeVar("_T")
 
 
 class _Tape:
-    """The draws of a checkpointed part of a model, which runs twice.
+    """Records the samples of a checkpointed part of a model, which runs twice.
 
-    The second forward takes no random numbers for its draws. So that what follows them has the same
-    numbers as before, dropout for example, the state of PyTorch's generators is kept too.
+    The second forward pass takes the samples from the tape, without drawing random numbers. The
+    tape also stores the state of PyTorch's generators, so that later random operations, such as
+    dropout, get the same numbers as before.
     """
 
     def __init__(self, draws: list[tuple[Any, GlobalStates]], replaying: bool) -> None:
@@ -532,12 +549,12 @@ class _Tape:
             restore_global_states(states)
 
     def take(self, draw: Callable[[], _T], device: torch.device) -> _T:
-        """Return what `draw` returns, or returned in the first forward."""
+        """Return the result of `draw`, or in the second forward pass the recorded result."""
         if self.replaying:
             if self.position == len(self.draws):
                 raise ValueError(
-                    "a checkpoint made more choices in its second forward: do not "
-                    "let their number depend on anything that changes"
+                    "the second forward pass of a checkpoint called arms.sample more often than "
+                    "the first: make the number of calls the same in both"
                 )
             found, states = self.draws[self.position]
             self.position += 1
@@ -558,22 +575,23 @@ def _taped(draw: Callable[[], _T], device: torch.device) -> _T:
 
 
 def same_samples() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return contexts for `torch.utils.checkpoint`, so that a second forward repeats its choices.
+    """Return contexts that make `torch.utils.checkpoint` repeat its samples.
 
-    Pass it as `checkpoint(module, x, use_reentrant=False, context_fn=arms.same_samples)`.
+    Pass this function as `checkpoint(module, x, use_reentrant=False,
+    context_fn=arms.same_samples)`.
     """
     draws: list[tuple[Any, GlobalStates]] = []
     return _Tape(draws, replaying=False), _Tape(draws, replaying=True)
 
 
 def _newest_node(tensor: Tensor) -> int:
-    """Return the number of a node made now: autograd numbers the nodes of a thread in order."""
+    """Return the sequence number of a new autograd node; numbers increase within a thread."""
     node = tensor.view_as(tensor).grad_fn  # none of a tangent
     return 0 if node is None else int(node._sequence_nr())
 
 
 def _refuse_batch_norm(ends: list[Tensor], began: int) -> None:
-    """Raise if the graph behind some tensors normalizes rows by each other after the first site."""
+    """Raise if batch normalization after the first site mixes rows in these graphs."""
     waiting: list[Any] = [end.grad_fn for end in ends]
     seen: set[Any] = set()
     while waiting:
@@ -588,8 +606,8 @@ def _refuse_batch_norm(ends: list[Tensor], began: int) -> None:
         # Instance normalization is batch normalization of a single row with more channels.
         if len(getattr(node, "_saved_input", ends[0])) > 1:
             raise ValueError(
-                "batch normalization in training mode after a site makes the loss of a row depend "
-                "on other rows, which biases the gradient: use GroupNorm or LayerNorm, or .eval() "
-                "on it; if it depends on no choice, compute it before the first site "
-                "(validate=False lets it through)"
+                "batch normalization in training mode follows a call of arms.sample, so the loss "
+                "of a row depends on other rows, which biases the gradient: use GroupNorm or "
+                "LayerNorm, or call .eval() on it. If it does not depend on any sample, compute "
+                "it before the first call (validate=False skips this check)"
             )

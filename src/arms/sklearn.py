@@ -1,4 +1,4 @@
-"""Best subset selection as a scikit-learn estimator. Needs arms-grad[sklearn]."""
+"""Best subset selection as a scikit-learn estimator. Requires arms-grad[sklearn]."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Cost = Callable[[Tensor, Tensor], Tensor]  # of the unexplained share of varianc
 
 
 class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
-    """Least squares on the best subset of features, found by gradients of its distribution.
+    """Least squares on the best subset of features, found by gradient descent.
 
     The logits of one bit per feature descend along an unbiased estimate of the gradient of
     E[log RSS(b)], in several searches side by side, with the sum of the probabilities held at the
@@ -122,7 +122,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> Any:
-        """Return the prediction of the least-squares fit on the selected features."""
+        """Predict with the least-squares fit on the selected features."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         return X @ self.coef_.T + self.intercept_
@@ -184,8 +184,8 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             drawn = draw(logits, self.estimator, budget, generator)
             one = drawn.estimator
             if one.design.needs.derivatives or drawn.drawn.extra or not one.target.is_expectation:
-                wanted = "take values alone and estimate the expectation, as arms and loorf do"
-                raise ValueError(f"estimator must {wanted}: got {one}")
+                wanted = "an estimator of the expectation that uses only values at samples"
+                raise ValueError(f"estimator must be {wanted}, such as arms or loorf, got {one}")
             masks = drawn.samples
             values = cost(regressions.unexplained(masks), masks.sum(-1))
             best, lowest = _best_seen(best, lowest, masks, values, size)
@@ -224,14 +224,14 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             intercept = np.ldexp(targets.means - weights @ features.means[used], targets.exponents)
         vanished = (coefficients[:, used] == 0) & (weights != 0)
         if vanished.any() or not (np.isfinite(coefficients).all() and np.isfinite(intercept).all()):
-            limits = "neither too large nor too small for floating-point numbers"
-            raise ValueError(f"coefficients must be {limits}: measure X or y in other units")
+            what = "a coefficient is too large or too small for floating-point numbers"
+            raise ValueError(f"{what}: rescale X or y")
         self.coef_ = coefficients[0] if one_output else coefficients
         self.intercept_ = intercept[0] if one_output else intercept
 
 
 class Centered(NamedTuple):
-    """Columns in units in which their largest value is below one, minus their means."""
+    """Centered columns, scaled so that the largest value is below one."""
 
     values: Any  # [rows, columns]
     means: Any  # [columns], in the same units
@@ -239,7 +239,7 @@ class Centered(NamedTuple):
 
 
 def center(columns: Any) -> Centered:
-    """Center columns of any size, without an overflow of their sums or squares."""
+    """Center columns of any size without overflow."""
     exponents = np.frexp(np.abs(columns).max(0))[1]
     small = np.ldexp(columns, -exponents)
     means = small.mean(0)
@@ -253,7 +253,7 @@ def center(columns: Any) -> Centered:
 
 
 def _in_one_unit(columns: Centered) -> Any:
-    """Return the values of all columns in one unit, in which the largest is below one."""
+    """Scale all columns alike, so that the largest value is below one."""
     spreads = columns.exponents + np.frexp(np.abs(columns.values).max(0))[1]
     # A constant column, however large, does not count: next to it the others would vanish.
     largest = spreads.max(where=columns.values.any(0), initial=-(2**20))
@@ -262,7 +262,7 @@ def _in_one_unit(columns: Centered) -> Any:
 
 @dataclass(frozen=True)
 class Regressions:
-    """The least-squares fits on any subsets of standardized features, all at once."""
+    """Least-squares fits on many subsets of standardized features at once."""
 
     gram: Tensor  # [p, p], correlations
     cross: Tensor  # [p, q], with the targets, which are scaled to a total variance of one
@@ -271,17 +271,20 @@ class Regressions:
 
     @classmethod
     def of(cls, X: Any, y: Any) -> "Regressions":
-        """Make regressions from centered features and targets, scaled to avoid overflow."""
+        """Build regressions from centered features and targets, scaled to avoid overflow."""
         scale, total = np.sqrt((X**2).sum(0)), math.sqrt((y**2).sum())
         scaled = torch.from_numpy(X / np.where(scale > 0, scale, 1.0))
         return cls(scaled.mT @ scaled, scaled.mT @ torch.from_numpy(y / (total or 1.0)))
 
     def unexplained(self, masks: Tensor) -> Tensor:
-        """Return the share of the targets' variance that is left: masks `[..., p]` to `[...]`."""
+        """Return the unexplained share of the targets' variance, for masks `[..., p]`."""
         return self._factors(masks)[3]
 
     def with_one_more(self, masks: Tensor) -> Tensor:
-        """Return the same with one more feature, `[..., p]`; infinite for selected features."""
+        """Return the unexplained share with each further feature, `[..., p]`.
+
+        It is infinite for features that are already selected.
+        """
         index, factor, half, left = self._factors(masks)
         chosen = masks.gather(-1, index).unsqueeze(-1)
         known = torch.linalg.solve_triangular(factor, self.gram[index] * chosen, upper=False)
@@ -292,7 +295,7 @@ class Regressions:
         return torch.where(masks > 0, torch.inf, (left.unsqueeze(-1) - gain).clamp(min=1e-12))
 
     def _factors(self, masks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the selected features, their Cholesky factor L, L⁻¹ cross, what is unexplained."""
+        """Return selected features, their Cholesky factor L, L⁻¹ cross, and the unexplained part."""
         most = max(1, int(masks.sum(-1).max()))
         chosen, index = masks.topk(most, dim=-1)  # smaller subsets are padded
         row, column = chosen.unsqueeze(-1), chosen.unsqueeze(-2)
@@ -307,7 +310,10 @@ class Regressions:
 def _best_seen(
     best: Tensor, lowest: Tensor, masks: Tensor, values: Tensor, size: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Update each restart's best subset by masks `[n, restarts, p]`, of a size if one is given."""
+    """Update each restart's best subset with the masks `[n, restarts, p]`.
+
+    If a size is given, only masks of this size count.
+    """
     if size is not None:
         values = torch.where(masks.sum(-1) == size, values, torch.inf)
     value, at = values.min(0)
@@ -317,7 +323,7 @@ def _best_seen(
 
 
 def improve(mask: Tensor, regressions: Regressions, cost: Cost, any_size: bool) -> Tensor:
-    """Exchange, or if the size is open add or drop, single features as long as the cost falls."""
+    """Exchange single features while the cost decreases; if the size is open, also add or drop."""
     value = cost(regressions.unexplained(mask), mask.sum())
     while True:
         selected = mask.nonzero().squeeze(-1)
@@ -338,7 +344,7 @@ def improve(mask: Tensor, regressions: Regressions, cost: Cost, any_size: bool) 
 
 
 def with_expected_size(logits: Tensor, size: float) -> Tensor:
-    """Shift logits `[restarts, p]` so that their probabilities add up to `size`, by bisection."""
+    """Shift logits `[restarts, p]` by bisection, so that the probabilities add up to `size`."""
     if size >= logits.shape[-1]:
         return torch.full_like(logits, 10.0)
     low = -20 - logits.amax(-1, keepdim=True)

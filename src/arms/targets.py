@@ -19,7 +19,7 @@ from arms.arguments import as_count, at_least_float32
 
 
 class Target(ABC):
-    """A function of values at independent samples, whose expectation is differentiated."""
+    """A function of values at independent samples; the gradient of its expectation is estimated."""
 
     is_expectation: ClassVar[bool] = False  # whether this is E[f(b)]; some wrappers need that
     subtracts_log_q: ClassVar[bool] = False  # whether f is log p(x, b), and log q(b) is subtracted
@@ -27,23 +27,23 @@ class Target(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """The number of independent samples that one value of the target is made of."""
+        """The number of independent samples that one value of the target needs."""
 
     @abstractmethod
     def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the target `[*batch]` from values or log-weights `[n, *batch]` at the samples.
+        """Compute the target `[*batch]` from values or log-weights `[n, *batch]` at the samples.
 
-        `weights` are those of the samples, if they are not equal.
+        `weights` are the weights of the samples; None means equal weights.
         """
 
     @abstractmethod
     def num_attached(self, n: int) -> int:
-        """Return how many of n samples, the leading ones, the value depends on."""
+        """Return on how many of n samples the value depends; these samples come first."""
 
 
 @dataclass(frozen=True)
 class Expectation(Target):
-    """E[f(b)], estimated by the mean over samples.
+    """The expectation E[f(b)], estimated by the mean over samples.
 
     Args:
         samples: Take the mean over this many samples, the leading ones; all of them by default.
@@ -104,7 +104,7 @@ class BestOf(Target):
 
 @dataclass(frozen=True)
 class ImportanceBound(Target):
-    """E[log(1/K sum_k w(b_k))], made of the first K = `samples` log-weights.
+    """The bound E[log(1/K sum_k w(b_k))], computed from the first K = `samples` log-weights.
 
     Args:
         samples: K; all samples by default, which only `arms.weights` accepts.
@@ -124,7 +124,8 @@ class ImportanceBound(Target):
     @property
     def size(self) -> int:
         if self.samples is None:
-            raise ValueError("the bound needs its number of samples K, got None: pass samples=K")
+            what = "the bound needs its number of samples K here, got None"
+            raise ValueError(f"{what}: write ImportanceBound(samples=K)")
         return self.samples
 
     def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -138,6 +139,6 @@ class ImportanceBound(Target):
 
 
 def log_mean_exp(log_weights: Tensor) -> Tensor:
-    """Return log mean exp over the first axis."""
+    """Return log(mean(exp(log_weights))) over the first axis."""
     total = at_least_float32(log_weights).logsumexp(0) - math.log(len(log_weights))
     return total.to(log_weights.dtype)

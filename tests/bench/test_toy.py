@@ -132,5 +132,5 @@ def test_verbs_write_and_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "closed form" in said
     assert len(list((tmp_path / "toy").iterdir())) == 8
     assert len(list((tmp_path / "correlations").iterdir())) == 4
-    with pytest.raises(ValueError, match="give at least one budget"):
+    with pytest.raises(ValueError, match="must list at least one number of samples"):
         verbs.toy(num_samples=())

@@ -211,7 +211,7 @@ def test_batch_entries_do_not_see_each_other(row: int) -> None:
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-@pytest.mark.filterwarnings("ignore:.* takes small differences of values")
+@pytest.mark.filterwarnings("ignore:.* uses small differences between values")
 @pytest.mark.parametrize("instance", BITS, ids=str)
 def test_dtypes_and_extreme_logits(instance: Instance) -> None:
     for dtype in DTYPES:
@@ -242,7 +242,7 @@ def has_own_scale(estimator: arms.Estimator) -> bool:
     return plain or isinstance(estimator, arms.ARM | arms.RELAX)
 
 
-@pytest.mark.filterwarnings("ignore:.* takes small differences of values")
+@pytest.mark.filterwarnings("ignore:.* uses small differences between values")
 @pytest.mark.parametrize("instance", [one for one in INSTANCES if one.kind is arms.OneHot], ids=str)
 def test_dtypes_and_extreme_logits_of_categories(instance: Instance) -> None:
     for dtype in DTYPES:

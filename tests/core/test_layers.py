@@ -516,43 +516,67 @@ def two(n: int = 4) -> tuple[arms.Handle, arms.Handle]:
     [
         (
             lambda q, r, f: arms.draw(q.samples, given=q, num_samples=4),
-            "drawn like the first: leave out .'num_samples=4",
+            "a deeper layer uses the estimator and the number of samples of the first layer:",
         ),
-        (lambda q, r, f: arms.draw(q.samples, "arms", given=q), "leave out .*estimator='arms'"),
+        (
+            lambda q, r, f: arms.draw(q.samples, "arms", given=q),
+            "a deeper layer uses the estimator and the number of samples of the first layer:",
+        ),
         (
             lambda q, r, f: arms.draw(q.samples[0], given=q),
             r"\[4, 5, d\].* 4 samples.*got \[5, 3\]",
         ),
         (
             lambda q, r, f: arms.draw(q.samples[:3], given=q),
-            r"must be \[4, 5, d\].*got \[3, 5, 3\]",
+            r"of the 4 samples of the layer before it, got \[3, 5, 3\]: compute the logits",
         ),
         (
             lambda q, r, f: arms.draw(q.samples[:, :2], given=q),
-            r"\[4, 5, d\], one row for each of 4 samples",
+            r"of the 4 samples of the layer before it, got \[4, 2, 3\]: compute the logits",
         ),
         (
             lambda q, r, f: arms.draw(q.samples, given=q.samples),
-            "given must be what arms.draw returned, got Tensor",
+            "given must come from arms.draw, got Tensor",
         ),
-        (lambda q, r, f: arms.attach(r, f), r"first layer: attach\(\[first, second\]"),
-        (lambda q, r, f: arms.attach([r], f), "first draw must be the first layer"),
-        (lambda q, r, f: arms.attach([q, two()[0]], f), "number 2 was drawn without given"),
-        (lambda q, r, f: arms.attach([q, r, r], f), "number 3 is duplicated"),
+        (
+            lambda q, r, f: arms.attach(r, f),
+            "the first draw in the list belongs to a deeper layer: start with the first",
+        ),
+        (
+            lambda q, r, f: arms.attach([r], f),
+            "the first draw in the list belongs to a deeper layer: start with the first",
+        ),
+        (
+            lambda q, r, f: arms.attach([q, two()[0]], f),
+            "draws must list all layers in order, but draw 2 was drawn without given=",
+        ),
+        (
+            lambda q, r, f: arms.attach([q, r, r], f),
+            "draws must list all layers in order, but draw 3 appears twice",
+        ),
         (
             lambda q, r, f: arms.attach([q, two()[1]], f),
-            "number 2 was drawn given a draw that is not before it",
+            "draws must list all layers in order, but draw 2 was drawn with a given= that is",
         ),
         (
             lambda q, r, f: arms.attach([q, arms.draw(r.samples, given=r)], f),
-            "layers in order, but number 2 was drawn given a draw that is not before it",
+            "draws must list all layers in order, but draw 2 was drawn with a given= that is",
         ),
         (lambda q, r, f: arms.attach([], f), "at least one draw"),
-        (lambda q, r, f: arms.attach([q, r], [f]), "one tensor or 2 terms, got 1"),
-        (lambda q, r, f: arms.attach([q, r], [f, f, f]), "2 terms, got 3"),
+        (
+            lambda q, r, f: arms.attach([q, r], [f]),
+            "values must be one tensor, or a list of 2 terms, one for each layer, got a list of 1",
+        ),
+        (
+            lambda q, r, f: arms.attach([q, r], [f, f, f]),
+            "values must be one tensor, or a list of 2 terms, one for each layer, got a list of 3",
+        ),
         (lambda q, r, f: arms.attach([q, r], [f, f[0]]), r"shape \[4, 5\], got \[5\]"),
-        (lambda q, r, f: arms.attach([q, r], f, derivatives=f), "leave derivatives out"),
-        (lambda q, r, f: arms.attach([q, f], f), "what arms.draw returned, got Tensor"),
+        (
+            lambda q, r, f: arms.attach([q, r], f, derivatives=f),
+            "derivatives cannot be passed for several layers: remove them, and autograd",
+        ),
+        (lambda q, r, f: arms.attach([q, f], f), "draw must come from arms.draw, got Tensor"),
         (lambda q, r, f: arms.attach([q, r], [f, f * torch.nan]), "NaN"),
     ],
 )
@@ -565,12 +589,24 @@ def test_misuse_is_refused_with_a_sentence(call: Callable[..., object], message:
 @pytest.mark.parametrize(
     ("root", "message"),
     [
-        ("vimco", "estimates the 4-sample bound and cannot serve the first of several layers"),
-        ("exact", "enumerates all states and cannot"),
-        ("unordered-set", "weights its samples and cannot"),
-        ("relax", "has parameters and cannot"),
-        ("rodeo", "has parameters and cannot"),
-        *((name, "is biased.* and cannot serve the first") for name in arms.BIASED_ESTIMATORS),
+        ("vimco", "VIMCO estimates the 4-sample bound, so it cannot be used for several layers:"),
+        ("exact", "Exact enumerates all states, so it cannot be used for several layers: use arms"),
+        (
+            "unordered-set",
+            "UnorderedSet weights its samples, so it cannot be used for several layers: use",
+        ),
+        (
+            "relax",
+            "has parameters, so it cannot be used for several layers: use arms or loorf instead",
+        ),
+        (
+            "rodeo",
+            "has parameters, so it cannot be used for several layers: use arms or loorf instead",
+        ),
+        *(
+            (name, r"is biased \(it ignores how deeper layers change\), so it cannot be used for")
+            for name in arms.BIASED_ESTIMATORS
+        ),
     ],
 )
 @pytest.mark.parametrize("of", ["samples", "points"])
@@ -624,21 +660,25 @@ def test_a_first_layer_that_needs_derivatives_says_where(name: str, of: str, at:
         assert grad.isfinite().all()
         assert grad.any()
         return
-    with pytest.raises(ValueError, match=r"compute them from given\.points|draw\.points"):
+    with pytest.raises(ValueError, match=r"compute the logits from given\.points|draw\.points"):
         value()
 
 
 @pytest.mark.parametrize("name", ["cross-paired", "double-cv"])
 def test_the_hint_about_logits_depends_on_derivatives(name: str) -> None:
     first = arms.draw(torch.zeros(5, 3), name, 4)
-    with pytest.raises(ValueError, match=r"one row for each of 4 points.*from given\.points"):
+    with pytest.raises(
+        ValueError,
+        match=r"each of the 4 points of the layer before it, got \[3, 5, 3\]: compute the logits",
+    ):
         arms.draw(first.points[:3], given=first)
 
 
 def test_a_midpoint_needs_the_deeper_layer_at_its_points() -> None:
     first = arms.draw(torch.zeros(5, 3), "midpoint", 4)
     with pytest.raises(
-        ValueError, match=r"\[5, 5, d\], one row for each of 5 points.*given.points"
+        ValueError,
+        match=r"each of the 5 points of the layer before it, got \[4, 5, 3\]: compute the logits",
     ):
         arms.draw(first.samples, given=first)
 
@@ -646,5 +686,8 @@ def test_a_midpoint_needs_the_deeper_layer_at_its_points() -> None:
 def test_points_changed_in_place_are_refused_in_any_layer() -> None:
     first, second = two()
     second.points.zero_()
-    with pytest.raises(ValueError, match="changed in place"):
+    with pytest.raises(
+        ValueError,
+        match=r"draw.points was modified in place after the draw: modify draw.samples instead,",
+    ):
         arms.attach([first, second], torch.zeros(4, 5))

@@ -152,9 +152,9 @@ def test_large_rewards_have_finite_weights(target: object, dtype: torch.dtype, s
         found = arms.weights(rewards, target, **options)  # type: ignore[arg-type]
         assert found.isfinite().all()
         assert found[0] > 0
-    with pytest.raises(ValueError, match="divide them by a constant"):
+    with pytest.raises(ValueError, match="rewards and their differences must be at most"):
         arms.weights(rewards * 2, target)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="divide them by a constant"):
+    with pytest.raises(ValueError, match="rewards and their differences must be at most"):
         arms.weights(rewards * 2, target, mask=mask)  # type: ignore[arg-type]
 
 
@@ -221,13 +221,25 @@ def test_weights_carry_no_gradient_and_leave_the_rewards_alone() -> None:
         (torch.ones(3), {"target": arms.BestOf(4)}, "needs at least 4 samples per group, got 3"),
         (torch.ones(3), {"target": arms.Expectation(2)}, r"target must be Expectation\(\)"),
         (torch.ones(3), {"target": "best"}, r"target must be Expectation\(\), BestOf"),
-        (torch.ones(3), {"target": arms.ImportanceBound(2)}, r"leave samples out"),
-        (torch.eye(3).to_sparse(), {}, "rewards must be a dense tensor .* layout torch.sparse_coo"),
-        (torch.eye(3, device="meta"), {}, "rewards must be a dense tensor .* on meta"),
+        (
+            torch.ones(3),
+            {"target": arms.ImportanceBound(2)},
+            r"must be the 3 samples per group, got 2: write ImportanceBound\(\)",
+        ),
+        (
+            torch.eye(3).to_sparse(),
+            {},
+            "rewards must be an ordinary dense tensor, got a tensor of layout torch.sparse_coo",
+        ),
+        (
+            torch.eye(3, device="meta"),
+            {},
+            "rewards must be an ordinary dense tensor, got a tensor on the meta device,",
+        ),
         (
             torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
             {"target": arms.ImportanceBound()},
-            "rewards must be a dense tensor .* a nested tensor",
+            "rewards must be an ordinary dense tensor, got a nested tensor",
         ),
         (torch.ones(3).to(torch.float8_e5m2), {}, r"float8_e5m2: call .float\(\)"),
         (torch.tensor([3e38, -3e38, 0.0]), {}, "must be at most .* got -3e.38 to 3e.38: divide"),
@@ -235,10 +247,14 @@ def test_weights_carry_no_gradient_and_leave_the_rewards_alone() -> None:
         (
             torch.ones(3),
             {"mask": torch.ones(3, dtype=torch.bool, device="meta")},
-            "mask must be a dense tensor",
+            "mask must be an ordinary dense tensor, got a tensor on the meta device,",
         ),
         (torch.ones(3), {"mask": torch.ones(2, dtype=torch.bool)}, r"shape \[3\], got torch.bool"),
-        (torch.ones(3), {"mask": torch.tensor([True, False, False])}, "or mask the whole group"),
+        (
+            torch.ones(3),
+            {"mask": torch.tensor([True, False, False])},
+            "needs at least 2 samples per group, got 1: draw more samples, or mask out",
+        ),
     ],
 )
 def test_bad_input_is_refused(rewards: Tensor, options: dict[str, object], message: str) -> None:
@@ -289,8 +305,16 @@ def test_the_best_of_k_is_unbiased(n: int, k: int, kind: object) -> None:
         ("arms", arms.BestOf(2), r"ARMS.* estimates the expectation, not the best of 2: use loorf"),
         ("reinforce", arms.BestOf(2), "not the best of 2: use loorf"),
         ("midpoint", arms.BestOf(2), "not the best of 2: use loorf"),
-        ("loorf", arms.BestOf(9), "best of 9 needs at least 9 samples, got 8"),
-        ("loorf", arms.ImportanceBound(2), "use an estimator of that target"),
+        (
+            "loorf",
+            arms.BestOf(9),
+            r"BestOf\(k=9\) needs at least 9 samples, got 8: increase num_samples",
+        ),
+        (
+            "loorf",
+            arms.ImportanceBound(2),
+            "LOORF estimates the expectation, not the 2-sample bound: use an estimator of",
+        ),
         ("loorf", "best", r"target must be arms.Expectation\(\) or arms.BestOf\(k\), got 'best'"),
         (
             arms.LOORF(4, arms.BestOf(2)),
@@ -305,7 +329,9 @@ def test_other_estimators_refuse_it(estimator: object, target: object, message: 
 
 
 def test_the_best_of_coupled_samples_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"best of 2 needs independent samples, got Coupled"):
+    with pytest.raises(
+        ValueError, match=r"best_of=2 needs independent samples, got Coupled\(num_samples=4,"
+    ):
         arms.LeaveOneOut(arms.ARMS(4).design, best_of=2)
     with pytest.raises(ValueError, match=r"target must be arms.Expectation\(\) or arms.BestOf"):
         arms.LOORF(4, arms.ImportanceBound(2))

@@ -104,26 +104,30 @@ class ModelConfig(_Group):
             allowed = "1 to 60 letters, digits, spaces or . , + ( ) -"
             _require(named, f"a model's name must be {allowed}, got {self.network!r}")
             taken = self.network in NETWORKS
-            _require(not taken, f"{self.network!r} is a built-in network: rename your model")
-            theirs = "likelihood is for built-in networks: give it to your DiscreteVAE"
-            _require(self.likelihood == "bernoulli", f"{theirs}, got {self.likelihood!r}")
-            theirs = "inputs is for built-in networks: your encoder and decoder decide"
-            _require(self.inputs == "centered", f"{theirs}, got {self.inputs!r}")
-            theirs = "encoder_scale is for built-in networks: scale the weights of your encoder"
-            _require(self.encoder_scale == 1, f"{theirs}, got {self.encoder_scale}")
+            got = f"got {self.network!r}, which is built in: rename your model"
+            _require(not taken, f"your model must not have the name of a built-in network, {got}")
+            theirs = "likelihood is a field of built-in networks, and this run has your own model"
+            got = f"got {self.likelihood!r}: pass it to your DiscreteVAE"
+            _require(self.likelihood == "bernoulli", f"{theirs}, {got}")
+            theirs = "a field of built-in networks, and this run has your own model"
+            got, remedy = f"got {self.inputs!r}", "scale the inputs in your encoder and decoder"
+            _require(self.inputs == "centered", f"inputs is {theirs}, {got}: {remedy}")
+            got, remedy = f"got {self.encoder_scale}", "scale the weights of your encoder"
+            _require(self.encoder_scale == 1, f"encoder_scale is {theirs}, {got}: {remedy}")
         elif self.network not in NETWORKS:
-            or_else = "model=, whose name DiscreteVAE(..., name=...) says"
+            or_else = "your own model as model="
             raise unknown_name("network", self.network, NETWORKS, or_else=or_else)
         listed = isinstance(self.layers, list | tuple)
-        example = "layers must list latents, such as (200, 200)"
-        _require(listed, f"{example}, got {self.layers!r}: for one layer, give latents")
+        wanted = "layers must list the number of latents in each layer, as in (200, 200)"
+        _require(listed, f"{wanted}, got {self.layers!r}: for one layer, set latents instead")
         self._set("layers", tuple(as_count(width, 1, "layers") for width in self.layers))
         if self.layers:
             first, count = self.layers[0], len(self.layers)
-            _require(count > 1, f"layers must be at least two layers, got {first}: give latents")
+            one = f"got one layer of {first}: set latents={first} instead"
+            _require(count > 1, f"layers must list at least two layers, {one}")
             fits = self.latents in (ModelConfig.latents, first)
-            message = f"latents is the first of layers, {first}, got {self.latents}: leave it out"
-            _require(fits, message)
+            wanted = f"latents must be {first}, the first entry of layers"
+            _require(fits, f"{wanted}, got {self.latents}: remove latents")
             self._set("latents", first)
 
 
@@ -150,8 +154,8 @@ class EstimatorConfig(_Group):
         self._set("folded", self.folded and options.get("folded", True))
         if self.make_estimator().target.subtracts_log_q:
             self._set("decoder_samples", "all")
-            got = f"got kl={self.kl!r} with {name}: leave it out"
-            _require(self.kl == "sampled", f"a bound takes log-weights with a sampled KL, {got}")
+            got = f"got {self.kl!r} with {name}: remove kl"
+            _require(self.kl == "sampled", f"kl must be 'sampled' for estimators of a bound, {got}")
 
     def make_estimator(self) -> Estimator:
         """Return the estimator of this configuration."""
@@ -160,12 +164,12 @@ class EstimatorConfig(_Group):
         try:
             return as_estimator(self.estimator, self.num_samples, **options)
         except TypeError:
-            got = f"got {self.estimator}: leave it out"
+            got = f"got the estimator {self.estimator}"
             if not self.folded:
-                message = f"folded=False is for estimators of the bound, {got}"
+                message = f"folded=False needs an estimator of a bound, {got}: remove folded"
             else:
-                names = "st-gumbel, gumbel-softmax, gapped-st and reinmax"
-                message = f"temperature is for {names}, {got}"
+                names = "st-gumbel, gumbel-softmax, gapped-st or reinmax"
+                message = f"temperature needs {names}, {got}: remove temperature"
             raise ValueError(message) from None
 
     @property
@@ -248,23 +252,24 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
             group.check(self)
         chosen, n = self.make_estimator(), self.num_samples
         if self.layers and (reason := reason_not_first_layer(chosen)):
-            what = f"{self.estimator} {reason} and does not train several layers"
-            raise ValueError(f"{what}: try arms, loorf or midpoint")
+            what = f"{self.estimator} {reason}, so it cannot train several layers"
+            raise ValueError(f"{what}: use arms, loorf or midpoint")
         if self.layers and self.kl == "analytic":
-            raise ValueError("kl='analytic' is for one layer of latents: leave it or layers out")
+            raise ValueError("kl='analytic' needs a single layer of latents: remove kl or layers")
         # Beyond the largest that matters, the exact number would take long to compute.
         states, got = self.categories ** min(self.latents, 64), latents_in_words(self)
         if isinstance(chosen.design, AllStates) and states > MOST_STATES:
-            limit = f"at most {MOST_STATES} states, got {got} latents"
-            raise ValueError(f"exact trains with {limit}: choose another estimator")
+            limit = f"at most {MOST_STATES} joint states, got {got} latents"
+            raise ValueError(f"exact can train with {limit}: choose another estimator")
         if isinstance(chosen.design, WithoutReplacement) and states < n:
             limit = f"num_samples <= {states}, the number of joint states"
-            raise ValueError(f"unordered-set needs {limit}, got {n}: use exact")
+            raise ValueError(f"unordered-set needs {limit}, got {n}: use exact instead")
         if self.categories > 2 and not takes_kind(chosen, OneHot):
             bound = chosen.target.subtracts_log_q
             others = "vimco or arms-ms" if bound else "arms, loorf or midpoint"
-            remedy = f"choose an estimator of categories, such as {others}"
-            raise ValueError(f"{self.estimator} takes bits only, got {got}: {remedy}")
+            remedy = f"choose an estimator for categories, such as {others}"
+            got = f"latents with {self.categories} categories"
+            raise ValueError(f"{self.estimator} can train bits only, got {got}: {remedy}")
 
     def build_model(
         self, pixel_mean: Tensor, levels: int, device: str = "cpu", *, blank: bool = False

@@ -80,7 +80,7 @@ def bounds(
     """
     counts = sorted({as_count(count, 1, "sample_counts") for count in sample_counts})
     if not counts:
-        raise ValueError("sample_counts must hold at least one K, got none: try [1, 100]")
+        raise ValueError("sample_counts must list at least one K, got none: try [1, 100]")
     device = images.device
     zeros = torch.zeros(model.replicas, dtype=torch.float64, device=device)
     totals = {count: zeros.clone() for count in counts}
@@ -116,8 +116,9 @@ def logit_gradient_variances(
     The other arguments are those of `arms.variance`.
     """
     if len(model.layers) > 1:
-        what = "gradient variances are compared at models of one stochastic layer, got several"
-        raise ValueError(f"{what}: benchmarks/layer_variance.py measures those, layer by layer")
+        what = "gradient variances can be compared for models of one stochastic layer only"
+        remedy = "benchmarks/layer_variance.py measures them layer by layer"
+        raise ValueError(f"{what}, got {len(model.layers)} layers: {remedy}")
     with evaluating(model):
         with torch.no_grad():
             logits = model.encode(x)

@@ -205,7 +205,7 @@ def find_source(name: str, scale: Scale) -> Sweep | Drawing:
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
     if scale not in SCALES:
-        raise ValueError(f"no scale is called {scale!r}: choose one of {', '.join(SCALES)}")
+        raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     return EXPERIMENTS[name].source
 
 
@@ -224,9 +224,11 @@ def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
     if what in EXPERIMENTS:
         if found := configs(what, scale):
             return found
-        raise ValueError(f"{what} has no training runs: draw it with `arms experiments run {what}`")
+        remedy = f"draw it with `arms experiments run {what}`"
+        raise ValueError(f"the experiment {what} needs no training: {remedy}")
     if not Path(what).is_file():
-        raise ValueError(f"there is no experiment and no file {what!r}: see arms experiments list")
+        known = "see `arms experiments list` for all experiments"
+        raise ValueError(f"{what!r} is neither an experiment nor a file: {known}")
     return read_sweep(what)
 
 
@@ -235,7 +237,7 @@ def read_sweep(path: Path | str) -> list[TrainConfig]:
     try:
         return list(_configs(tomllib.loads(Path(path).read_text(encoding="utf-8"))))
     except RecursionError:
-        raise ValueError(f"{path}: nested too deeply") from None
+        raise ValueError(f"{path}: tables and lists are nested too deeply: flatten them") from None
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -244,7 +246,7 @@ def _configs(content: Mapping[str, object]) -> Iterator[TrainConfig]:
     common = {name: value for name, value in content.items() if name != "runs"}
     tables = content.get("runs", [{}])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ValueError("runs must be tables, each under a line [[runs]]")
+        raise ValueError("runs must be a list of tables: write [[runs]] above each of them")
     for table in tables:
         given = common | table
         if unknown := [name for name in given if name not in FIELDS]:
@@ -260,7 +262,8 @@ def _choices(name: str, value: object) -> list[object]:
         raise ValueError(f"{name} must be a value or a list of values, got an empty list")
     if name == "precision":  # runs are recognized at any precision: one would stand for the other
         raise ValueError(
-            "precision must be a single value: a sweep does not distinguish runs by precision"
+            "precision must be a single value, got a list: a finished run of one precision also "
+            "counts for the others"
         )
     if name == "layers" and not isinstance(value[0], list):
         return [value]

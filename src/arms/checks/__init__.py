@@ -1,4 +1,4 @@
-"""Checks that can fail: exact expectations, tests of bias and couplings, variances."""
+"""Checks: exact expectations, tests for bias, tests of couplings, and comparisons of variance."""
 
 from arms.checks.audit import Audit, AuditRow, audit
 from arms.checks.bias import bias_finding

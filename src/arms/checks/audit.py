@@ -1,8 +1,8 @@
-"""Audits of functions written elsewhere: is the gradient right, and how noisy is it?
+"""Audits of gradient estimators that were written elsewhere: their bias and their variance.
 
-A function is called many times on small problems whose exact gradient is known by enumeration. The
-unit of the statistics is the call. Rows of one call may therefore share noise or statistics of the
-batch, as long as calls are independent of each other.
+An audit calls a function many times on small problems whose exact gradient is known by
+enumeration. The statistics treat each call as one observation. Rows of one call may therefore
+share noise, or statistics of the batch, as long as different calls are independent.
 """
 
 import math
@@ -31,65 +31,68 @@ CALLS = 500  # independent calls per problem; means of fewer are too far from no
 FEW_CALLS = 5  # a mean whose variance comes from fewer calls cannot be told from a rare event
 REFERENCE_DRAWS = 20_000  # of LOORF, for its variance
 SIGNATURES = {
-    "sample": "function(logits) -> differentiable samples like the logits",
-    "gradient": "function(objective, logits) -> a gradient like the logits",
-    "weights": "function(rewards) -> weights like the rewards",
+    "sample": "function(logits) -> differentiable samples of the logits' shape",
+    "gradient": "function(objective, logits) -> a gradient of the logits' shape",
+    "weights": "function(rewards) -> weights of the rewards' shape",
 }
 NO_GRADIENT = (
-    "no gradient flows from the sample back to the logits: build the sample from the logits with "
-    "differentiable torch operations"
+    "the returned samples must depend on the logits through autograd, but no gradient flows back: "
+    "compute the samples from the logits with differentiable torch operations"
 )
 
 
 @dataclass(frozen=True)
 class AuditRow:
-    """The result on one problem."""
+    """The result of an audit on one problem."""
 
     problem: str
-    """The latent, and the objective's number."""
+    """The latent, and the number of the objective."""
     bias: float
-    """Length of the mean estimate minus the gradient, relative to the gradient's length."""
+    """Distance between the mean estimate and the gradient, relative to the gradient's length."""
     bias_error: float
-    """Standard error of the bias: an unbiased function shows a bias of about this size."""
+    """Standard error of the bias; an unbiased function shows a bias of about this size."""
     along: float
-    """The part of the mean estimate along the gradient, as a multiple of the gradient."""
+    """Component of the mean estimate along the gradient, as a multiple of the gradient."""
     across: float
-    """Length of the part at right angles to the gradient, relative to the gradient's."""
+    """Length of the orthogonal component, relative to the length of the gradient."""
     variance: float
     """Variance of one estimate, summed over all logits, relative to LOORF."""
     largest_score: float
-    """The largest |z| of the mean estimate over all logits."""
+    """The largest absolute z-score of the mean estimate over all logits."""
     varied_score: float
-    """The same over the logits whose estimates varied in enough calls for a verdict."""
+    """The largest absolute z-score over logits whose estimates vary enough for a verdict."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The findings of an audit; `print` it."""
+    """The result of an audit on all problems; `print` it for a table."""
 
     subject: str
-    """What was audited."""
+    """The function that was audited."""
     kind: Kind
-    """What the function returns."""
+    """The kind of result that the function returns."""
     rows: tuple[AuditRow, ...]
-    """The findings, problem by problem."""
+    """The result on each problem."""
     limit: float
-    """The |z| beyond which the function is called biased."""
+    """The absolute z-score above which the function is called biased."""
     failure_rate: float
-    """How often an audit of a correct function ends in "biased", if its estimates vary enough."""
+    """The probability that an audit calls a correct function biased.
+
+    This holds if its estimates vary enough.
+    """
     evaluations: float
     """Evaluations of the objective for one estimate."""
     reference: str
-    """The estimator that the variance is relative to."""
+    """The estimator to which the variance is relative."""
 
     @property
     def biased(self) -> bool:
-        """Whether any mean is farther from the gradient than its variation explains."""
+        """Whether a mean estimate is farther from the gradient than its variation explains."""
         return max(row.largest_score for row in self.rows) > self.limit
 
     @property
     def varied(self) -> bool:
-        """Whether the verdict does not hinge on estimates that hardly ever varied."""
+        """Whether the estimates varied enough for the verdict."""
         return not self.biased or max(row.varied_score for row in self.rows) > self.limit
 
     @property
@@ -144,36 +147,37 @@ def audit(
     batched: bool = True,
     seed: int = 0,
 ) -> Audit:
-    """Audit a function from anywhere: its bias against enumeration, and its variance.
+    """Test any gradient estimator for bias by enumeration, and measure its variance.
 
-    The kinds and their signatures, where a row is an independent problem:
+    A row is an independent problem. The kinds of functions are:
 
-    - `"sample"`: `function(logits)` returns samples of the shape of the logits, `[rows, d, K]` for
-      categories (one-hot, or relaxed) and `[rows, d]` for bits. Autograd must lead from the samples
-      to the logits. What is audited is the gradient of an objective of the samples.
-    - `"gradient"`: `function(objective, logits)` returns an estimate of the gradient, of the shape
-      of the logits, in the direction of ascent. The objective maps points `[..., rows, d]` to
-      values `[..., rows]`, and autograd can differentiate it. The logits require a gradient.
-    - `"weights"`: `function(rewards)` turns rewards `[n, rows]` of n independent samples into
-      weights of this shape, factor 1/n included. What is audited is the sum of weights times
-      gradients of log-probabilities. One of the problems has rewards of 0 and 1.
+    - `"sample"`: `function(logits)` returns differentiable samples in the shape of the logits,
+      `[rows, d, K]` for categories (one-hot or relaxed) and `[rows, d]` for bits. Autograd must
+      lead from the samples to the logits. The audit tests the gradient of an objective of the
+      samples.
+    - `"gradient"`: `function(objective, logits)` returns a gradient estimate in the shape of the
+      logits, in the direction of ascent. The objective maps points `[..., rows, d]` to values
+      `[..., rows]`, and autograd can differentiate it. The logits require a gradient.
+    - `"weights"`: `function(rewards)` maps rewards `[n, rows]` of n independent samples to weights
+      of the same shape, which include the factor 1/n. The audit tests the sum of the weights times
+      the gradients of the log-probabilities. One of the problems has rewards of 0 and 1.
 
-    The function's randomness must come from the global generators of PyTorch, NumPy or Python,
-    which are seeded for the audit and restored afterwards.
+    All randomness of the function must come from the global generators of PyTorch, NumPy or Python.
+    The audit seeds them, and restores them afterwards.
 
     Args:
-        function: What is audited.
-        kind: What it returns.
+        function: The function to audit.
+        kind: The kind of result that it returns.
         draws: Estimates per problem. More draws detect smaller errors.
-        failure_rate: How often a correct function may be called biased by chance. The mean over all
-            calls must be nearly normal: not made up of a few rare estimates.
-        latent: "bits", "categories", or a latent without batch axes and with few states; by default
-            bits for a gradient and categories otherwise.
+        failure_rate: The accepted probability of calling a correct function biased. The mean over
+            all calls must be nearly normal. A few rare, large estimates must not dominate it.
+        latent: "bits", "categories", or a latent without batch axes and with few states. The
+            default is bits for gradients, and categories for samples and weights.
         num_samples: n, for weights.
-        target: What the gradient or the weights are for: `arms.Expectation()`, the default, or
+        target: The target of the gradient or the weights: `arms.Expectation()`, the default, or
             `arms.BestOf(k)`.
-        batched: Whether the function takes a batch of rows. If not, it is called for one estimate
-            at a time, with logits `[d]` or rewards `[n]`.
+        batched: Whether the function accepts a batch of rows. If not, each call gets a single row:
+            logits `[d]` or rewards `[n]`.
         seed: The seed of problems and draws.
 
     >>> def reinforce(objective, logits):
@@ -186,14 +190,14 @@ def audit(
         raise unknown_name("kind", kind, get_args(Kind))
     if not callable(function):
         got = type(function).__name__
-        raise ValueError(f"function must be callable, as {SIGNATURES[kind]}, got {got}")
+        raise ValueError(f"function must be callable as {SIGNATURES[kind]}, got {got}")
     bias.check_settings(draws, failure_rate, seed, None)
     n, target = as_count(num_samples, 2, "num_samples"), Expectation() if target is None else target
     if target != Expectation() and (kind == "sample" or not isinstance(target, BestOf)):
         wanted = "arms.Expectation()" + ("" if kind == "sample" else " or arms.BestOf(k)")
-        raise ValueError(f"the target of {kind} must be {wanted}, got {target!r}")
+        raise ValueError(f"the target for kind={kind!r} must be {wanted}, got {target!r}")
     if kind == "weights" and isinstance(target, BestOf) and target.k > n:
-        raise ValueError(f"the {target} needs num_samples of at least {target.k}, got {n}")
+        raise ValueError(f"{target!r} needs num_samples of at least {target.k}, got {n}")
     generator = torch.Generator().manual_seed(seed)
     with _seeded(seed):  # objectives are tried on a sample
         problems = _problems(kind, latent, generator)
@@ -213,7 +217,7 @@ def audit(
 
 
 def _problems(kind: Kind, latent: object, generator: Generator) -> list[bias.Problem]:
-    """Return the problems, in float32 as most functions are used."""
+    """Return the problems, in float32, because most functions are used in float32."""
     chosen = latent if latent is not None else "bits" if kind == "gradient" else "categories"
     if isinstance(chosen, Latent):
         bias.check_settings(2, 0.5, 0, [chosen])
@@ -222,7 +226,8 @@ def _problems(kind: Kind, latent: object, generator: Generator) -> list[bias.Pro
         cases = bias.BITS if chosen == "bits" else bias.CATEGORIES
         latents = [cases.make(torch.tensor(row)) for row in cases.moderate]
     else:
-        raise ValueError(f'latent must be "bits", "categories" or a latent, got {latent!r}')
+        wanted = '"bits", "categories" or a latent such as arms.Bits(logits)'
+        raise ValueError(f"latent must be {wanted}, got {latent!r}")
     found = []
     for number, one in enumerate(latents, 1):
         name = f"{type(one).__name__} {number}"
@@ -235,7 +240,7 @@ def _problems(kind: Kind, latent: object, generator: Generator) -> list[bias.Pro
 
 
 def _zero_or_one(problem: bias.Problem) -> TensorObjective:
-    """Return 1 where the objective is above its median over all states, and 0 elsewhere."""
+    """Return 1 for states where the objective is above its median, and 0 otherwise."""
     assert isinstance(problem.latent, Enumerable)
     middle = problem.objective(problem.latent.states()).median()
     return lambda b: (problem.objective(b) > middle).double()
@@ -243,7 +248,7 @@ def _zero_or_one(problem: bias.Problem) -> TensorObjective:
 
 @dataclass
 class _Found:
-    """Sums over the estimates of a problem."""
+    """Sums over the estimates of one problem."""
 
     means: list[Tensor]  # of each call
     squares: Tensor  # the sum of squares of all estimates
@@ -251,7 +256,7 @@ class _Found:
 
 
 class _Caller:
-    """Calls the audited function, and says in a sentence what is wrong with its answer."""
+    """Calls the audited function, and raises a readable error if its result is wrong."""
 
     def __init__(
         self,
@@ -276,7 +281,8 @@ class _Caller:
             grads = one(latent, problem.objective).detach().double()
             grads = grads.reshape(rows, *problem.latent.logits.shape)
             if not grads.isfinite().all():
-                raise ValueError(f"the {self.kind} must be finite, got NaN or infinity")
+                what = f"the {self.kind} that the audited function returns"
+                raise ValueError(f"{what} must be finite, got NaN or infinity")
             found.means.append(grads.mean(0))
             found.squares = found.squares + grads.square().sum(0)
             found.count += rows
@@ -305,7 +311,8 @@ class _Caller:
             shape = latent.logits.shape
             if given.shape[given.ndim - len(shape) :] != shape:
                 wanted = f"[..., {', '.join(map(str, shape))}]"
-                raise ValueError(f"the objective takes points {wanted}, got {list(given.shape)}")
+                got = f"shape {list(given.shape)}"
+                raise ValueError(f"the objective must be called with points {wanted}, got {got}")
             values = objective(floats).to(floats.dtype)
             points += values.numel()
             return values
@@ -332,10 +339,10 @@ class _Caller:
             found = torch.as_tensor(returned)
         except (TypeError, ValueError, RuntimeError):
             got = type(returned).__name__
-            raise ValueError(f"must be {wanted}, but it returned {got}") from None
+            raise ValueError(f"the function must be {wanted}, but it returned {got}") from None
         if found.shape != shape:
             got = f"shape {list(found.shape)} instead of {list(shape)}"
-            raise ValueError(f"must be {wanted}, but it returned {got}")
+            raise ValueError(f"the function must be {wanted}, but it returned {got}")
         return found
 
 
@@ -383,7 +390,7 @@ def _row(problem: bias.Problem, target: Target, found: _Found, reference: Tensor
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed every global generator that a function may use, and restore them afterwards."""
+    """Seed all global generators that a function may use, and restore them afterwards."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -398,7 +405,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one thread of PyTorch: several are slower on small problems, above all under load."""
+    """Use a single PyTorch thread, because several threads are slower on small problems."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

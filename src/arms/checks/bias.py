@@ -1,8 +1,8 @@
-"""The bias test: means of many gradients and values against enumeration.
+"""Test for bias: compare the means of many estimates with enumeration.
 
-The problems differ in what they expose: the dtype, the size of the batch, rows of very different
-scale, logits far from zero. Their objectives are random, so no error
-cancels by structure.
+Each problem exposes a different kind of error. The problems vary the dtype, the size of the
+batch, the scale of rows and the size of the logits. The objectives are random, so errors do not
+cancel by symmetry.
 """
 
 import math
@@ -38,7 +38,7 @@ FEWEST_EVENTS = 25  # of the rarer outcome of a variable, for its score to be ne
 
 @dataclass(frozen=True)
 class Cases:
-    """Logits at which one kind of latent is tested."""
+    """Logits for the tests of one kind of latent."""
 
     make: Callable[[Tensor], Latent]
     moderate: Sequence[Any]
@@ -91,7 +91,7 @@ class Problem:
 
 
 def as_bounded(value: object, least: int, most: int, name: str) -> int:
-    """Return a setting as an int within these bounds."""
+    """Return a setting as an int between `least` and `most`."""
     count = as_count(value, least, name)
     if count > most:
         raise ValueError(f"{name} must be at most {most:,}, got {count:.1e}")
@@ -101,7 +101,7 @@ def as_bounded(value: object, least: int, most: int, name: str) -> int:
 def check_settings(
     draws: object, failure_rate: object, seed: object, latents: object
 ) -> list[Latent] | None:
-    """Raise unless the settings of a check make sense, and return the latents as a list."""
+    """Check the settings of a test, and return the latents as a list."""
     as_bounded(draws, 2, 10**9, "draws")
     as_bounded(seed, 0, 2**50, "seed")
     if not isinstance(failure_rate, float) or not 0 < failure_rate < 1:
@@ -112,23 +112,23 @@ def check_settings(
     found: list[Any] = list(latents) if is_list else []  # type: ignore[call-overload]
     if not found or not all(isinstance(one, Latent) for one in found):
         got = found or repr(latents)
-        raise ValueError(f"latents must be a list such as [arms.Bits(logits)], got {got}")
+        raise ValueError(f"latents must be a list of latents, as in [arms.Bits(logits)], got {got}")
     for one in found:
         one_row = one.logits.numel() and not one.batch_shape
         if not one_row or not one.has(Enumerable) or one.count_states() > MOST_STATES:
-            wanted = f"variables, no batch axes, and at most {MOST_STATES:,} joint states"
-            got = f"{type(one).__name__} with logits {list(one.logits.shape)}"
-            raise ValueError(f"latents must have {wanted}, got {got}")
+            wanted = f"no batch axes, and from 1 to {MOST_STATES:,} joint states"
+            got = f"{type(one).__name__} with logits of shape {list(one.logits.shape)}"
+            raise ValueError(f"each of the latents must have {wanted}, got {got}")
     return found
 
 
 def takes_kind(estimator: Estimator, kind: Callable[[Tensor], Latent]) -> bool:
-    """Return whether an estimator takes bits, or categories."""
+    """Return whether an estimator accepts bits, or categories."""
     return takes(estimator, kind(torch.zeros(1, 2) if kind is OneHot else torch.zeros(1)))
 
 
 def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> list[Cases]:
-    """Return the cases of the given latents, or of the built-in ones that an estimator takes."""
+    """Return cases for the given latents, or the built-in cases that an estimator accepts."""
     if latents is None:
         return [cases for cases in (BITS, CATEGORIES) if takes_kind(estimator, cases.make)]
     found = []
@@ -141,7 +141,7 @@ def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> l
 def special_problems(
     estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None = None
 ) -> Iterator[Problem]:
-    """Yield problems that expose one thing each, for every kind of latent."""
+    """Yield problems that each expose one kind of error, for every kind of latent."""
     # Log-weights thousands of nats apart would leave nothing of a bound to measure.
     scale = torch.tensor(SCALES if estimator.target.size == 1 else 1.0)
     for cases in cases_of(estimator, latents):
@@ -159,7 +159,7 @@ def special_problems(
 def make_problem(
     name: str, cases: Cases, logits: Any, generator: Generator, **options: Any
 ) -> Problem:
-    """Return a problem with a random objective, the same for every row."""
+    """Return a problem with a random objective, which is the same for every row."""
     given = isinstance(logits, Tensor)
     latent = cases.make(logits if given else torch.tensor(logits, dtype=torch.float64))
     one = latent.with_logits(latent.logits[0]) if latent.batch_shape else latent
@@ -172,7 +172,7 @@ def make_problem(
 
 
 def _curved_objective(latent: Latent, generator: Generator) -> TensorObjective:
-    """Return a random objective, nearly quadratic: derivatives make good control variates."""
+    """Return a random, nearly quadratic objective, for which control variates work well."""
     weights = 1.5 * torch.randn(latent.event_shape, generator=generator, dtype=torch.float64)
 
     def objective(b: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def _curved_objective(latent: Latent, generator: Generator) -> TensorObjective:
 def problem_scores(
     estimator: Estimator, problem: Problem, draws: int, generator: Generator
 ) -> Tensor:
-    """Return z-scores of the mean gradient, and of an unbiased estimator's mean value."""
+    """Return z-scores of the mean gradient, and of the mean value if the estimator is unbiased."""
     latent, total = problem.latent, problem.effort * draws
     if problem.separate:  # these calls have no axis of estimates
         batches = [latent] * max(FEWEST_CALLS, draws // DRAWS_PER_CALL)
@@ -209,7 +209,7 @@ def problem_scores(
 
 
 def _truth(estimator: Estimator, problem: Problem) -> tuple[Tensor, Tensor]:
-    """Return the gradient and the value of every row by enumeration, in float64."""
+    """Compute the gradient and the value of every row by enumeration, in float64."""
     wide = problem.latent.with_logits(problem.latent.logits.double())
     rows = wide.logits if wide.batch_shape else wide.logits.unsqueeze(0)
     grads, values = [], []
@@ -229,7 +229,7 @@ def _scaled(objective: TensorObjective, factors: Tensor) -> TensorObjective:
 
 
 class _Tally:
-    """Sums of the first three powers of the errors of estimates."""
+    """Sums of the first three powers of the estimation errors."""
 
     def __init__(self, truth: Tensor, dtype: torch.dtype) -> None:
         self.truth, self.count = truth, 0
@@ -243,7 +243,7 @@ class _Tally:
         self.sums = [total + error.pow(power).sum(0) for power, total in enumerate(self.sums, 1)]
 
     def scores(self) -> Tensor:
-        """Return the z-score of the mean error; infinite where an estimate is not finite."""
+        """Return the z-score of the mean error, or infinity if an estimate is not finite."""
         mean, square, cube = (total / self.count for total in self.sums)
         variance = (square - mean.square()).clamp(min=0) * self.count / max(1, self.count - 1)
         third = cube - 3 * mean * square + 2 * mean**3
@@ -258,18 +258,18 @@ def bias_finding(
     seed: int = 0,
     latents: Sequence[Latent] | None = None,
 ) -> Finding:
-    """Test in float64, at moderate logits, whether an estimator's label is true.
+    """Test in float64, at moderate logits, whether an estimator is labeled correctly.
 
-    The smallest bias that is surely seen shrinks as 1/sqrt(draws). An estimator marked `unbiased =
-    False` must be seen to be biased; its verdict is "biased".
+    The smallest bias that is reliably detected is proportional to 1/sqrt(draws). If an estimator
+    has the label `unbiased = False`, the test must detect a bias. Its verdict is then "biased".
 
     Args:
-        estimator: What is tested.
-        draws: Estimates of each problem's gradient.
-        failure_rate: How often a correct one may fail by chance.
+        estimator: The estimator to test.
+        draws: Estimates of the gradient per problem.
+        failure_rate: The accepted probability that a correct estimator fails.
         seed: The seed of objectives and draws.
-        latents: Where to test, each without batch axes and with few states; by default bits and
-            categories, if the estimator takes them.
+        latents: Latents to test, without batch axes and with few states. The default is bits and
+            categories, if the estimator accepts them.
 
     >>> from arms import LOORF
     >>> bias_finding(LOORF(4), draws=1000).passed

@@ -1,4 +1,4 @@
-"""Tests of a coupling of bits or of categories, on draws."""
+"""Statistical tests of couplings of bits or categories."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ LOGITS = (0.0, 0.6, -1.5, 2.5)
 def coupling_findings(
     coupling: Coupling, draws: int, failure_rate: float, counts: Sequence[int], seed: int
 ) -> Findings:
-    """Test whether a coupling is what ARMS needs, for every n in `counts`."""
+    """Test whether a coupling has the properties that ARMS needs, for every n in `counts`."""
     generator = torch.Generator().manual_seed(seed)
     usual = (2, 4, 6) if coupling.even_samples else (2, 3, 5)
     taken = [n for n in counts or usual if not (coupling.even_samples and n % 2)]
@@ -85,13 +85,13 @@ def _judge_all(scores: Mapping[str, Tensor], n: int, rate: float) -> list[Findin
 
 
 def _scores(hits: Tensor, probability: Tensor, draws: Tensor | int) -> Tensor:
-    """Return binomial z-scores; an event of probability 0 or 1 must never, or always, happen."""
+    """Return binomial z-scores; an event with probability 0 or 1 must never, or always, occur."""
     spread = (probability * (1 - probability) * draws).clamp(min=1e-12).sqrt()
     return (hits - probability * draws) / spread
 
 
 def _pair_scores(samples: Tensor, logits: Tensor, debias: Tensor) -> Tensor:
-    """Compare P(b_i = 1, b_j = 0) of every ordered pair with p(1-p)/debias."""
+    """Compare P(b_i = 1, b_j = 0) of every ordered pair with the value p(1-p)/debias."""
     claimed = torch.sigmoid(logits) * torch.sigmoid(-logits) / debias
     hits = torch.einsum("ird,jrd->ijd", samples, 1 - samples)
     ordered = ~torch.eye(len(samples), dtype=torch.bool)
@@ -99,7 +99,7 @@ def _pair_scores(samples: Tensor, logits: Tensor, debias: Tensor) -> Tensor:
 
 
 def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
-    """Compare how often so many samples are ones with what the coupling states."""
+    """Compare the distribution of the number of ones with `count_distribution`."""
     if claimed is None:
         return torch.zeros(0)
     ones = samples.sum(0)
@@ -110,7 +110,7 @@ def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
 
 
 def _pattern_scores(samples: Tensor) -> Tensor:
-    """Return z-scores that test whether all orders of a given number of ones are equally likely."""
+    """Test whether all orders of a given number of ones are equally likely."""
     n = len(samples)
     patterns = (samples.long() * (2 ** torch.arange(n)).view(-1, 1, 1)).sum(0)
     hits = [torch.bincount(column, minlength=2**n) for column in patterns.unbind(-1)]
@@ -128,7 +128,7 @@ def _pattern_scores(samples: Tensor) -> Tensor:
 
 
 def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
-    """Return z-scores of correlations between different latents, which must be zero."""
+    """Test whether different latents are uncorrelated."""
     spread = (torch.sigmoid(logits) * torch.sigmoid(-logits)).sqrt()
     centered = ((samples - torch.sigmoid(logits)) / spread).unbind(-1)
     pairs = [torch.einsum("ir,jr->ij", one, other) for one, other in combinations(centered, 2)]

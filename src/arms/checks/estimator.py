@@ -1,4 +1,4 @@
-"""Test an estimator or a coupling: expectation, bias, shapes, repeatability, extreme logits."""
+"""Test an estimator or a coupling: bias, shapes, reproducibility, extreme logits."""
 
 import inspect
 import warnings
@@ -38,26 +38,27 @@ def findings(
     latents: Sequence[Latent] | None = None,
     seed: int = 0,
 ) -> Findings:
-    """Test an estimator or a coupling against enumeration.
+    """Test an estimator or a coupling by enumeration and by many draws.
 
-    **Estimators.** If the design is discrete, the exact expectation over all outcomes is compared
-    with the gradient, for up to four samples and at logits up to ±14. Means over many draws are
-    compared at every number of samples, and at one of them also far from zero, in float32, and in
-    calls with one or two rows. Shapes, repeatability and extreme logits are tested too. The result
-    lists what is not tested.
+    **Estimators.** If the design has finitely many outcomes, the exact expectation over all of them
+    is compared with the gradient, for up to four samples and logits up to ±14. Means over many
+    draws are compared for every number of samples. For one number of samples, they are also
+    compared at large logits, in float32, and with one or two rows per call. Further tests cover
+    shapes, reproducibility and extreme logits. The result lists what was not tested.
 
-    **Couplings.** For bits: marginals, correlation, counts, exchangeability, independence of the
-    latents and extreme logits. For categories: marginals and the correction.
+    **Couplings.** For bits, the tests cover marginals, correlation, counts, exchangeability,
+    independence between latents and extreme logits. For categories, they cover marginals and the
+    correction.
 
     Args:
-        subject: The name of an estimator or a coupling; a coupling; or a function that returns an
-            estimator for a number of samples, such as its class.
-        draws: Estimates per problem. More draws detect smaller errors, and errors of rarer events.
-        failure_rate: How often a correct subject may fail by chance.
-        num_samples: The numbers of samples to test, at most 12 for a coupling; by default several
-            small ones that the subject accepts.
-        latents: Where to test an estimator, each without batch axes and with few states; by default
-            bits and categories, if the estimator takes them.
+        subject: The name of an estimator or a coupling, a coupling object, or a function that makes
+            an estimator for a number of samples, such as its class.
+        draws: Estimates per problem. More draws detect smaller and rarer errors.
+        failure_rate: The accepted probability that a correct subject fails.
+        num_samples: The numbers of samples to test, at most 12 for a coupling. The default is
+            several small numbers that the subject accepts.
+        latents: Latents to test an estimator on, without batch axes and with few states. The
+            default is bits and categories, if the estimator accepts them.
         seed: The seed of objectives and draws.
 
     >>> from arms import LOORF
@@ -70,11 +71,12 @@ def findings(
     counts = sorted({bias.as_bounded(n, 1, MOST_SAMPLES, "num_samples") for n in num_samples or ()})
     found: Any = _find(subject) if isinstance(subject, str) else subject
     if inspect.isclass(found) and issubclass(found, Coupling):
-        found = call(found, "give a coupling object instead of its class")
+        found = call(found, "pass a coupling object instead of its class")
     if not isinstance(found, Coupling):
         return _estimator_findings(found, draws, failure_rate, counts, latents, seed)
     if latents is not None:
-        raise ValueError("latents are for estimators: leave them out to check a coupling")
+        what = "latents can only be given to check an estimator, and the subject is a coupling"
+        raise ValueError(f"{what}: remove latents")
     return coupling_findings(found, draws, failure_rate, counts, seed)
 
 
@@ -83,7 +85,7 @@ def _find(name: str) -> Factory | Coupling:
         return partial(as_estimator, name)
     if name not in COUPLINGS:
         known = [*ALL_ESTIMATORS, *COUPLINGS]
-        raise unknown_name("estimator or coupling", name, known, or_else="module:Class of your own")
+        raise unknown_name("estimator or coupling", name, known, or_else="your own as module:Class")
     return COUPLINGS[name]()
 
 
@@ -140,11 +142,12 @@ def _not_checked(estimator: Estimator, latents: Sequence[Latent] | None) -> tupl
 
 
 def _accepted(factory: object, counts: Sequence[int]) -> dict[int, Estimator]:
-    """Return the estimators of these numbers of samples, or of those in `COUNTS` it accepts."""
-    remedy = "give a coupling, or a function of num_samples such as an estimator's class"
+    """Return estimators for the given numbers of samples, or for accepted ones in `COUNTS`."""
+    remedy = "pass a coupling, or a function of num_samples such as an estimator's class"
     if not callable(factory) or isinstance(factory, Estimator):
         got = type(factory).__name__
-        raise ValueError(f"subject must be a coupling or make estimators, got {got}: {remedy}")
+        wanted = "a coupling or a function that makes estimators"
+        raise ValueError(f"subject must be {wanted}, got {got}: {remedy}")
     accepted = {}
     for n in counts or COUNTS:
         try:
@@ -154,20 +157,24 @@ def _accepted(factory: object, counts: Sequence[int]) -> dict[int, Estimator]:
                 raise
             continue
         except (Exception, SystemExit) as error:
-            raise ValueError(f"{factory!r}({n}) raised {described(error)}: {remedy}") from error
+            what = f"subject must return an estimator for num_samples={n}, but {factory!r}({n})"
+            raise ValueError(f"{what} raised {described(error)}: {remedy}") from error
         if not isinstance(made, Estimator):
             got = type(made).__name__
             raise ValueError(f"{factory!r} must return an estimator, got {got}: {remedy}")
         accepted[num_samples_of(made)] = made
     if not accepted:
-        raise ValueError(f"{factory!r} accepts no num_samples among {COUNTS}: give some it accepts")
+        what = (
+            f"{factory!r} accepts none of the values {COUNTS} of num_samples, which are the default"
+        )
+        raise ValueError(f"{what}: pass num_samples= with values that it accepts")
     return accepted
 
 
 def _test_exactly(
     estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None
 ) -> tuple[bool, str] | list[Finding]:
-    """Compare the exact expectation of gradient and value with enumeration of the target."""
+    """Compare the exact expectations of gradient and value with enumeration."""
     rows = [(cases, row) for cases in bias.cases_of(estimator, latents) for row in cases.exact]
     problems = [bias.make_problem("exact", cases, row, generator) for cases, row in rows]
     worst = 0.0
@@ -190,7 +197,7 @@ def _test_exactly(
 
 
 def _example(cases: bias.Cases, logits: Tensor) -> tuple[Latent, Callable[[Tensor], Tensor]]:
-    """Return bits, or choices between two categories of which the first has logit 0."""
+    """Return bits, or choices between two categories whose first logit is 0."""
     is_bits = cases.make is Bits
     pairs = torch.stack([torch.zeros_like(logits), -logits.abs()], -1)
     weights = torch.arange(1, logits.shape[-1] + 1)

@@ -26,7 +26,7 @@ from arms.targets import Target
 
 
 def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
-    """Return the gradient of E[objective(b)] with respect to the logits, over all states.
+    """Compute the gradient of E[objective(b)] with respect to the logits, by enumeration.
 
     Args:
         objective: Maps states `[states, *batch, *event]` to values; it may be a black box.
@@ -41,14 +41,14 @@ def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
 
 
 def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> Tensor:
-    """Return the expectation of a target over independent samples, attached to the logits.
+    """Compute the expectation of a target over independent samples, attached to the logits.
 
-    All multisets of `target.size` states are enumerated: few latents, few samples.
+    All multisets of `target.size` states are enumerated, so use few latents and few samples.
 
     Args:
         objective: Maps states `[states, *event]` to values `[states]`; for a bound, to log p(x, b).
         logits: As for `arms.expectation`, without batch axes.
-        target: What is enumerated.
+        target: The target.
 
     >>> from arms import Expectation
     >>> exact_value(lambda b: b.sum(-1), torch.zeros(2), Expectation())
@@ -70,16 +70,16 @@ def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> T
 
 @lru_cache(maxsize=8)
 def _multisets(states: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return in how many orders each multiset can be drawn, and all `[size, multisets]`."""
+    """Return all multisets `[size, multisets]`, and the number of orders of each."""
     multisets = list(combinations_with_replacement(range(states), size))
     repeated = [math.prod(map(math.factorial, Counter(one).values())) for one in multisets]
     return math.factorial(size) // torch.tensor(repeated), torch.tensor(multisets).T
 
 
 def exact_target_gradient(objective: TensorObjective, latent: Latent, target: Target) -> Tensor:
-    """Return the gradient of any target with respect to logits `[*event]`, by enumeration.
+    """Compute the gradient of any target with respect to logits `[*event]`, by enumeration.
 
-    It is computed by autograd through the log-probability, independently of `latent.score`.
+    Autograd differentiates the log-probability, so the result does not depend on `latent.score`.
     """
     with torch.enable_grad():
         logits = latent.logits.detach().clone().requires_grad_()
@@ -91,15 +91,15 @@ def exact_target_gradient(objective: TensorObjective, latent: Latent, target: Ta
 def expected_estimate(
     estimator: Estimator, objective: TensorObjective, latent: Latent
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the exact expectations of an estimator's gradient `[*event]` and of its value.
+    """Compute the exact expectations of an estimator's gradient `[*event]` and value.
 
-    The design lists everything that it can draw, and `combine` is evaluated on all of it at once.
-    The result is None if the design has continuous noise.
+    The design lists all outcomes, and `combine` is evaluated on all of them at once. The result is
+    None if the design has continuous noise.
 
     Args:
         estimator: Any estimator.
         objective: Maps points `[..., *event]` to values; for a bound, to log p(x, b).
-        latent: Without batch axes, and with few states.
+        latent: A latent without batch axes and with few states.
 
     >>> from arms import ARMS
     >>> logits = torch.tensor([0.3, -1.0], dtype=torch.float64)
@@ -121,7 +121,7 @@ def expected_estimate(
 
 
 def rarer_probs(latent: Latent) -> Tensor:
-    """Return the probability of each entry's rarer outcome, in float64; infinity if unknown."""
+    """Return the probability of each entry's rarer outcome in float64, or infinity if unknown."""
     wide = latent.with_logits(latent.logits.double())
     if not wide.has(HasMean):
         return torch.full_like(wide.logits, torch.inf)
@@ -131,7 +131,7 @@ def rarer_probs(latent: Latent) -> Tensor:
 
 
 def random_table(states: int, generator: Generator | None = None) -> Tensor:
-    """Return a random objective value for each of this many states, in float64.
+    """Return random objective values, one for each of `states` states, in float64.
 
     Args:
         states: The number of states.
@@ -141,11 +141,12 @@ def random_table(states: int, generator: Generator | None = None) -> Tensor:
 
 
 def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObjective:
-    """Return a smooth objective whose value at state b is table[b], curved between the states.
+    """Return a smooth objective with the value table[b] at state b.
 
-    On a multilinear extension of the table, straight-through estimators would look unbiased. What
-    is added to it here is zero at every state, but its derivatives are not, nor is their mean over
-    both ends, which is all that the trapezoid rule (`reinmax`) sees.
+    Between states, the objective is curved. With multilinear interpolation, straight-through
+    estimators would look unbiased. The added term is zero at every state, but its derivatives there
+    are not. Their mean over both ends of an edge is not zero either, so that the test also detects
+    the bias of the trapezoid rule (`reinmax`).
 
     Args:
         table: One value per joint state, in the order of `latent.states()`.
@@ -158,7 +159,8 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
     is_binary, event = kind.has(Binary), kind.event_shape
     if not is_binary and not kind.has(Choices):
         got = type(kind).__name__
-        raise ValueError(f"latent must be bits or categories, got {got}: use smooth_objective")
+        remedy = "use smooth_objective for other latents"
+        raise ValueError(f"latent must be bits or categories, got {got}: {remedy}")
     categories = 2 if is_binary else event[-1]
 
     def objective(b: Tensor) -> Tensor:
@@ -176,7 +178,7 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
 
 
 def smooth_objective(latent: Latent, generator: Generator | None = None) -> TensorObjective:
-    """Return a random smooth objective of samples of any latent: a sum of waves.
+    """Return a random smooth objective for samples of any latent, a sum of waves.
 
     Args:
         latent: The latent whose samples it takes. The parts of a joint latent arrive by name.
@@ -209,7 +211,9 @@ def _named(received: object) -> dict[str, Tensor]:
 def univariate_variance(
     estimator: Estimator, logits: Tensor, f0: float, f1: float
 ) -> Tensor | None:
-    """Return the exact variance for a single bit at every logit, or None if no form is known.
+    """Return the exact variance for a single bit at every logit.
+
+    Return None if no closed form is known.
 
     Args:
         estimator: An estimator.
@@ -255,7 +259,7 @@ def _coupled(coupling: object, n: int, logits: Tensor, difference: float) -> Ten
 
 
 def _binomial(one: Tensor, zero: Tensor, n: int) -> Tensor:
-    """Return P(S = s) for n independent bits with these probabilities, `[n + 1, *shape]`."""
+    """Return the distribution of the sum of n independent bits, `[n + 1, *shape]`."""
     counts = torch.ones_like(one).unsqueeze(0)
     edge = torch.zeros_like(counts)
     for _ in range(n):

@@ -1,4 +1,4 @@
-"""Compare estimators on a user's own objective, by repeated draws: a table to print."""
+"""Compare the variance of estimators on a user's objective."""
 
 import html
 import math
@@ -39,59 +39,67 @@ HEADINGS = (
 
 @dataclass(frozen=True)
 class VarianceRow:
-    """One estimator's line of the table."""
+    """The result for one estimator."""
 
     estimator: str
-    """Its name; for an object, its class and what distinguishes it from others."""
+    """Its name; for an estimator object, its class and settings."""
     num_samples: int | None
-    """n; None if it enumerates all states, whatever n is."""
+    """n, or None for enumeration, which ignores n."""
     evaluations: int
     """Evaluations of the objective for one estimate."""
     derivatives: int
-    """How many of them are differentiated with respect to their point."""
+    """Number of these evaluations that are differentiated with respect to the point."""
     variance: float
-    """Mean over all logits of the variance of one estimate."""
+    """Variance of one estimate, averaged over all logits."""
     bias_score: float
-    """Largest |z| of the mean estimate against the reference; NaN if no logit could be scored."""
+    """Largest absolute z-score of the mean estimate against the reference.
+
+    NaN if no logit has enough draws for a score.
+    """
     milliseconds: float
-    """Time of one estimate, objective included: the median over all draws."""
+    """Median time of one estimate, including the objective."""
     unbiased: bool = True
     """Whether the estimator is labeled as unbiased."""
     untrained: bool = False
-    """Whether it was given by name and has parameters, which are then the initial ones."""
+    """Whether its parameters are the initial ones, because it was given by name."""
     variance_error: float = math.nan
-    """Standard error of the variance, over repeats."""
+    """Standard error of the variance over repeats."""
     tail: float = math.nan
-    """Share of a row's variance that its largest hundredth of estimates make, mean over rows.
+    """Share of the variance that comes from the largest 1 % of estimates, averaged over rows.
 
-    0.01 if all are alike, and 1 if one in a hundred is all there is; NaN below 100 repeats."""
+    It is 0.01 if all estimates are equally large, and 1 if only 1 % of them are not zero. It is NaN
+    below 100 repeats."""
 
     @property
     def variance_time(self) -> float:
-        """Variance times milliseconds: proportional to the variance reached in a given time."""
+        """Variance times milliseconds, which is proportional to the variance in a given time."""
         return self.variance * self.milliseconds
 
     @property
     def title(self) -> str:
-        """The name, with the marks "biased" and "untrained"."""
+        """The name, marked as biased or untrained if it is."""
         return self.estimator + " (untrained)" * self.untrained + " (biased)" * (not self.unbiased)
 
 
 @dataclass(frozen=True)
 class VarianceTable:
-    """Estimators compared on one objective; `print` it.
+    """A comparison of estimators on one objective; `print` it for a table.
 
-    The unbiased ones come first, each kind by its variance. Ratios are to the lowest unbiased one.
+    Unbiased estimators come first, and each group is sorted by variance. Ratios are relative to the
+    lowest variance of an unbiased estimator.
     """
 
     rows: tuple[VarianceRow, ...]
-    """A line for each estimator."""
+    """One row per estimator."""
     reference: str
-    """What means are compared with."""
+    """The gradient that means are compared with."""
     score_limit: float
-    """The |z| that unbiased estimators exceed once in a million tables: see `arms.variance`."""
+    """The absolute z-score that unbiased estimators exceed once in a million tables.
+
+    `arms.variance` describes the exceptions.
+    """
     unscored: int = 0
-    """How many logits have no bias score: too few flips, or too few repeats."""
+    """Number of logits without a bias score, because they have too few draws."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Estimators without a row, unless they were given by name, and the reason for each."""
 
@@ -171,26 +179,28 @@ def variance(
     evaluations: int | None = None,
     repeats: int = 1000,
 ) -> VarianceTable:
-    """Return a table, to print, of the work, variance, bias score and time of estimators.
+    """Compare the work, variance, bias and time of estimators; `print` the result for a table.
 
-    The bias score is the largest |z| over all logits of the mean estimate, against enumeration for
-    up to 1,024 states, and otherwise against other draws of leave-one-out REINFORCE. Bits and
-    categories whose rarer outcome is drawn fewer than a hundred times are left out, and so are all
-    of them below a hundred repeats, because such a score is far from normal. An objective that
-    depends on a rare combination of latents can still raise the score of an unbiased estimator.
+    The bias score is the largest absolute z-score of the mean estimate over all logits. The
+    reference is enumeration for up to 1,024 states, and otherwise a mean over further draws of
+    leave-one-out REINFORCE. Logits get no score if their rarer outcome is drawn fewer than 100
+    times, or if there are fewer than 100 repeats, because the score would then be far from normal.
+    If an objective depends on a rare combination of latents, an unbiased estimator can still have a
+    high score.
 
     Args:
         objective: As for `arms.expectation`; it may be a black box.
-        logits: As for `arms.expectation`. They and the objective keep no gradient.
-        estimators: A name, an estimator, or several of either. By default, all names that this
+        logits: As for `arms.expectation`. No gradient is left in them or in the objective.
+        estimators: A name, an estimator, or a sequence of these. By default, all names that this
             latent, this budget and this objective allow, except enumeration and estimators with
-            parameters; the table says which were left out and why.
-        num_samples: For every estimator given by name, 8 by default; an object keeps its own n.
+            parameters. The table lists those that were left out, with the reason.
+        num_samples: The number of samples for every estimator given by name, 8 by default. An
+            estimator object keeps its own number.
         generator: As for `arms.expectation`.
         evaluations: The most evaluations of the objective per estimate, instead of `num_samples`,
             to compare estimators at equal work.
-        repeats: How many estimates of each. They are made in turn, so that other load on the
-            machine slows all of them alike.
+        repeats: The number of estimates of each estimator. The estimators take turns, so that other
+            load on the machine slows all of them alike.
 
     >>> table = variance(lambda b: b.prod(-1), torch.zeros(2), ["loorf", "arms"], 4, repeats=200)
     >>> [(row.estimator, row.evaluations) for row in table.rows]
@@ -206,7 +216,7 @@ def variance(
     check_generator(generator)
     if not latent.logits.numel():
         shape = list(latent.logits.shape)
-        raise ValueError(f"there must be logits to compare at, got shape {shape}")
+        raise ValueError(f"logits must not be empty, got shape {shape}")
     left_out: dict[str, str] = {}
     measure = partial(_measure, objective, latent, repeats, generator)
     with torch.no_grad():
@@ -225,7 +235,8 @@ def variance(
             # Enumeration ignores num_samples.
             if evaluations and isinstance(entry, str) and len(draw.points) > evaluations:
                 got = f"{entry} makes {len(draw.points)} evaluations"
-                raise ValueError(f"{got}, more than evaluations={evaluations}: leave it out")
+                remedy = f"remove {entry} from the comparison, or allow more"
+                raise ValueError(f"{got}, more than evaluations={evaluations}: {remedy}")
         flips = repeats * min(len(draw.samples) for draw in draws) * rarer_probs(latent)
         scored = flips.clamp(max=repeats) >= MIN_FLIPS
         truth, truth_error, reference = _reference(objective, latent, scored, n, measure)
@@ -263,7 +274,8 @@ def _as_entries(estimators: object) -> list[str | Estimator]:
     entries = list(estimators) if isinstance(estimators, Iterable) else []
     if not entries:
         wanted = "a name, an estimator or a sequence of these"
-        raise ValueError(f"estimators must be {wanted}, got {estimators!r}")
+        remedy = "for example ['arms', 'loorf']"
+        raise ValueError(f"estimators must be {wanted}, got {estimators!r}: pass {remedy}")
     return entries
 
 
@@ -274,7 +286,7 @@ def _has_parameters(estimator: Estimator) -> bool:
 def _find_left_out(
     make: Make, n: int, objective: Objective, latent: Latent, generator: Generator | None
 ) -> dict[str, str]:
-    """Return which estimators are not compared by default, and why."""
+    """Return the estimators that are not compared by default, each with the reason."""
     left_out = {}
     for name in ESTIMATORS:
         reason = _reason_unsuitable(name, latent)
@@ -282,16 +294,17 @@ def _find_left_out(
             try:
                 reason = _reason_refused(make(name), objective, latent, generator)
             except ValueError:
-                reason = f"not for a budget of {n} on this latent"
+                reason = f"cannot draw {n} samples of this latent"
         if reason:
             left_out[name] = reason
     if len(left_out) == len(ESTIMATORS):
-        raise ValueError(f"no estimator takes this latent with {n} samples: allow more samples")
+        what = f"no estimator can draw {n} samples of this latent"
+        raise ValueError(f"{what}: increase num_samples or evaluations")
     return left_out
 
 
 def _reason_unsuitable(name: str, latent: Latent) -> str:
-    """Return why an estimator is not compared on this kind of latent, or nothing if it is."""
+    """Return why an estimator is not compared on this kind of latent, or ""."""
     usual, kind = as_estimator(name), type(latent).__name__
     needs = usual.design.needs
     if latent.has(Binary) and name in SAME_FOR_BITS:
@@ -315,7 +328,7 @@ def _reason_unsuitable(name: str, latent: Latent) -> str:
 def _reason_refused(
     estimator: Estimator, objective: Objective, latent: Latent, generator: Generator | None
 ) -> str:
-    """Return why an estimator does not take this objective, by trying, or nothing if it does."""
+    """Return why an estimator does not accept this objective, or ""; it is tried once."""
     if not estimator.design.needs.derivatives:
         draw_points(estimator, latent, torch.Generator(latent.logits.device).manual_seed(0))
         return ""
@@ -330,7 +343,7 @@ def _reason_refused(
 
 
 def _without_rare(latent: Latent, scored: Tensor) -> Latent:
-    """Return the latent as if rare outcomes never happened."""
+    """Return the latent with the probabilities of rare outcomes set to zero."""
 
     def of_part(part: Latent, own: Tensor) -> Tensor:
         phi = part.logits
@@ -348,7 +361,7 @@ def _without_rare(latent: Latent, scored: Tensor) -> Latent:
 def _reference(
     objective: Objective, latent: Latent, scored: Tensor, n: int, measure: Measure
 ) -> tuple[Tensor, Tensor, str]:
-    """Return what means are compared with, its variance, and its name."""
+    """Return the gradient to compare means with, its variance, and its name."""
     enumerable = isinstance(latent, Enumerable) and latent.has(Enumerable)
     if enumerable and latent.count_states() <= ENUMERABLE:  # type: ignore[attr-defined]
         # Flips that the draws may never have seen change the truth of the other latents too.
@@ -360,10 +373,10 @@ def _reference(
 
 
 class _Tally:
-    """Mean and variance of an estimator by Welford's recurrence, which keeps only two arrays.
+    """Running mean and variance of an estimator's estimates (Welford), in two arrays.
 
-    What each estimate adds to the sum of squares has the variance as its expectation, so the
-    spread of these terms gives the standard error of the variance.
+    Each estimate adds a term to the sum of squares. The expectation of the term is the variance, so
+    the spread of the terms gives the standard error of the variance.
     """
 
     def __init__(self, latent: Latent) -> None:
@@ -382,17 +395,17 @@ class _Tally:
         self.added.append(self.sum_event(added))
 
     def variance(self) -> Tensor:
-        """Return the variance of one estimate of every logit's gradient."""
+        """Return the variance of one estimate for every logit."""
         return self.squares / (len(self.seconds) - 1)
 
     def variance_error(self) -> float:
-        """Return the standard error of the mean variance; NaN if there are only two estimates."""
+        """Return the standard error of the mean variance, or NaN for only two estimates."""
         added = torch.stack(self.added[1:])  # the first adds nothing
         added = added.reshape(len(added), -1).sum(1) / self.mean.numel()
         return (added.std() / len(added) ** 0.5).item() if len(added) > 1 else float("nan")
 
     def tail(self) -> float:
-        """Return the share of the largest hundredth in a row's variance, averaged over rows."""
+        """Return the share of a row's largest 1 % of estimates in its variance, averaged over rows."""
         count = len(self.added)
         if count < MIN_TAIL:
             return math.nan
@@ -409,7 +422,7 @@ def _measure(
     generator: Generator | None,
     estimators: Sequence[Estimator],
 ) -> list[_Tally]:
-    """Time the estimators in turn, after one untimed warm-up call of each."""
+    """Time the estimators in turn, after one untimed call of each."""
     tallies = [_Tally(latent) for _ in estimators]
     for number in range(repeats + 1):
         for one, tally in zip(estimators, tallies, strict=True):
@@ -423,7 +436,7 @@ def _measure(
 
 
 def _ratio(value: float, lowest: float, unbiased: bool) -> str:
-    """Return how many times the lowest, with a mark on the lowest itself."""
+    """Return a value relative to the lowest one, which gets a mark."""
     ratio = value / lowest if lowest else math.inf if value else 1.0
     return _number(ratio, 3) + ("*" if unbiased and value == lowest else " ")
 

@@ -1,4 +1,4 @@
-"""What a check returns: findings, each with its figure and the limit it was compared with."""
+"""The results of checks: findings with a measured figure and its limit."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,33 +15,33 @@ FAILURE_RATE = 1e-6  # how often a whole check of a correct subject may fail by 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was tested."""
+    """The result of one test."""
 
     name: str
-    """What was tested."""
+    """The name of the test."""
     passed: bool
     """Whether the test passed."""
     figure: str
-    """What was measured, and the limit, in words."""
+    """The measured value and its limit, in words."""
     label: str = ""
-    """A word to replace "pass", such as "biased"."""
+    """A word to print instead of "pass", such as "biased"."""
 
     @property
     def verdict(self) -> str:
-        """The finding in one word."""
+        """The result in one word."""
         return (self.label or "pass") if self.passed else "FAIL"
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All findings on one subject; `print` them."""
+    """All findings on one subject; `print` them for a table."""
 
     subject: str
-    """What was checked."""
+    """The estimator or coupling that was checked."""
     findings: tuple[Finding, ...]
     """The findings, in the order of the tests."""
     not_checked: tuple[str, ...] = ()
-    """What was not checked, although a user might expect it."""
+    """Properties that were not checked, although a user might expect it."""
 
     @property
     def passed(self) -> bool:
@@ -50,7 +50,7 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """One word for all: "FAIL" if anything failed, else a label if there is one, or "pass"."""
+        """ "FAIL" if a test failed; otherwise the label of a finding, or "pass"."""
         ranked = sorted(self.findings, key=lambda one: (one.passed, not one.label))
         return ranked[0].verdict if ranked else "pass"
 
@@ -65,7 +65,7 @@ Found = Finding | list[Finding] | tuple[bool, str]  # findings, or whether it pa
 
 
 def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Finding]:
-    """Return what `test(*arguments)` finds; an error of the user's code is a failure.
+    """Return the findings of `test(*arguments)`; an error in the user's code is a failed test.
 
     >>> attempt("shapes", lambda: (True, str(1 / 0)))[0].figure
     'raised ZeroDivisionError: division by zero'
@@ -80,18 +80,18 @@ def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Find
 
 
 def call(make: Callable[[], Any], remedy: str) -> Any:
-    """Call a user's function; an error in it becomes a `ValueError` that names it."""
+    """Call a user's function, and convert an error into a `ValueError` that names the function."""
     try:
         return make()
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{make!r}() raised {described(error)}: {remedy}") from error
+        raise ValueError(f"calling {make!r}() raised {described(error)}: {remedy}") from error
 
 
 def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
-    """Return the |z| that the largest of many normal scores exceeds at most at `failure_rate`.
+    """Return the limit that the largest of many normal z-scores exceeds with a given probability.
 
     Args:
-        comparisons: How many scores.
+        comparisons: The number of z-scores.
         failure_rate: The probability.
 
     >>> round(score_limit(1, 0.05), 2)
@@ -101,7 +101,7 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
 
 
 def judge_scores(scores: Iterable[Tensor], failure_rate: float) -> tuple[bool, str]:
-    """Compare the largest |z| of all with its limit; NaN fails, and no scores pass."""
+    """Compare the largest absolute z-score with its limit; NaN fails, and no scores pass."""
     sizes = torch.cat([one.abs().flatten() for one in scores])
     comparisons = max(1, sizes.numel())
     largest = sizes.max().item() if sizes.numel() else 0.0
@@ -112,11 +112,11 @@ def judge_scores(scores: Iterable[Tensor], failure_rate: float) -> tuple[bool, s
 def skew_corrected(
     mean: Tensor, variance: Tensor, third: Tensor, count: int, rounding: float
 ) -> Tensor:
-    """Return z-scores of means of `count` terms with this variance and third central moment.
+    """Return z-scores of means of `count` terms, corrected for skewness.
 
-    The mean of rare events is skewed, and its plain z-score is far from normal. Hall's
-    transformation removes the first order of that; it is monotone. `rounding` is the smallest
-    standard error.
+    The mean of rare events is skewed, so its plain z-score is far from normal. Hall's
+    transformation, which is monotone, removes the first order of the skewness. It uses the variance
+    and the third central moment. `rounding` is the smallest standard error.
     """
     error = (variance / count).sqrt().clamp(min=rounding)
     score = mean / error

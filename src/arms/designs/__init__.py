@@ -1,4 +1,4 @@
-"""Designs: where the objective is evaluated, and the joint distribution of these points."""
+"""Designs: which points the objective is evaluated at, and how these points are distributed."""
 
 from collections.abc import Callable, Mapping
 
@@ -29,7 +29,7 @@ COUPLINGS: Mapping[str, Callable[[], Coupling]] = {
 
 
 def as_coupling(name: str | Coupling) -> Coupling:
-    """Return the coupling of a name; a coupling object is returned as it is.
+    """Return the coupling with this name, or a coupling object unchanged.
 
     Args:
         name: A name in `arms.designs.COUPLINGS`, or a coupling.

@@ -1,4 +1,4 @@
-"""The contracts of designs, which say where the objective is evaluated, and of couplings."""
+"""The interfaces of designs, which choose the points to evaluate, and of couplings."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,32 +14,35 @@ from arms.random import indicator
 
 @dataclass(frozen=True)
 class Needs:
-    """What a design needs from the objective, per call."""
+    """The number of evaluations and derivatives that a design needs per call."""
 
     evaluations: int | None
-    """Number of points; None if it depends on the latent, as when all states are enumerated."""
+    """Number of points; None if it depends on the latent, as for enumeration."""
     derivatives: int = 0
-    """Number of points, the last ones, at which the derivative df/db is taken."""
+    """Number of points, at the end of the list, where the derivative df/db is taken."""
     second_order: bool = False
-    """Whether that derivative must itself be differentiable, so that parameters can learn."""
+    """Whether df/db must itself be differentiable, so that parameters can learn."""
     differences: bool = False
-    """Whether small differences of values matter, which values in half precision would lose."""
+    """Whether the estimate uses small differences, which half precision would round away."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Points at which the objective is evaluated, and facts about them for the estimator."""
+    """The points at which the objective is evaluated, with facts that the estimator needs."""
 
     latent: Latent
-    """The latent that was drawn from; its logits are constants."""
+    """The latent that the points were drawn from, with constant logits."""
     points: Tensor
-    """`[m, *batch, *event]`: the samples, then `extra` points, which may depend on parameters."""
+    """The samples followed by `extra` further points, `[m, *batch, *event]`.
+
+    The further points may depend on parameters.
+    """
     extra: int = 0
     """Number of points that are not samples."""
     memory: Any = None
-    """What `combine` needs besides the points, such as the noise behind them."""
+    """Further data for `combine`, such as the noise behind the points."""
     weights: Tensor | None = None
-    """`[n, *batch]`: weights of the samples in the expectation; None for the plain mean."""
+    """The weights of the samples in the expectation, `[n, *batch]`; None for equal weights."""
 
     @property
     def samples(self) -> Tensor:
@@ -48,30 +51,32 @@ class Draw:
 
 
 class Rows(NamedTuple):
-    """All outcomes of the random rows of a design, for a latent without batch axes."""
+    """All possible outcomes of a design's random rows, for a latent without batch axes."""
 
     rows: Tensor
-    """`[rows, outcomes, *event]`."""
+    """The rows of every outcome, `[rows, outcomes, *event]`."""
     probabilities: Tensor
-    """`[outcomes]`."""
+    """The probability of every outcome, `[outcomes]`."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """Where the objective is evaluated.
+    """The points at which the objective is evaluated, and their joint distribution.
 
-    Most designs draw rows `[rows, *batch, *event]`, mostly samples, by `draw_rows` and list them by
-    `variable_outcomes`, for exact tests. A design with continuous noise defines `draw` alone.
+    Most designs implement `draw_rows`, which draws random rows `[rows, *batch, *event]`. They also
+    implement `variable_outcomes`, which lists all outcomes for exact tests. A design with
+    continuous
+    noise implements only `draw`.
     """
 
     num_samples: int
     """The number of samples, n."""
     requires: ClassVar[tuple[type, ...]] = ()
-    """Capabilities that the latent must have."""
+    """Capabilities that a latent must have for this design."""
     weighted: ClassVar[bool] = False
-    """Whether samples have unequal weights, so that their plain mean is not the expectation."""
+    """Whether samples have unequal weights, so that a plain mean is not the expectation."""
     uses_extra_values: ClassVar[bool] = False
-    """Whether the estimate's mean depends on the values at points that are not samples."""
+    """Whether the estimate would be biased without the values at further points."""
     least_samples: ClassVar[int] = 1
     in_pairs: ClassVar[bool] = False
 
@@ -90,26 +95,28 @@ class Design:
         return all(latent.has(capability) for capability in self.requires)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
-        """Draw the points for a latent, whose logits are constants."""
+        """Draw the points for a latent with constant logits."""
         return self.assemble(latent, self.draw_rows(latent, generator))
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
-        """Draw the random rows."""
+        """Draw the random rows `[rows, *batch, *event]`."""
         raise NotImplementedError(f"{type(self).__name__} must define draw_rows or draw")
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:
-        """Make the draw from the rows. By default, the rows are the samples."""
+        """Build a draw from the rows. By default, the rows are the samples."""
         return Draw(latent, rows)
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
-        """Turn the leave-one-out estimate over these samples into an unbiased gradient."""
+        """Turn the leave-one-out estimate of these samples into an unbiased gradient."""
         return grad  # right for independent samples
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
-        """Return all outcomes for a latent without batch axes, and their probabilities, if known.
+        """Return all outcomes of a draw and their probabilities, or None if unknown.
 
-        They are the batch of the draw, `[m, outcomes, 1, *event]`. Each is alone on the last batch
-        axis, because estimators may learn from other rows.
+        The latent has no batch axes. The outcomes form the batch of the draw,
+        `[m, outcomes, 1, *event]`. Each outcome is alone on the last batch axis, because estimators
+        may
+        learn from other rows.
         """
         if (found := self.row_outcomes(latent)) is None:
             return None
@@ -117,7 +124,10 @@ class Design:
         return self.assemble(many, found.rows.unsqueeze(2)), found.probabilities
 
     def row_outcomes(self, latent: Latent) -> Rows | None:
-        """Return all outcomes of the rows for a latent without batch axes, or None if unknown."""
+        """Return all outcomes of the random rows for a latent without batch axes.
+
+        Return None if they are unknown.
+        """
         parts: list[Rows] = []
         for variable in latent.variables():
             if (found := self.variable_outcomes(variable)) is None:
@@ -127,7 +137,7 @@ class Design:
         return Rows(rows.unflatten(-1, latent.event_shape), probabilities)
 
     def variable_outcomes(self, variable: Latent) -> Rows | None:
-        """Return all outcomes for a single variable; different variables are independent."""
+        """Return all outcomes for a single variable; variables are independent."""
         return None
 
 
@@ -140,7 +150,7 @@ def independent_rows(latent: Latent, n: int) -> Rows:
 
 
 def product(*parts: Rows, axis: int = 0) -> Rows:
-    """Return the outcomes of independent parts, one after the other along an axis of the rows."""
+    """Combine the outcomes of independent parts, whose rows are concatenated."""
     sizes = [torch.arange(len(part.probabilities)) for part in parts]
     chosen = torch.cartesian_prod(*sizes).view(-1, len(parts)).unbind(-1)
     rows = [part.rows[:, at] for part, at in zip(parts, chosen, strict=True)]
@@ -149,7 +159,7 @@ def product(*parts: Rows, axis: int = 0) -> Rows:
 
 
 class Coupling:
-    r"""The contract of a coupling: n exchangeable samples, as negatively correlated as possible.
+    r"""The interface of a coupling: n exchangeable samples, correlated as negatively as possible.
 
     An estimator needs two things: samples, and what undoes their dependence. For bits, a factor
 
@@ -172,30 +182,34 @@ class Coupling:
 
 
 class BitCoupling(Coupling, ABC):
-    """A coupling of bits, corrected by one factor per latent."""
+    """A coupling of bits. One factor per latent corrects for the dependence."""
 
     @abstractmethod
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         """Draw n coupled samples `[n, *batch, d]` in the dtype of the logits, detached."""
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
-        """Return 1/(1 - rho) for every latent, finite at every logit."""
+        """Return 1/(1 - rho) for every latent; it must be finite at every logit."""
         raise NotImplementedError(f"{type(self).__name__} must define debias or undo_bits")
 
     def count_distribution(self, logits: Tensor, n: int) -> Tensor | None:
-        """Return P(b_1 + ... + b_n = s) `[n + 1, *logits.shape]` in float64, None if unknown."""
+        """Return the distribution of the number of ones among n samples.
+
+        The result is P(b_1 + ... + b_n = s) `[n + 1, *logits.shape]` in float64, or None if
+        unknown.
+        """
         return None
 
     def correlation(self, logits: Tensor, n: int) -> Tensor:
-        """Return rho, the common correlation of two of the n samples."""
+        """Return rho, the correlation of any two of the n samples."""
         return 1 - 1 / self.debias(logits, n)
 
     def undo_bits(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
-        """Turn the leave-one-out estimate over coupled bits into an unbiased gradient."""
+        """Turn the leave-one-out estimate of coupled bits into an unbiased gradient."""
         debias = self.debias(at_least_float32(logits), n)
         wanted, got = list(logits.shape), list(debias.shape)
         if got != wanted:
-            raise ValueError(f"debias of {self!r} must return shape {wanted}, got {got}")
+            raise ValueError(f"{self!r}.debias must return shape {wanted}, got {got}")
         return grad * debias
 
 
@@ -213,15 +227,21 @@ class CategoryCoupling(Coupling, ABC):
         """Turn the leave-one-out estimate `[*batch, d, K]` into an unbiased gradient."""
 
     def category_probabilities(self, probs: list[float], n: int) -> list[float] | None:
-        """Return P of every n-tuple of categories, the last changing fastest; None if unknown."""
+        """Return the probability of every n-tuple of categories.
+
+        The last sample changes fastest. Return None if the probabilities are unknown.
+        """
         return None
 
 
 def flip(samples: Tensor, logits: Tensor) -> Tensor:
-    """Turn samples of min(p, 1-p), overwritten, into samples of p, in the dtype of the logits."""
+    """Convert samples of min(p, 1-p) into samples of p, in the dtype of the logits.
+
+    The samples are overwritten.
+    """
     return samples.sub_(indicator(logits.detach())).abs_().to(logits.dtype)
 
 
 def flip_counts(counts: Tensor, logits: Tensor) -> Tensor:
-    """Turn the distribution of the number of ones of min(p, 1-p) into that of p."""
+    """Convert the distribution of the number of ones from min(p, 1-p) to p."""
     return torch.where(logits.detach() > 0, counts.flip(0), counts)

@@ -1,4 +1,4 @@
-"""Pairs of samples and their midpoints, which are uncorrelated with the orientation of a pair."""
+"""Designs of pairs of samples and their midpoints."""
 
 import itertools
 import math
@@ -16,17 +16,20 @@ from arms.latents import Enumerable, ExchangeablePairs, Latent
 
 @dataclass(frozen=True)
 class Midpoints(Design):
-    """n/2 pairs of samples, several pairs to a midpoint, and the midpoints.
+    """n/2 pairs of samples, and midpoints that several pairs may share.
 
-    The first m pairs are drawn from the latent. Each further pair is drawn at random among the
-    pairs with the same sum as one of these. Points are all firsts, all seconds, then the midpoints;
-    pair a has midpoint a % m.
+    The first m pairs are drawn from the latent. Every further pair is drawn at random from all
+    pairs with the same sum, and so the same midpoint, as one of these m pairs. The points are the
+    first samples of all pairs, then the second samples, then the midpoints. Pair a has midpoint a %
+    m.
 
     Args:
-        pairs: At least this many pairs share a midpoint; all n/2 if there are fewer.
-        coupling: The coupling of the 2m samples that make the midpoints; None: independent.
-        evaluate_midpoints: Whether the objective is evaluated and differentiated at the midpoints.
-            It is differentiated at the samples if they share midpoints, or if this is False.
+        num_samples: n, even: the number of samples, without the midpoints.
+        pairs: The least number of pairs that share a midpoint. If there are fewer, all n/2 share
+            one.
+        coupling: The coupling of the first 2m samples; None makes them independent.
+        evaluate_midpoints: Whether to evaluate and differentiate the objective at the midpoints. It
+            is also differentiated at the samples if pairs share midpoints, or if this is False.
     """
 
     pairs: int = 2
@@ -50,7 +53,7 @@ class Midpoints(Design):
 
     @lazy_property
     def shares(self) -> bool:
-        """Whether each midpoint is shared by several pairs."""
+        """Whether several pairs share each midpoint."""
         return 2 * self.midpoints < self.num_samples
 
     @lazy_property
@@ -105,7 +108,7 @@ class Midpoints(Design):
 
 
 def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
-    """Repeat rows in turn until there are `count`: row a of the result is row a % m."""
+    """Cycle through m rows until there are `count`; row a of the result is row a % m."""
     rounds, rest = divmod(count, len(of_midpoints))
     if rounds == 1 and not rest:
         return of_midpoints
@@ -115,7 +118,7 @@ def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
 
 
 def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
-    """Return for each pair the mean over the other pairs of its midpoint, at least one."""
+    """Return, for each pair, the mean over the other pairs with the same midpoint."""
     if len(of_pairs) == 2 * midpoints:
         return of_pairs.roll(midpoints, 0)
     # The matrix leaves out the pair itself; subtracting it from the sum would leave rounding error.
@@ -126,7 +129,7 @@ def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
 
 
 def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
-    """Return the mean over the pairs of each midpoint."""
+    """Return, for each midpoint, the mean over its pairs."""
     if len(of_pairs) == midpoints:
         return of_pairs
     rounds, rest = divmod(len(of_pairs), midpoints)
@@ -139,13 +142,15 @@ def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SharedPairs(Design):
-    """n independent samples, of which the last are pairs, and the midpoints of these pairs.
+    """n independent samples. The last ones form pairs, whose midpoints are added.
 
-    It serves the importance-weighted bound, which the samples before the pairs make. If `pairs` is
-    0, all samples are in pairs, and the first of each pair makes the bound.
+    This design serves estimators of the importance-weighted bound. The bound is computed from the
+    samples before the pairs. If `pairs` is 0, all samples are in pairs, and the bound is computed
+    from the first sample of each pair.
 
     Args:
-        pairs: How many pairs there are, the last 2 `pairs` samples; n/2 if 0.
+        num_samples: n, without the midpoints.
+        pairs: The number of pairs; 0 means n/2.
     """
 
     pairs: int = 0
@@ -164,7 +169,7 @@ class SharedPairs(Design):
 
     @lazy_property
     def bound_samples(self) -> int:
-        """The number of samples that make the bound, K."""
+        """K, the number of samples that the bound is computed from."""
         return self.num_samples - 2 * self.pairs if self.pairs else self.num_samples // 2
 
     @lazy_property

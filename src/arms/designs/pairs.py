@@ -1,4 +1,4 @@
-"""Pairs of samples with antithetic bits, as in DisARM, and pairs of relaxed points given bits."""
+"""Designs of antithetic pairs, as in DisARM, and of relaxed points, as in RELAX."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,21 +20,25 @@ Tree: TypeAlias = Literal["balanced", "stick"]
 
 @dataclass(frozen=True)
 class CorrelatedPair(BitCoupling):
-    """Two Bernoulli(p) with a given correlation, or with the most negative one that p allows."""
+    """Two Bernoulli(p) samples with a given correlation.
+
+    If p does not allow the correlation, the most negative correlation that p allows is used.
+    """
 
     target: float = -1.0
-    """The correlation, at least -1 and below 1."""
+    """The desired correlation, at least -1 and below 1."""
 
     def __post_init__(self) -> None:
         target: object = self.target
         if not (isinstance(target, int | float) and -1 <= target < 1):
-            raise ValueError(f"correlation must lie in [-1, 1), got {target!r}")
+            limits = "a number that is at least -1 and below 1"
+            raise ValueError(f"correlation must be {limits}, got {target!r}")
 
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         return self.sample_many(logits, 1, generator)[:, 0]
 
     def sample_many(self, logits: Tensor, count: int, generator: Generator | None = None) -> Tensor:
-        """Draw that many independent pairs, `[2, count, *logits.shape]`."""
+        """Draw `count` independent pairs, `[2, count, *logits.shape]`."""
         phi = at_least_float32(logits.detach())
         smaller, larger = torch.sigmoid(-phi.abs()), torch.sigmoid(phi.abs())
         differ = smaller * (larger / self.debias(phi, 2))  # P(1, 0) = P(0, 1)
@@ -45,7 +49,7 @@ class CorrelatedPair(BitCoupling):
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         if n != 2:
-            raise ValueError(f"a correlated pair has n = 2 samples, got {n}")
+            raise ValueError(f"CorrelatedPair couples exactly n = 2 samples, got {n}")
         phi = at_least_float32(logits.detach())
         return torch.sigmoid(phi.abs()).clamp(min=1 / (1 - self.target)).to(logits.dtype)
 
@@ -58,15 +62,17 @@ class CorrelatedPair(BitCoupling):
 
 @dataclass(frozen=True)
 class Pairs(Design):
-    """n/2 independent pairs whose bits have a given correlation; sample i belongs to i + n/2.
+    """n/2 independent pairs of samples; samples i and i + n/2 form a pair.
 
-    A choice among K categories is made by bits on a binary tree: bit v decides whether to go on to
-    the categories on its right or on its left.
+    The bits of a pair have a given correlation. A choice among K categories is made by bits on a
+    binary tree: the bit of a node decides between the categories on its left and on its right.
 
     Args:
-        correlation: The correlation of the two bits of a pair, from -1 to below 1. If p does not
-            allow it, the most negative correlation that p allows.
-        tree: "balanced", or "stick", whose bit k takes category k or goes on.
+        num_samples: n, even.
+        correlation: The correlation of the two bits of a pair, at least -1 and below 1. If p does
+            not allow it, the most negative correlation that p allows is used.
+        tree: "balanced" halves the categories at each node. With "stick", bit k either takes
+            category k or continues with category k + 1.
     """
 
     correlation: float = -1.0
@@ -106,7 +112,7 @@ class Pairs(Design):
         return found
 
     def _tree_pairs(self, variable: Latent) -> Rows:
-        """Return all pairs of categories: where the pairs of bits of all nodes lead."""
+        """Return the categories that all pairs of bits on the tree lead to."""
         bits_of = TreeBits.of(variable.logits, self.tree)
         if not bits_of.logits.numel():  # a single category is certain
             certain = torch.ones(1, dtype=torch.float64)
@@ -119,7 +125,7 @@ class Pairs(Design):
 
 
 class TreeBits(NamedTuple):
-    """The bits that lead to a category, one per node of a binary tree over the K categories."""
+    """The bits of a binary tree over K categories, one bit per node."""
 
     logits: Tensor  # [*batch, d, K - 1]: log P_right - log P_left of every node
     log_left: Tensor
@@ -137,13 +143,13 @@ class TreeBits(NamedTuple):
         return cls(torch.where(theta.isnan(), 0.0, theta), log_left, log_right, left, right)
 
     def to_categories(self, bits: Tensor) -> Tensor:
-        """Return the category to which all bits on its way lead, `[..., d, K]`."""
+        """Follow the bits from the root to a category, `[..., d, K]`."""
         on_the_way = bits @ self.right.mT + (1 - bits) @ self.left.mT
         return on_the_way > (self.left + self.right).sum(-1) - 0.5
 
 
 def _sides(logits: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
-    """Return, per category and node, 1 where the category lies on its left, and on its right."""
+    """Return, for each category and node, whether the category is on the left and on the right."""
     count, device = logits.shape[-1], logits.device
     nodes, open_nodes = [], [(0, count)]
     while open_nodes:
@@ -161,15 +167,16 @@ def _sides(logits: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class RelaxedPairs(Design):
-    """m bits b, and for each of them two points z and z~ on the logistic scale, both given b.
+    """m samples b of bits, each with two relaxed points z and z~ that are drawn given b.
 
-    With s = 2b - 1 and logistic noise l, z~ = s softplus(l + softplus(s phi)), which no logit
-    overflows. `memory` holds z and z~ `[2m, ...]`, and d z~/d phi `[m, ...]`.
+    The noise is logistic. With s = 2b - 1 and logistic noise l, z~ = s softplus(l + softplus(s
+    phi)), which does not overflow at any logit. `memory` contains z and z~ `[2m, ...]`, and d z~/d
+    phi `[m, ...]`.
 
     Args:
         num_samples: m, the number of samples of b.
-        relax: Maps z to the points between 0 and 1 at which the objective is evaluated and
-            differentiated; None if the objective is evaluated at the samples alone.
+        relax: Maps z to points between 0 and 1, at which the objective is evaluated and
+            differentiated. None evaluates the objective at the samples only.
     """
 
     relax: Callable[[Tensor], Tensor] | None
@@ -191,7 +198,7 @@ class RelaxedPairs(Design):
 
 
 def latent_points(phi: Tensor, samples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return z and z~ given the bits `[m, ...]`, stacked as `[2m, ...]`, and d z~/d phi.
+    """Return z and z~ given the bits, stacked as `[2m, ...]`, and d z~/d phi.
 
     `noise` `[2, m, ...]` is logistic; where it is -inf, z is 0.
     """

@@ -1,4 +1,4 @@
-"""Designs that draw samples: independent, coupled, from continuous noise, all states."""
+"""Designs that only draw samples: independent or coupled samples, and all states."""
 
 import math
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ class Independent(Design):
     """n independent samples of any latent.
 
     Args:
+        num_samples: n.
         differentiated: Whether the objective is differentiated at all samples.
     """
 
@@ -47,11 +48,11 @@ class Independent(Design):
 
 @dataclass(frozen=True)
 class Coupled(Design):
-    """n exchangeable samples, negatively correlated by a coupling of each variable.
+    """n exchangeable samples that a coupling makes negatively correlated.
 
     Args:
         num_samples: n, at least 2.
-        coupling: How the n samples of one variable depend on each other.
+        coupling: The joint distribution of the n samples of each variable.
     """
 
     coupling: Coupling
@@ -83,7 +84,7 @@ class Coupled(Design):
         wanted = (n, *latent.logits.shape)
         if samples.shape != wanted:  # the coupling may be a user's
             shapes = f"shape {list(wanted)}, got {list(samples.shape)}"
-            raise ValueError(f"{coupling!r} must return samples of {shapes}")
+            raise ValueError(f"the coupling {coupling!r} must return samples of {shapes}")
         return samples
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
@@ -120,7 +121,7 @@ class Coupled(Design):
 
 @dataclass(frozen=True)
 class AntitheticNoise(Design):
-    """n/2 uniform numbers u per bit, the rows, and the bits 1[u < p] and 1[1 - u < p] of each."""
+    """n/2 uniform numbers u per bit; each gives the two bits 1[u < p] and 1[1 - u < p]."""
 
     requires: ClassVar[tuple[type, ...]] = (Binary,)
     in_pairs: ClassVar[bool] = True
@@ -144,10 +145,10 @@ class AntitheticNoise(Design):
 
 @dataclass(frozen=True)
 class AllStates(Design):
-    """Every joint state, each weighted by its probability; nothing is random."""
+    """All joint states, weighted by their probabilities. Nothing is random."""
 
     num_samples: int = 1
-    """Ignored: there are as many points as states."""
+    """Ignored, because the number of points is the number of states."""
     requires: ClassVar[tuple[type, ...]] = (Enumerable,)
     weighted: ClassVar[bool] = True
 
@@ -170,11 +171,14 @@ class AllStates(Design):
 
 @dataclass(frozen=True)
 class Perturbed(Design):
-    """n samples, or relaxed points instead, from logits plus noise, which are kept in `memory`.
+    """n samples or relaxed points, computed from logits plus noise.
+
+    `memory` contains the perturbed logits.
 
     Args:
-        temperature: The perturbed logits are divided by it before the relaxation.
-        hard: Whether the points are samples; otherwise they are their relaxations.
+        num_samples: n.
+        temperature: The perturbed logits are divided by it before they are relaxed.
+        hard: Whether the points are samples instead of relaxed points.
     """
 
     temperature: float
@@ -193,7 +197,7 @@ class Perturbed(Design):
 
 
 def relaxed(latent: Latent, perturbed: Tensor, temperature: float) -> HasMean:
-    """Return the latent whose mean is the relaxation of perturbed logits."""
+    """Return the latent whose mean is the relaxation of the perturbed logits."""
     found = latent.with_logits(perturbed / temperature)
     assert isinstance(found, HasMean)
     return found

@@ -27,7 +27,9 @@ LEAST_LEFT = 1e-13  # smallest remaining probability; below it, only rounding er
 
 @dataclass(frozen=True)
 class WithoutReplacement(Design):
-    """n different joint states, drawn one after the other by their probability among the rest.
+    """n different joint states, drawn one after the other without replacement.
+
+    Each draw has the probabilities of the states that remain.
 
     Args:
         num_samples: n, at least 2, and at most the number of joint states.
@@ -70,13 +72,14 @@ class WithoutReplacement(Design):
     def _checked(self, latent: Latent) -> Enumerable:
         assert isinstance(latent, Enumerable)
         if (count := latent.count_states()) < self.num_samples:
-            limit = f"at most the {count} joint states, got num_samples = {self.num_samples}"
-            raise ValueError(f"samples without replacement must be {limit}: use exact")
+            wanted = f"num_samples must be at most {count}, the number of joint states"
+            why = "because samples are drawn without replacement"
+            raise ValueError(f"{wanted}, {why}, got {self.num_samples}: use exact instead")
         return latent
 
 
 def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return p_s R_s `[n, *batch]` and p_t R_st `[n (s), n (t), *batch]` of a set, in float64."""
+    """Return the weights p_s R_s `[n, *batch]` and p_t R_st `[n (s), n (t), *batch]` of a set."""
     possible = log_probs > -torch.inf  # others fill up a set of fewer than n possible states
     left = (1 - log_probs.exp().sum(0)).clamp(min=LEAST_LEFT)
     y = torch.linspace(-34, 4.2, NODES, dtype=log_probs.dtype, device=log_probs.device)
@@ -99,7 +102,7 @@ def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def distinct_states(latent: Enumerable, n: int, generator: Generator | None) -> Tensor:
-    """Draw n different joint states `[n, *batch, *event]`: the largest of log p + Gumbel noise."""
+    """Draw n different joint states `[n, *batch, *event]`, those with the largest log p + noise."""
     # They are found variable by variable: the largest over all states with a common beginning is a
     # Gumbel variable too, and given it, so are the largest of each continuation.
     log_probs = latent.variable_log_probs()

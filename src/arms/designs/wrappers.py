@@ -1,4 +1,4 @@
-"""Designs made of others: with the mean, after independent samples, side by side."""
+"""Designs that extend or combine other designs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from arms.latents import HasMean, Latent
 
 
 class Composite(Design):
-    """A design made of others."""
+    """A design that is made of other designs."""
 
     made_of: Sequence[Design]
 
@@ -35,9 +35,9 @@ def _with_more(needs: Needs, points: int) -> Needs:
 
 @dataclass(frozen=True, init=False)
 class WithMean(Composite):
-    """The points of another design, then the mean, where f is differentiated.
+    """The points of an inner design, followed by the mean, where f is differentiated.
 
-    `memory` holds the draw of the other design.
+    `memory` contains the draw of the inner design.
     """
 
     inner: Design
@@ -62,14 +62,17 @@ class WithMean(Composite):
 
 @dataclass(frozen=True, init=False)
 class AfterSamples(Composite):
-    """Independent samples, then the points of another design, whose draw is kept in `memory`."""
+    """Independent samples, followed by the points of an inner design.
+
+    `memory` contains the draw of the inner design.
+    """
 
     first: int
     """The number of independent samples."""
     inner: Design
-    """The design of the points after them."""
+    """The design of the points after the independent samples."""
     drawn_last: bool = field(default=False, repr=False)
-    """Whether the independent samples are drawn after the points of the other design."""
+    """Whether the independent samples are drawn after the points of the inner design."""
 
     def __init__(self, first: int, inner: Design, *, drawn_last: bool = False) -> None:
         count, needs = first + inner.num_samples, _with_more(inner.needs, first)
@@ -98,12 +101,15 @@ class AfterSamples(Composite):
 
 @dataclass(frozen=True, init=False)
 class SideBySide(Composite):
-    """Several designs, each for its own part of the first batch axis; `memory` has their draws."""
+    """Several designs, each for a part of the first batch axis.
+
+    `memory` contains the draws of these designs.
+    """
 
     inners: tuple[Design, ...]
-    """Designs with equal needs."""
+    """The designs, which must have equal needs."""
     widths: tuple[int, ...]
-    """How many entries of the first batch axis each of them serves."""
+    """The number of entries of the first batch axis that each design draws."""
 
     def __init__(self, inners: Sequence[Design], widths: Sequence[int]) -> None:
         inners, widths, count = tuple(inners), tuple(widths), inners[0].num_samples

@@ -1,4 +1,4 @@
-"""The contract of an estimator: a design, and a rule that combines values into a gradient."""
+"""The interface of an estimator: a design, and a rule that combines values into a gradient."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,7 +16,10 @@ from arms.targets import Expectation, Target
 
 Values: TypeAlias = "Tensor | ArrayLike"
 Objective: TypeAlias = Callable[..., Values]
-"""Maps samples to values `[m, *batch]`; samples of a joint latent arrive as keyword arguments."""
+"""A function from samples to values `[m, *batch]`.
+
+The samples of a joint latent arrive as keyword arguments.
+"""
 TensorObjective: TypeAlias = Callable[..., Tensor]
 
 
@@ -24,46 +27,51 @@ class Estimate(NamedTuple):
     """The result of calling an estimator."""
 
     grad: Any
-    """The gradient with respect to the logits, ascent direction, `[*batch, *event]`; a dictionary
-    for a joint latent. It is attached to nothing but the estimator's parameters."""
+    """The gradient with respect to the logits, `[*batch, *event]`, in the direction of ascent.
+
+    It is a dictionary for a joint latent, and is attached to the estimator's parameters only."""
     value: Tensor
-    """`[*batch]`, the target estimated from the samples, with autograd's graph."""
+    """The target as estimated from the samples, `[*batch]`, attached to autograd's graph."""
     values: Tensor
-    """`[n, *batch]`, the objective at the samples (log-weights for a bound), with its graph."""
+    """The objective at the samples, `[n, *batch]`, attached to autograd's graph.
+
+    For a bound, these are the log-weights.
+    """
 
 
 class Estimator(ABC):
-    """An estimator of the gradient of a target with respect to the logits of a latent.
+    """Estimates the gradient of a target with respect to the logits of a latent.
 
     A subclass sets `design` and defines `combine`. Its file states the formula, a reason for being
     unbiased or biased, and a reference.
     """
 
     design: Design
-    """Where the objective is evaluated, at what cost, and how these points are distributed."""
+    """The points at which the objective is evaluated, and their joint distribution."""
     target: Target = Expectation()
-    """The function of the values that is differentiated."""
+    """The function of the values whose expectation is differentiated."""
     unbiased: bool = True
-    """Whether the expectation of the estimate is the gradient, for every objective."""
+    """Whether the expectation of the estimate is the gradient for every objective."""
     requires: tuple[type, ...] = ()
-    """Capabilities of the latent that `combine` needs, besides those that the design requires."""
+    """Capabilities of the latent that `combine` needs, in addition to those of the design."""
 
     @abstractmethod
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        """Combine values into the gradient `[*batch, *event]` for the logits, ascent direction.
+        """Combine values into the gradient `[*batch, *event]`, in the direction of ascent.
 
-        It must be a pure function, because exact tests evaluate it on all outcomes at once. The
-        result may be attached to `parameters()` only.
+        Must be a pure function, because exact tests evaluate it on all outcomes at once. The result
+        may be attached to `parameters()` only.
 
         Args:
-            draw: What the design has drawn.
-            values: `[m, *batch]`, the objective at all points; log-weights for a bound. In float32
-                or float64, like the derivatives.
-            derivatives: df/db `[k, *batch, *event]` at the last k points, if the design needs any.
+            draw: The points that the design has drawn.
+            values: The objective at all points, `[m, *batch]`, in float32 or float64. For a bound,
+                these are log-weights.
+            derivatives: The derivatives df/db at the last k points, `[k, *batch, *event]`, in
+                float32 or float64; None if the design needs none.
         """
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the estimator's own parameters, which minimize `arms.variance_loss`."""
+        """Yield the estimator's own parameters, which are trained on `arms.variance_loss`."""
         return iter(())
 
     def __call__(
@@ -75,11 +83,14 @@ class Estimator(ABC):
         chunk: int | None = None,
         validate: bool = True,
     ) -> Estimate:
-        """Draw, evaluate the objective once at all points, and combine.
+        """Draw points, evaluate the objective once at all of them, and combine the values.
 
         Args:
             objective: Maps points `[m, *batch, *event]` to values; for a bound, to log p(x, b).
-            logits, generator, chunk, validate: As for `arms.expectation`.
+            logits: As for `arms.expectation`.
+            generator: As for `arms.expectation`.
+            chunk: As for `arms.expectation`.
+            validate: As for `arms.expectation`.
         """
         from arms.estimate import estimate  # estimate builds on this contract
         from arms.latents import as_latent
@@ -92,19 +103,19 @@ class Estimator(ABC):
 
 
 def set_design(estimator: Estimator, design: Design, **facts: object) -> None:
-    """Set the design of an estimator that is a frozen dataclass, and other facts about it."""
+    """Set the design, and further attributes, of an estimator that is a frozen dataclass."""
     for name, value in {"design": design, **facts}.items():
         object.__setattr__(estimator, name, value)
 
 
 def count_samples(estimator: Any, least: int, even: bool = False) -> int:
-    """Return the `num_samples` of an estimator, checked."""
+    """Check and return the `num_samples` of an estimator."""
     what = f"num_samples of {type(estimator).__name__}"
     return as_count(estimator.num_samples, least, what, even=even)
 
 
 class Wrapper(Estimator):
-    """An estimator that changes another one, and is otherwise like it."""
+    """An estimator that modifies an inner estimator, and has its target and properties."""
 
     inner: Estimator
 
@@ -117,7 +128,7 @@ class Wrapper(Estimator):
 
 
 class Learnable(Estimator):
-    """An estimator with parameters that can be recreated for several replicas of a model."""
+    """An estimator with parameters, which can be created anew for several replicas of a model."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
         modules = (value for value in vars(self).values() if isinstance(value, nn.Module))
@@ -129,13 +140,14 @@ class Learnable(Estimator):
     ) -> Self:
         """Return the estimator with fresh parameters for R replicas, on the generator's device.
 
-        Logits are `[R, B, *event]`, and the latents' context is `[R, B, c]`. Replicas must not
-        share parameters: each one has a leading axis of length R, and broadcasts to the batch.
+        Logits have shape `[R, B, *event]`, and the context of the latents has shape `[R, B, c]`.
+        Replicas must not share parameters. Every parameter therefore has a leading axis of length
+        R, and broadcasts over the batch.
         """
 
 
 def uniform_weights(shape: Sequence[int], generator: Generator) -> nn.Parameter:
-    """Return initial weights `[..., inputs, outputs]` of a learned network (Glorot)."""
+    """Return initial weights `[..., inputs, outputs]` for a learned network (Glorot)."""
     limit = math.sqrt(6 / (shape[-2] + shape[-1]))
     draw = torch.rand(*shape, generator=generator, device=generator.device)
     return nn.Parameter(limit * (2 * draw - 1))
@@ -144,11 +156,11 @@ def uniform_weights(shape: Sequence[int], generator: Generator) -> nn.Parameter:
 def variance_loss(estimate: Estimate) -> Tensor:
     """Return the squared norm of an estimate, averaged over the batch.
 
-    The parameters of an estimator minimize it. They do not change the mean of an unbiased
-    estimate, so this differs from the variance by a constant.
+    Minimize it to train the parameters of an estimator. They do not change the mean of an unbiased
+    estimate, so the loss differs from the variance by a constant only.
 
     Args:
-        estimate: What calling an estimator with parameters returned.
+        estimate: The result of calling an estimator that has parameters.
 
     >>> from arms import REBAR
     >>> estimator = REBAR(2)

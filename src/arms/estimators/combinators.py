@@ -1,4 +1,4 @@
-"""Estimators made of others: one more sample for the value, and several side by side."""
+"""Estimators made of other estimators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from arms.targets import Expectation
 
 @dataclass(frozen=True)
 class ExtraSample(Wrapper):
-    """An estimator whose value is f at one more, independent sample, as in the ARMS paper.
+    """Wrap an estimator so that its value is f at one further, independent sample.
 
     >>> from arms import LOORF
     >>> ExtraSample(LOORF(4)).design.needs.evaluations
@@ -21,11 +21,12 @@ class ExtraSample(Wrapper):
     """
 
     inner: Estimator
-    """An estimator of the expectation, whose gradient is used for the logits."""
+    """The estimator that provides the gradient for the logits."""
 
     def __post_init__(self) -> None:
         if not self.inner.target.is_expectation:
-            raise ValueError(f"ExtraSample needs an estimator of the expectation, got {self.inner}")
+            wanted = "an inner estimator of the expectation"
+            raise ValueError(f"ExtraSample needs {wanted}, got {self.inner}")
         design = AfterSamples(1, self.inner.design, drawn_last=True)
         self.wrap(design, target=Expectation(samples=1))
 
@@ -35,7 +36,7 @@ class ExtraSample(Wrapper):
 
 @dataclass(frozen=True)
 class Stacked(Estimator):
-    """Several estimators on the first batch axis, each for its own part of it.
+    """Several estimators, each for a part of the first batch axis.
 
     Args:
         inners: The estimators, with the same target, number of points, samples and derivatives.
@@ -52,7 +53,9 @@ class Stacked(Estimator):
     def __post_init__(self) -> None:
         inners, widths = tuple(self.inners), tuple(self.widths)
         if not inners or len(inners) != len(widths):
-            raise ValueError(f"{len(inners)} estimators need a width each, got {len(widths)}")
+            wanted = "Stacked needs at least one estimator and one width for each"
+            got = f"{len(inners)} estimators and {len(widths)} widths"
+            raise ValueError(f"{wanted}, got {got}")
         for inner in inners:
             if reason := reason_not_stacked(inners[0], inner):
                 raise ValueError(reason)
@@ -72,7 +75,7 @@ class Stacked(Estimator):
 
 
 def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
-    """Return what an estimator needs from the objective; None if it cannot be stacked."""
+    """Return the evaluations that an estimator makes, or None if it cannot be stacked."""
     needs, target = estimator.design.needs, estimator.target
     if needs.evaluations is None or any(True for _ in estimator.parameters()):
         return None
@@ -80,16 +83,17 @@ def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
 
 
 def reason_not_stacked(first: Estimator, other: Estimator) -> str:
-    """Return why two estimators cannot be stacked, or nothing if they can."""
+    """Return why two estimators cannot be stacked, or "" if they can."""
     for one in (first, other):
         if evaluation_signature(one) is None:
             enumerates = one.design.needs.evaluations is None
-            kind = "enumerates all states" if enumerates else "has parameters"
-            return f"{type(one).__name__} {kind} and cannot be stacked: use it separately"
+            kind = "enumerates all states" if enumerates else "has parameters to learn"
+            return f"{type(one).__name__} {kind}, so it cannot be stacked: use it separately"
     if evaluation_signature(first) == evaluation_signature(other):
         return ""
     asked = [f"{type(one).__name__} ({describe_signature(one)})" for one in (first, other)]
-    return f"stacked estimators must need the same from the objective, got {' and '.join(asked)}"
+    got = " and ".join(asked)
+    return f"stacked estimators must make the same evaluations of the objective, got {got}"
 
 
 def describe_signature(estimator: Estimator) -> str:

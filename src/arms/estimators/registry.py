@@ -1,7 +1,7 @@
-"""Estimators by name, in one table for all that list them, and labels of estimator objects.
+"""The table of all estimators by name, and labels for estimator objects.
 
-To add an estimator, write its file, import it here, and add one entry to `TABLE`. `arms.estimators`
-exports what `__all__` lists.
+To add an estimator, write its file, import it here, and add an entry to `TABLE`. `arms.estimators`
+exports the names in `__all__`.
 """
 
 from collections import ChainMap, Counter
@@ -69,15 +69,15 @@ __all__ += ["relax_control", "variance_loss"]
 
 DEFAULT_NUM_SAMPLES = 8
 Factory = Callable[..., Estimator]
-"""Returns an estimator for a number of samples; some take options, such as `folded`."""
+"""Makes an estimator for a number of samples; some factories take options, such as `folded`."""
 Tier = Literal["recommended", "published", "experimental"]
-"""Recommended for use; published elsewhere; or new here and little used."""
+"""Whether an estimator is recommended, published elsewhere, or new and little used."""
 LONGEST, LONGEST_VALUE = 60, 24  # characters of a label, and of a value in it
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the table: `make` returns an estimator for a number of samples."""
+    """An entry of the table; `make` returns the estimator for a number of samples."""
 
     tier: Tier
     name: str
@@ -92,9 +92,9 @@ experimental = partial(Entry, "experimental")
 
 
 def on_bound(rule: Factory, num_samples: int, folded: bool = True, **options: Any) -> OnBound:
-    """Return an estimator of the bound's gradient.
+    """Return an estimator of the bound's gradient that applies an inner rule.
 
-    Half of the samples form the bound, and the rule uses the other half.
+    Half of the samples form the bound, and the inner rule draws the other half.
     """
     half = as_count(num_samples, 4, "num_samples on the bound", even=True) // 2
     return OnBound(rule(half, **options), half, folded)
@@ -157,7 +157,7 @@ ENTRIES: Mapping[str, Entry] = {entry.name: entry for entry in TABLE}
 ALIASES: Mapping[str, str] = {alias: entry.name for entry in TABLE for alias in entry.aliases}
 _UNFOLDED = ("disarm-ms", "loorf-ms", "arms-ms-d", "arms-ms-n", "arms-ms-s")
 PAPER_FORMS: Mapping[str, str] = {f"{name}-paper": ALIASES.get(name, name) for name in _UNFOLDED}
-"""Names of the estimators of a bound with `folded=False`."""
+"""Names of estimators of a bound with `folded=False`, as in their papers."""
 
 
 def _makers(unbiased: bool) -> dict[str, Factory]:
@@ -166,20 +166,20 @@ def _makers(unbiased: bool) -> dict[str, Factory]:
 
 
 ESTIMATORS: dict[str, Factory] = _makers(unbiased=True)
-"""The unbiased estimators: name to a function of `num_samples`."""
+"""The unbiased estimators by name; each entry makes one for a number of samples."""
 BIASED_ESTIMATORS: dict[str, Factory] = _makers(unbiased=False)
-"""The biased estimators, for comparison: name to a function of `num_samples`."""
+"""The biased estimators by name; each entry makes one for a number of samples."""
 ALL_ESTIMATORS: Mapping[str, Factory] = ChainMap(BIASED_ESTIMATORS, ESTIMATORS)
-"""Both, the unbiased first."""
+"""All estimators by name, the unbiased ones first."""
 
 
 MOST_SHARED = 1000
 _SHARED: dict[tuple[str, int], Estimator] = {}
-"""Estimators by name and number of samples. They are frozen, and making one takes time."""
+"""Estimators that were made before, by name and number of samples; they are immutable."""
 
 
 def resolve(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the name in the table behind a name or alias, and the options that it implies.
+    """Return the registered name for a name or an alias, and the options that an alias implies.
 
     >>> resolve("arms-s"), resolve("disarm-ms-paper")
     (('arms', {}), ('disarm-ms', {'folded': False}))
@@ -195,7 +195,7 @@ def as_estimator(
     evaluations: int | None = None,
     **options: Any,
 ) -> Estimator:
-    """Return the estimator of a name with a budget; an estimator object is returned as it is.
+    """Return the estimator with this name and budget, or an estimator object unchanged.
 
     Args:
         name: A name or alias in `arms.ESTIMATORS` or `arms.BIASED_ESTIMATORS`, or an estimator.
@@ -212,13 +212,14 @@ def as_estimator(
         _check_budget(name, evaluations, options)
         return name
     if not isinstance(name, str):
-        raise ValueError(f"estimator must be a name or an Estimator, got {name!r}")
+        raise ValueError(f"estimator must be a name or an arms.Estimator, got {name!r}")
     if evaluations is None:
         count = DEFAULT_NUM_SAMPLES if num_samples is None else num_samples
         return _factory(name)(count, **options) if options else _shared_or_new(name, count)
     make = partial(_factory(name), **options)
     if num_samples is not None:
-        raise ValueError(f"pass num_samples={num_samples} or evaluations={evaluations}, not both")
+        what = f"got both num_samples={num_samples} and evaluations={evaluations}"
+        raise ValueError(f"{what}: pass only one of them")
     return _largest_within(name, make, as_count(evaluations, 1, "evaluations"))
 
 
@@ -230,7 +231,7 @@ def _factory(name: str) -> Factory:
 
 
 def _shared_or_new(name: str, num_samples: int) -> Estimator:
-    """Return one object for all calls with these arguments, unless it has parameters to learn."""
+    """Return the same object for the same arguments, unless it has parameters to learn."""
     if torch.compiler.is_compiling() or type(num_samples) is not int:
         return _factory(name)(num_samples)
     found = _SHARED.get((name, num_samples))
@@ -244,11 +245,13 @@ def _shared_or_new(name: str, num_samples: int) -> Estimator:
 def _check_budget(estimator: Estimator, evaluations: int | None, options: dict[str, Any]) -> None:
     if options:
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        raise ValueError(f"{given} contradicts {estimator}: pass it to the estimator itself")
+        what = f"{given} cannot be combined with the estimator object {estimator}"
+        raise ValueError(f"{what}: set it when you create the object")
     needed = estimator.design.needs.evaluations
     if evaluations is not None and (needed is None or needed > evaluations):
         cost = "one evaluation per state" if needed is None else f"{needed} evaluations"
-        raise ValueError(f"{estimator} makes {cost}, more than evaluations={evaluations}")
+        what = f"{estimator} makes {cost}, more than evaluations={evaluations}"
+        raise ValueError(f"{what}: allow more evaluations, or use fewer samples")
 
 
 def _largest_within(name: str, make: Factory, evaluations: int) -> Estimator:
@@ -259,7 +262,8 @@ def _largest_within(name: str, make: Factory, evaluations: int) -> Estimator:
             continue
         if found.design.needs.evaluations is None or found.design.needs.evaluations <= evaluations:
             return found
-    raise ValueError(f"{name} needs more than evaluations={evaluations}: allow more")
+    what = f"{name} needs more than {evaluations} evaluations"
+    raise ValueError(f"{what}: increase evaluations={evaluations}")
 
 
 def num_samples_of(estimator: Estimator) -> int:
@@ -267,7 +271,7 @@ def num_samples_of(estimator: Estimator) -> int:
 
 
 def label(estimator: Estimator) -> str:
-    """Return the class of an estimator and its settings, without num_samples and learned numbers.
+    """Return an estimator's class and settings, without num_samples and learned numbers.
 
     >>> from arms import ARMS, LOORF, REBAR, DisARM
     >>> [label(one) for one in (LOORF(4), ARMS(4), DisARM(4, correlation=-0.5), REBAR(4))]

@@ -1,4 +1,4 @@
-"""Coefficients of control variates, fitted on the other rows of the batch."""
+"""Fit the coefficients of control variates on the other rows of the batch."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ SHORT = 128  # the longest axis along which sums of others are computed as a mat
 def subtract_fitted_control(
     latent: Latent, estimate: Tensor, control: Tensor, prior: float
 ) -> Tensor:
-    r"""Return estimate - alpha control, where the other rows choose each row's alpha.
+    r"""Return estimate - alpha control, where alpha is fitted per row on the other rows.
 
     $$ \alpha_x = \frac{\sum_{y \ne x} N_y + L\,\alpha_0\,\bar M}
                      {\sum_{y \ne x} M_y + L\,\bar M}, \qquad
@@ -46,14 +46,15 @@ def subtract_fitted_control(
 def fit_two_controls(
     latent: Latent, estimate: Tensor, first: Tensor, second: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return for each row the coefficients of two controls, fitted together on the other rows.
+    """Return, for each row, the coefficients of two controls, fitted on the other rows.
 
-    They minimize the squared norm of estimate - one first - other second over the other rows, and
-    over half a row more (4 / d^2 rows, if that is more: rows of few logits say little) in which the
-    controls are as large and explain nothing. Rows are weighted by the root of their estimate's
-    norm: few rows make most of a variance with heavy tails, and a row that happens to estimate 0
-    must not count for 0. The coefficients are 0 if there are no other rows. Both are `[*batch]`
-    with trailing axes, to multiply controls.
+    The coefficients minimize the squared norm of estimate - one first - other second. The norm is
+    summed over the other rows, plus an artificial row that shrinks the coefficients. This
+    artificial row has controls of average size and estimate 0. It counts as half a row, or as 4 /
+    d^2 rows if that is more, because rows with few logits contain little information. Each row is
+    weighted by the square root of its estimate's norm: with heavy tails, few rows make most of the
+    variance, and a row with estimate 0 must not count. The coefficients are 0 if there are no other
+    rows. Both are `[*batch]` with trailing axes of length one.
     """
     batch = latent.batch_shape or (1,)
     products = products_of_controls(latent, estimate, first, second).view(*batch, 6)
@@ -62,10 +63,10 @@ def fit_two_controls(
 
 
 def products_of_controls(latent: Latent, estimate: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return what `fit_two_controls` needs of every row, `[*batch, 6]`, to be summed over others.
+    """Return the products that `fit_two_controls` sums over other rows, `[*batch, 6]`.
 
-    They are the weighted inner products of the first control with the first, the second and the
-    estimate, then those of the second.
+    They are weighted inner products: of the first control with the first control, the second
+    control and the estimate, and of the second control with the same three.
     """
     axes = len(latent.batch_shape)
     every = torch.stack([first, second, estimate], axes).flatten(axes + 1)
@@ -75,7 +76,7 @@ def products_of_controls(latent: Latent, estimate: Tensor, first: Tensor, second
 
 
 def coefficients_of_controls(latent: Latent, products: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the coefficients of `fit_two_controls`, given the sums `[*batch, 6]` over others."""
+    """Compute the coefficients from sums of products over the other rows, `[*batch, 6]`."""
     rows = latent.batch_shape[-1] if latent.batch_shape else 1
     pseudo = max(0.5, 4 / max(1, latent.event_shape.numel()) ** 2) / max(1, rows - 1)
     products = products.view(*latent.batch_shape, 2, 3)
@@ -92,9 +93,9 @@ def coefficients_of_controls(latent: Latent, products: Tensor) -> tuple[Tensor, 
 
 
 def sum_of_others(tensor: Tensor, dim: Literal[0, -2, -1]) -> Tensor:
-    """Return for each entry along the first or one of the last axes the sum of all the others.
+    """Return, for each entry along an axis, the sum of all other entries.
 
-    No entry is ever subtracted from a total: its rounding error would stay behind.
+    No entry is subtracted from a total, because the rounding error of the total would remain.
 
     >>> sum_of_others(torch.tensor([1.0, 2e-8, 2e-8]), 0)
     tensor([4.0000e-08, 1.0000e+00, 1.0000e+00])

@@ -1,4 +1,4 @@
-"""Latents: what is random. Bits, categories, subsets, and several of them together."""
+"""Latents: the discrete random variables, such as bits, categories and subsets."""
 
 from arms.latents.base import (
     Binary,

@@ -1,4 +1,4 @@
-"""The contract of a latent, and its capabilities: mixins that estimators name in `requires`."""
+"""The interface of a latent, and capabilities: mixins that an estimator may require."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ MOST_STATES = 2**16  # that are listed
 
 @dataclass(frozen=True, eq=False)
 class Latent(ABC):
-    """Discrete random variables given by logits."""
+    """Discrete random variables, parametrized by logits."""
 
     logits: Tensor
-    """`[*batch, *event]`, attached to the graph that produced them."""
+    """The parameters, `[*batch, *event]`, attached to the graph that computed them."""
 
     event_dims: ClassVar[int] = 1  # the trailing axes of the logits that belong to one draw
     event_axes: ClassVar[str] = "d"  # their names in error messages
@@ -28,7 +28,7 @@ class Latent(ABC):
 
     @abstractmethod
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
-        """Draw n independent samples `[n, *batch, *event]` in the dtype of the logits, detached."""
+        """Draw n independent, detached samples `[n, *batch, *event]` in the dtype of the logits."""
 
     @abstractmethod
     def log_prob(self, samples: Tensor) -> Tensor:
@@ -38,52 +38,52 @@ class Latent(ABC):
     def score(self, samples: Tensor) -> Tensor:
         """Return the gradient of log p(sample) with respect to the logits, at least in float32.
 
-        It must be a new tensor, since estimators multiply it in place.
+        Must return a new tensor, because estimators multiply it in place.
         """
 
     def to_objective(self, points: Tensor) -> Any:
-        """Return points `[m, *batch, *event]` in the form in which the objective receives them."""
+        """Convert points `[m, *batch, *event]` to the form that the objective expects."""
         return points
 
     def split_gradient(self, grad: Tensor) -> Any:
-        """Return a gradient `[*batch, *event]` in the form in which users receive it."""
+        """Convert a gradient `[*batch, *event]` to the form that users receive."""
         return grad
 
     def join_gradient(self, grad: Any) -> Any:
-        """Undo `split_gradient`."""
+        """Convert a gradient back from the form that users receive."""
         return grad
 
     def with_logits(self, logits: Tensor) -> Self:
-        """Return the same kind of latent with other logits, of any batch shape."""
+        """Return a latent of the same kind with other logits, of any batch shape."""
         return replace(self, logits=logits)
 
     def undefined(self) -> Tensor:
-        """Return where the logits define no distribution, `[*batch, *event]`.
+        """Return a mask `[*batch, *event]` of logits that do not define a distribution.
 
-        Finite logits always define one.
+        Finite logits always define a distribution.
         """
         return self.logits.isnan()
 
     def has(self, capability: type) -> bool:
-        """Return whether this latent offers a capability."""
+        """Return whether this latent has a capability."""
         return isinstance(self, capability)
 
     def elements(self) -> Sequence["Latent"]:
-        """Return the latents that this one is made of: itself, or the parts of a joint latent."""
+        """Return the parts of a joint latent; any other latent is its only element."""
         return [self]
 
     def map_parts(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Join the results of `function(part, *its share of the tensors)` over the elements."""
+        """Apply `function(part, *its tensors)` to every element, and join the results."""
         return function(self, *tensors)
 
     def map_parts_to_many(
         self, function: Callable[..., Sequence[Tensor]], *tensors: Tensor
     ) -> Sequence[Tensor]:
-        """Join several results of `function(part, *its share of the tensors)` over the elements."""
+        """Apply a function with several results to every element, and join each result."""
         return function(self, *tensors)
 
     def variables(self) -> Sequence["Latent"]:
-        """Return the independent variables of a latent without batch axes, in the event's order."""
+        """Return the independent variables of a latent without batch axes, in order."""
         return [self]
 
     @property
@@ -97,19 +97,19 @@ class Latent(ABC):
         return self.logits.shape[self.logits.ndim - self.event_dims :]
 
     def detach(self) -> Self:
-        """Return the same latent without its graph."""
+        """Return this latent with detached logits."""
         return self.with_logits(self.logits.detach())
 
     def expand(self, *batch: int) -> Self:
-        """Return the latent with more batch axes in front."""
+        """Return this latent with further batch axes in front."""
         return self.with_logits(self.logits.expand(*batch, *self.logits.shape))
 
     def split_rows(self, widths: Sequence[int]) -> list[Self]:
-        """Split the latent along its first batch axis."""
+        """Split this latent along its first batch axis."""
         return [self.with_logits(part) for part in self.logits.split(list(widths))]
 
     def with_event_axes(self, values: Tensor) -> Tensor:
-        """Return values `[..., *batch]` with trailing axes of length one, to multiply samples."""
+        """Append axes of length one to values `[..., *batch]`, to multiply samples."""
         return values[(..., *[None] * self.event_dims)]
 
     def sum_event(self, tensor: Tensor) -> Tensor:
@@ -118,52 +118,53 @@ class Latent(ABC):
 
 
 class HasMean(Latent):
-    """Capability: the score is the sample minus its mean, as in an exponential family."""
+    """Capability: the score is the sample minus the mean, as in an exponential family."""
 
     @abstractmethod
     def mean(self) -> Tensor:
-        """Return the expected sample `[*batch, *event]`, at least in float32."""
+        """Return the mean of a sample `[*batch, *event]`, at least in float32."""
 
     @abstractmethod
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        """Return the covariance matrix of one draw times `[..., *event]`, at least in float32."""
+        """Return the covariance matrix of a sample times `[..., *event]`, at least in float32."""
 
 
 class Enumerable(Latent):
-    """Capability: all joint states of one draw can be listed."""
+    """Capability: all joint states of a sample can be listed."""
 
     @abstractmethod
     def states(self) -> Tensor:
-        """Return every joint state of one draw, `[states, *event]`."""
+        """Return all joint states of a sample, `[states, *event]`."""
 
     @abstractmethod
     def count_states(self) -> int:
         """Return the number of joint states."""
 
     def states_per_row(self) -> Tensor:
-        """Return every joint state for every row of the batch, `[states, *batch, *event]`."""
+        """Return all joint states for every row of the batch, `[states, *batch, *event]`."""
         if self.count_states() > MOST_STATES:
-            got = f"logits {list(self.logits.shape)} with more: use arms or loorf"
-            raise ValueError(f"at most {MOST_STATES} joint states are listed, got {got}")
+            limit = f"only latents with at most {MOST_STATES} joint states can be enumerated"
+            got = f"logits of shape {list(self.logits.shape)}, which have more"
+            raise ValueError(f"{limit}, got {got}: use arms or loorf")
         states = self.states()[(slice(None), *[None] * len(self.batch_shape))]
         return states.expand(-1, *self.logits.shape)
 
     def variable_log_probs(self) -> list[Tensor]:
-        """Return the log-probabilities `[*batch, K]` of each variable's states, in float64."""
+        """Return the log-probabilities of each variable's states `[*batch, K]`, in float64."""
         wide = self.with_logits(self.logits.detach().double())
         return [wide.log_prob(self.states_per_row().double()).movedim(0, -1)]
 
     def from_states(self, chosen: Sequence[Tensor]) -> Tensor:
-        """Return the samples `[n, *batch, *event]` for each variable's states `[*batch, n]`."""
+        """Build samples `[n, *batch, *event]` from the states `[*batch, n]` of each variable."""
         (only,) = chosen
         return self.states()[only].movedim(len(self.batch_shape), 0)
 
 
 class ExchangeablePairs(Latent):
-    """Capability: given the sum of two samples, all pairs with that sum are equally likely."""
+    """Capability: all pairs of samples with the same sum are equally likely."""
 
     def exchange(self, first: Tensor, second: Tensor, generator: Generator | None) -> Tensor:
-        """Draw the firsts of pairs with the sums of the given ones, `[pairs, *batch, *event]`."""
+        """Draw new pairs with the same sums as given pairs, and return the first sample of each."""
         # Every entry, or one-hot choice, is swapped or not, independently of the others.
         like = at_least_float32(first[0, ..., :1] if self.has(Choices) else first[0])
         swap = indicator(uniform(len(first), like, generator) - 0.5).to(first.dtype)
@@ -175,13 +176,16 @@ class ExchangeablePairs(Latent):
 
     @abstractmethod
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
-        """Return E[s s' | sum] times a vector, for differences s = `step` of pairs up to sign."""
+        """Return E[s s' | sum] times a vector, for the differences s of pairs.
+
+        The signs of the differences in `step` do not matter.
+        """
 
 
 class Neighbors(HasMean):
-    """Capability: independent variables, each of which can change while the others stay.
+    """Capability: variables are independent, and each can be changed separately.
 
-    `samples` are `[m, *batch, *event]`. `variable` and `value` are indices `[m, *batch]`; variables
+    `samples` are `[m, *batch, *event]`. `variable` and `value` are indices `[m, *batch]`. Variables
     are numbered in the order of the event.
     """
 
@@ -190,51 +194,58 @@ class Neighbors(HasMean):
         return self.event_shape[0]
 
     def count_values(self) -> int:
-        """Return the largest number of values that a variable has."""
+        """Return the largest number of values of any variable."""
         return 2
 
     @abstractmethod
     def uncertainty(self) -> Tensor:
-        """Return for each variable P(two draws differ), `[*batch, variables]`: do not change it."""
+        """Return, for each variable, the probability that two samples differ there.
+
+        The result is `[*batch, variables]`, and must not be modified.
+        """
 
     @abstractmethod
     def evidence(self) -> Tensor:
-        """Return how far each variable's logits go, `[*batch, variables]`, in a new tensor.
+        """Return how decided each variable's logits are, `[*batch, variables]`, in a new tensor.
 
-        It is the squared logit of a bit, or 1 for a choice, of whose logits nothing is known to say
-        more.
+        For a bit, this is the squared logit. For a choice it is 1, because no better measure is
+        known.
         """
 
     @abstractmethod
     def probs_at(self, variable: Tensor) -> Tensor:
-        """Return the probability of every value of a variable `[m, *batch, K]`, in float64."""
+        """Return the probabilities of all values of one variable per sample, `[m, *batch, K]`.
+
+        They are in float64.
+        """
 
     @abstractmethod
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
-        """Return the value of one variable of each sample, `[m, *batch]`."""
+        """Return the value of one variable in each sample, `[m, *batch]`."""
 
     @abstractmethod
     def change_(self, samples: Tensor, variable: Tensor, value: Tensor) -> None:
-        """Set one variable of each sample to a value, in place."""
+        """Set one variable of each sample to a new value, in place."""
 
     @abstractmethod
     def rises(self, samples: Tensor, derivatives: Tensor) -> Tensor:
-        """Return by how much f would rise if it were linear, for every change of a single variable.
+        """Return how much a linear f would increase for every change of a single variable.
 
-        Like the samples: the entry of a bit is for its other value, and that of a category is for
-        a change to this category.
+        The result has the shape of the samples. The entry of a bit is for its other value. The
+        entry of a category is for a change to this category.
         """
 
     @abstractmethod
     def trapezoid(self, samples: Tensor, rises: Tensor) -> Tensor:
-        """Return half of each sample's rises as a gradient with respect to the logits.
+        """Return half of each sample's rises, as a gradient with respect to the logits.
 
-        For a sample b and changes to other values a of a variable, 1/2 sum_a p_a rise (e_a - e_b).
+        For a sample b and changes to other values a of a variable, this is 1/2 sum_a p_a rise (e_a
+        - e_b).
         """
 
 
 class Couplable(Latent):
-    """Capability: made of bits or choices, several samples of which a coupling can draw."""
+    """Capability: the latent consists of bits or choices, whose samples can be coupled."""
 
     def variables(self) -> Sequence[Latent]:
         return [self.with_logits(logits) for logits in self.logits.split(1)]
@@ -245,20 +256,20 @@ class Binary(Couplable, HasMean):
 
     @abstractmethod
     def rest(self) -> Tensor:
-        """Return 1 - p, which a subtraction would round to 0."""
+        """Return 1 - p without the rounding error of a subtraction."""
 
 
 class Choices(Couplable):
-    """Capability: every last axis of the event is an independent one-hot choice."""
+    """Capability: the last axis of the event is an independent one-hot choice."""
 
 
 class Relaxable(Latent):
-    """Capability: a sample is a discontinuous function of the logits plus noise."""
+    """Capability: samples can be computed from the logits plus noise."""
 
     @abstractmethod
     def perturb(self, n: int, generator: Generator | None) -> Tensor:
-        """Return logits plus noise `[n, *batch, *event]`, at least in float32, detached."""
+        """Return the logits plus noise, `[n, *batch, *event]`, detached, at least in float32."""
 
     @abstractmethod
     def harden(self, perturbed: Tensor) -> Tensor:
-        """Return the samples given by perturbed logits, in the dtype of the logits."""
+        """Convert perturbed logits into samples, in the dtype of the logits."""

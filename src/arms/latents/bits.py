@@ -17,12 +17,12 @@ LARGEST_PERTURBED = 1000.0  # a clamp of logits before noise is added, at most 7
 
 @dataclass(frozen=True, eq=False)
 class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
-    """Bits b ~ Bernoulli(sigmoid(logits)), logits `[*batch, d]`, samples of 0 and 1.
+    """Independent bits b ~ Bernoulli(sigmoid(logits)), with samples of 0 and 1.
 
     Args:
         logits: `[*batch, d]`. Infinite logits are allowed.
-        context: `[*batch, c]`, the input that produced the logits, for estimators with a network
-            that uses it (`RELAX`).
+        context: `[*batch, c]`, the input that the logits were computed from. It is needed only by
+            estimators whose network takes a context (`RELAX`).
 
     >>> Bits(torch.zeros(5, 3)).sample(4).shape
     torch.Size([4, 5, 3])
@@ -38,7 +38,7 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return indicator_below(uniform(n, probs, generator), probs).to(self.logits.dtype)
 
     def log_prob(self, samples: Tensor) -> Tensor:
-        """Return log p(sample), which is linear in the sample and defined at midpoints too."""
+        """Return log p(sample), which is linear in the sample and also defined at midpoints."""
         logits = at_least_float32(self.logits)
         of_one, of_zero = logsigmoid(logits), logsigmoid(-logits)
         # The value that was not drawn may have log-probability -inf, and 0 * inf would be NaN. Any
@@ -48,7 +48,7 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return (samples * of_one + (1 - samples) * of_zero).sum(-1)
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p. For b = 1 this is sigmoid(-logits), because 1 - p would round to 0."""
+        """Return b - p; for b = 1 as sigmoid(-logits), because 1 - p would round to 0."""
         of_zero, of_one = -self.mean(), self.rest()
         # lerp returns either end exactly, in one pass; torch.where takes twice as long.
         return torch.lerp(of_zero, of_one, samples.to(of_one.dtype))

@@ -14,7 +14,7 @@ from arms.random import uniform
 
 @dataclass(frozen=True, eq=False)
 class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
-    """Choices among K categories, logits `[*batch, d, K]` (softmax), one-hot samples.
+    """Independent choices among K categories (softmax), with one-hot samples.
 
     Args:
         logits: `[*batch, d, K]`. A logit of minus infinity makes a category impossible.
@@ -48,7 +48,7 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return (samples * inside).sum((-1, -2))
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p, with all the digits of 1 - p."""
+        """Return b - p without losing the digits of 1 - p."""
         samples, probs = self._as_one_hot(samples), self.mean()
         return torch.where(samples > 0, rest_of(probs), -probs)
 
@@ -115,7 +115,7 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return torch.addcmul(up, samples.to(up.dtype), up.sum(-1, keepdim=True), value=-1)
 
     def _as_one_hot(self, samples: Tensor) -> Tensor:
-        """Return samples `[..., d, K]`, which may be given as indices `[..., d]`."""
+        """Convert samples, which may be indices `[..., d]`, to one-hot samples `[..., d, K]`."""
         d, k = self.logits.shape[-2:]
         if not samples.is_floating_point() and samples.shape[-1:] == (d,):
             return one_hot(samples, self.logits)
@@ -128,7 +128,7 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
 
 @dataclass(frozen=True, eq=False)
 class Indices(OneHot):
-    """The same choices for an objective that receives category indices `[n, *batch, d]`.
+    """Independent choices among K categories; the objective receives category indices.
 
     Args:
         logits: `[*batch, d, K]`.
@@ -145,24 +145,27 @@ class Indices(OneHot):
 
 
 def one_hot(indices: Tensor, logits: Tensor) -> Tensor:
-    """Return category indices `[..., d]` as samples `[..., d, K]`, in the dtype of the logits."""
+    """Convert indices `[..., d]` to one-hot samples `[..., d, K]` in the dtype of the logits."""
     every = torch.arange(logits.shape[-1], device=indices.device)
     # NaN logits can cause an index out of range, which gives zeros here instead of an error.
     return (indices.unsqueeze(-1) == every).to(logits.dtype)
 
 
 def rest_of(probs: Tensor) -> Tensor:
-    """Return 1 - p; for the likeliest category as the sum of the others, which has more digits."""
+    """Return 1 - p; for the likeliest category, sum the other probabilities to keep more digits."""
     likeliest = probs.argmax(-1, keepdim=True)
     others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
     return (1 - probs).scatter(-1, likeliest, others)
 
 
 def _rows_of(samples: Tensor, variable: Tensor) -> Tensor:
-    """Return the index of one variable's K entries, to gather and to scatter along axis -2."""
+    """Return the positions of one variable's K entries along axis -2, for gather and scatter."""
     return variable[..., None, None].expand(*variable.shape, 1, samples.shape[-1])
 
 
 def softmax_derivative(probs: Tensor, vector: Tensor) -> Tensor:
-    """Return (diag p - p p') times `[..., K]`: the derivative of a softmax, and a covariance."""
+    """Multiply `[..., K]` by diag p - p p', the derivative of a softmax.
+
+    This matrix is also the covariance of a one-hot sample.
+    """
     return probs * (vector - (probs * vector).sum(-1, keepdim=True))

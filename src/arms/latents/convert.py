@@ -1,4 +1,4 @@
-"""Latents from what users pass: logits, latents, torch distributions."""
+"""Convert logits, latents and torch distributions to checked latents."""
 
 from typing import TypeAlias
 
@@ -12,11 +12,11 @@ from arms.latents.bits import Bits
 from arms.latents.categories import Indices, OneHot
 
 Logits: TypeAlias = "Tensor | Latent | Distribution"
-"""What users pass: logits of independent bits, a latent, or a torch distribution."""
+"""Logits of independent bits, a latent, or a torch distribution."""
 
 
 def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
-    """Return the latent behind what a user passed, with its shape and values checked.
+    """Convert logits, a torch distribution or a latent to a latent, and check its logits.
 
     Args:
         logits: Logits of independent bits, a torch distribution, or a latent.
@@ -32,7 +32,7 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
     # Finite logits define a distribution, and finding that out takes half the time.
     looked_at = validate and is_readable(latent.logits)
     if looked_at and not is_finite(latent.logits) and bool(latent.undefined().any()):
-        problem = f"contain NaN or define no distribution ({latent.allowed})"
+        problem = f"contain NaN or do not define a distribution ({latent.allowed})"
         raise ValueError(f"logits {problem}: check the operation that produced them")
     return latent
 
@@ -41,16 +41,17 @@ def _of_distribution(distribution: Distribution) -> Latent:
     base = distribution
     if isinstance(base, Independent):
         if (count := base.reinterpreted_batch_ndims) != 1:
-            wanted = "exactly one axis, as in Independent(Bernoulli(...), 1)"
-            raise ValueError(f"Independent must reinterpret {wanted}, got {count}")
+            wanted = "reinterpreted_batch_ndims = 1, as in Independent(Bernoulli(...), 1)"
+            raise ValueError(f"Independent must have {wanted}, got {count}")
         base = base.base_dist
     if isinstance(base, Bernoulli):
         return Bits(_exact_logit(base.probs) if _has_probs(base) else base.logits)
     name, kinds = type(base).__name__, "a Bernoulli, a Categorical or a OneHotCategorical"
     if not isinstance(base, OneHotCategorical | Categorical):
-        raise ValueError(f"the latent distribution must be {kinds}, got {name}")
+        raise ValueError(f"the torch distribution must be {kinds}, got {name}")
     if not base.batch_shape:
-        raise ValueError(f"a {name} must have logits [*batch, d, K], got [K]: unsqueeze them")
+        what = f"a {name} must have logits of shape [*batch, d, K], got [K]"
+        raise ValueError(f"{what}: call .unsqueeze(0) on the logits")
     inner = base if isinstance(base, Categorical) else base._categorical
     kind = Indices if isinstance(base, Categorical) else OneHot
     return kind(_exact_log(inner.probs) if _has_probs(inner) else inner.logits)
@@ -62,13 +63,13 @@ def _has_probs(distribution: Bernoulli | Categorical) -> bool:
 
 
 def _exact_logit(probs: Tensor) -> Tensor:
-    """Return log p/(1 - p), infinite at p = 0 and p = 1; Bernoulli.logits is finite there."""
+    """Return log p/(1 - p), infinite at p = 0 and p = 1. Bernoulli.logits is finite there."""
     inside = (probs > 0) & (probs < 1)
     # The inner `where` makes the gradient at p = 0 and p = 1 zero instead of NaN.
     return torch.where(inside, torch.where(inside, probs, 0.5).logit(), probs.detach().logit())
 
 
 def _exact_log(probs: Tensor) -> Tensor:
-    """Return log p, minus infinity with gradient zero at p = 0; Categorical.logits is finite."""
+    """Return log p; at p = 0, minus infinity with gradient zero. Categorical.logits is finite there."""
     possible = probs > 0
     return torch.where(possible, torch.where(possible, probs, 1.0).log(), -torch.inf)

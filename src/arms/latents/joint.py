@@ -1,4 +1,4 @@
-"""Several latents drawn together: a mask and an action, bits and categories."""
+"""Joint latents: several latents that are drawn together, such as a mask and an action."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from arms.latents.convert import Logits, as_latent
 
 
 def _per_part(name: str) -> Callable[..., Tensor]:
-    """Return the method that splits tensors between the parts and joins their results."""
+    """Return a method that calls the method `name` of every part, and joins the results."""
 
     def method(self: "Joint", *given: Any, **options: Any) -> Tensor:
         count = len(self.parts)
@@ -27,7 +27,7 @@ def _per_part(name: str) -> Callable[..., Tensor]:
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
-    """Independent latents with names, drawn together.
+    """Several independent latents with names, drawn together.
 
     The objective is called with one argument per latent, as in `f(mask=..., action=...)`, and
     gradients are returned as a dictionary with the same keys. All latents share one batch shape.
@@ -99,7 +99,8 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
             return grad
         if grad.keys() != self.parts.keys():
             wanted, got = ", ".join(self.parts), ", ".join(map(str, grad)) or "none"
-            raise ValueError(f"a dictionary must have the keys {wanted}, got {got}")
+            what = "a dictionary for a joint latent must have the names of its parts as keys"
+            raise ValueError(f"{what}, {wanted}, got {got}")
         return self._join([part.join_gradient(grad[name]) for name, part in self.parts.items()])
 
     def elements(self) -> list[Latent]:
@@ -176,7 +177,7 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
             part.change_(own, at, torch.where(inside, value, part.values_at(own, at)))
 
     def _by_variable(self, variable: Tensor) -> Iterator[tuple[Neighbors, Tensor, Tensor]]:
-        """Yield each part, an index into its variables, and where that is the one."""
+        """Yield each part, indices into its variables, and a mask of where it has the variable."""
         first = 0
         for part in self._parts_with_neighbors():
             count = part.count_variables()
@@ -191,17 +192,17 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
         return [part for part in self.parts.values() if isinstance(part, Enumerable)]
 
     def _items(self, tensor: Tensor) -> list[tuple[str, Latent, Tensor]]:
-        """Return each part with its name and its share of a joined tensor."""
+        """Return each part with its name and its part of a joined tensor."""
         return list(zip(self.parts, self.parts.values(), self._split(tensor), strict=True))
 
     def _split(self, tensor: Tensor) -> list[Tensor]:
-        """Return each part's share `[..., *event]` of a joined tensor `[..., D]`."""
+        """Split a joined tensor `[..., D]` into one tensor `[..., *event]` per part."""
         shapes = [part.event_shape for part in self.parts.values()]
         shares = tensor.split([shape.numel() for shape in shapes], -1)
         return [own.unflatten(-1, shape) for own, shape in zip(shares, shapes, strict=True)]
 
     def _join(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return tensors that end in each part's event axes as one joined tensor `[..., D]`."""
+        """Join tensors that end in the event axes of each part into one tensor `[..., D]`."""
         parts = zip(self.parts.values(), tensors, strict=True)
         return torch.cat([own.flatten(own.ndim - part.event_dims) for part, own in parts], -1)
 

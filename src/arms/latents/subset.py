@@ -28,7 +28,7 @@ from arms.random import uniform
 
 @dataclass(frozen=True, eq=False)
 class Subset(HasMean, Enumerable, ExchangeablePairs):
-    """Exactly k of d items, logits `[*batch, d]`, k-hot samples `[n, *batch, d]`.
+    """Subsets of exactly k of d items, with k-hot samples `[n, *batch, d]`.
 
     Args:
         logits: `[*batch, d]`. An item with logit infinity is always chosen, one with minus
@@ -47,7 +47,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         check_logits(self.logits, self.event_axes)
         items, k = self.logits.shape[-1], as_count(self.k, 0, "k of a subset")
         if k > items:
-            raise ValueError(f"k of a subset must be at most the number of items, {items}, got {k}")
+            raise ValueError(f"k of a subset must be at most {items}, the number of items, got {k}")
         object.__setattr__(self, "k", k)
 
     def undefined(self) -> Tensor:
@@ -56,7 +56,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return self.logits.isnan() | too_many | too_few
 
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
-        """Split the k items between the halves of each node, down to single items."""
+        """Draw subsets: split the k items between the halves of each node of a binary tree."""
         levels, shares = self._tree
         root = levels[-1][0, ..., 0]
         counts = torch.full((n, 1, *root.shape), self.k, device=root.device)
@@ -125,7 +125,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return math.comb(self.logits.shape[-1], self.k)
 
     def exchange(self, first: Tensor, second: Tensor, generator: Generator | None) -> Tensor:
-        """Draw at random half of the items in which a pair differs."""
+        """Draw half of the items in which the samples of a pair differ, at random."""
         differ = first != second
         key = uniform(len(first), at_least_float32(first[0]), generator)
         rank = torch.where(differ, key, 2.0).argsort(-1).argsort(-1)
@@ -141,11 +141,11 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
     @lazy_property
     def _tree(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Products of the factors 1 + exp(phi) z over a binary tree, from the items to the root.
+        """Multiply the factors 1 + exp(phi) z over a binary tree, from the items to the root.
 
-        Per level: log-coefficients `[nodes, *batch, width + 1]` up to degree k. For each level
-        above the leaves, also the probability that j of a node's c chosen items lie in its left
-        half, `[nodes, *batch, c, j]`.
+        For each level, return the log-coefficients `[nodes, *batch, width + 1]` up to degree k. For
+        each level above the leaves, also return the probability that j of a node's c chosen items
+        are in its left half, `[nodes, *batch, c, j]`.
         """
         phi = self.logits.detach().double()
         padding = (1 << (phi.shape[-1] - 1).bit_length()) - phi.shape[-1]
@@ -164,7 +164,10 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
     @lazy_property
     def _counts(self) -> list[Tensor]:
-        """The probability that a node holds c of the k items, per level `[nodes, *batch, c]`."""
+        """Return, for each level, the probability that a node has c of the k items.
+
+        The probabilities are `[nodes, *batch, c]`.
+        """
         levels, shares = self._tree
         root = torch.zeros_like(levels[-1])
         root[..., self.k] = 1
@@ -177,24 +180,27 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
     @lazy_property
     def _marginals(self) -> tuple[Tensor, Tensor]:
-        """The probability of each item to be chosen, and to be left out, `[*batch, d]`."""
+        """Return the probabilities that each item is chosen and is left out, `[*batch, d]`."""
         left_out, chosen = self._counts[0][: self.logits.shape[-1]].movedim(0, -2).unbind(-1)
         return chosen, left_out
 
 
 def _of_the_rest(values: Tensor, count: int, outside: float = 0.0) -> Tensor:
-    """Return values[c - j] as a table `[..., c, j]`: of the rest of c items, if one half has j."""
+    """Return the table values[c - j], `[..., c, j]`: c items of which one half has j."""
     at = _rest(count, values.shape[-1], values.device)
     return pad(values, (1, 0), value=outside)[..., at]
 
 
 def _by_right(joint: Tensor) -> Tensor:
-    """Turn a table over (count, in the left half), of equal halves, into (count, in the right)."""
+    """Convert a table over (count, count on the left) to one over (count, count on the right).
+
+    Both halves must have the same size.
+    """
     at = _rest(joint.shape[-2], joint.shape[-1], joint.device)
     return pad(joint, (1, 0)).take_along_dim(at.expand(joint.shape), -1)
 
 
 def _rest(count: int, width: int, device: torch.device) -> Tensor:
-    """Return the position of c - j in an array that is padded in front, 0 where there is none."""
+    """Return the position of c - j in an array that is padded in front, or 0 if there is none."""
     rest = torch.arange(count, device=device).unsqueeze(-1) - torch.arange(width, device=device)
     return torch.where((rest >= 0) & (rest < width), rest + 1, 0)

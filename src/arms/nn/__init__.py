@@ -1,7 +1,7 @@
-"""Modules with discrete choices inside, made of `arms.sample`: gates, codes and routers.
+"""Modules with discrete choices, built on `arms.sample`: gates, codes and routers.
 
-They train in a block of `arms.sampling`, or without one if they are given a biased estimator. In
-evaluation mode nothing is random: the likeliest choice is taken.
+To train them, call them in a block of `arms.sampling`, or give them a biased estimator. In
+evaluation mode they are deterministic and take the likeliest choice.
 """
 
 from arms.nn.codes import Codes

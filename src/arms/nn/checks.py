@@ -1,4 +1,4 @@
-"""Checks that modules share: the estimator when they are made, and the shape of their input."""
+"""Checks that several modules use."""
 
 import torch
 from torch import Tensor
@@ -10,16 +10,16 @@ from arms.sites import drop_in
 
 
 def check_estimator(estimator: str | Estimator | None, latent: Latent) -> None:
-    """Raise unless an estimator is None, for a block, or a biased one that draws such a latent."""
+    """Raise unless an estimator is None or a biased estimator that can draw the latent."""
     if estimator is not None:
         drop_in(estimator, latent)
 
 
 def with_rows(x: Tensor, dim: int) -> Tensor:
-    """Return x after checking that it is `[rows, ..., dim]`."""
+    """Return x after checking that its shape is `[rows, ..., dim]`."""
     if x.ndim < 2 or x.shape[-1] != dim:
-        hint = ": unsqueeze(0) makes it a single row" if x.ndim == 1 else ""
-        raise ValueError(f"x must be [rows, ..., {dim}], got shape {list(x.shape)}{hint}")
+        hint = ": call .unsqueeze(0) if it is a single row" if x.ndim == 1 else ""
+        raise ValueError(f"x must have shape [rows, ..., {dim}], got {list(x.shape)}{hint}")
     return x
 
 

@@ -14,7 +14,7 @@ from arms.sites import sample
 
 
 class Codes(nn.Module):
-    """A discrete code for each token: some bits, or one category of a codebook.
+    """A discrete code for each token: several bits, or one category of a codebook.
 
     In evaluation mode it takes the likeliest code.
 
@@ -39,21 +39,23 @@ class Codes(nn.Module):
     ) -> None:
         super().__init__()
         if (bits is None) == (categories is None):
-            raise ValueError(f"give bits or categories, got bits={bits}, categories={categories}")
+            got = f"bits={bits} and categories={categories}"
+            raise ValueError(f"Codes needs exactly one of bits and categories, got {got}")
         if bits is not None and as_count(bits, 1, "bits") > 62:
-            raise ValueError(f"bits must be at most 62, got {bits}: use several groups of bits")
+            raise ValueError(f"bits must be at most 62, got {bits}: use several Codes modules")
         size = as_count(categories, 2, "categories") if bits is None else bits
         self.bits, self.estimator = bits, estimator
         check_estimator(estimator, (Bits if bits else OneHot)(torch.zeros(1, 1, size)))
         self.to_logits, self.codebook = nn.Linear(dim, size), nn.Linear(size, dim, bias=bool(bits))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return code vectors and indices of tokens, and a loss per row.
+        """Return the code vectors and indices of tokens, and a loss per row.
 
-        The loss is KL(q | uniform) in nats, summed over tokens. A small weight keeps codes in use.
+        The loss is KL(q | uniform) in nats, summed over tokens. Adding it with a small weight keeps
+        all codes in use.
 
         Args:
-            x: `[rows, ..., dim]`. In a block, vectors and indices are n copies if x has B rows.
+            x: `[rows, ..., dim]`. In a block, if x has B rows, vectors and indices have n copies.
         """
         logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         if self.bits is not None:
@@ -72,7 +74,7 @@ class Codes(nn.Module):
         return vectors, indices, (most - entropy).unsqueeze(-1).flatten(1).sum(-1)
 
     def vectors(self, indices: Tensor) -> Tensor:
-        """Return the code vectors `[..., dim]` of indices."""
+        """Return the code vectors `[..., dim]` for indices."""
         indices = as_indices(indices, 2**self.bits if self.bits else self.codebook.in_features)
         if self.bits is None:
             return self.codebook.weight.T[indices]

@@ -1,4 +1,4 @@
-"""Gates that open or shut channels or units of a network."""
+"""Gates that switch channels or units of a network on or off."""
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +11,15 @@ from arms.sites import sample
 
 
 class Gates(nn.Module):
-    """Hard gates on one axis of the input, with a price for the open ones (L0 regularization).
+    """Hard gates on one axis of the input, with a price for open gates (L0 regularization).
 
-    Each gate is open with probability sigmoid(logit). In training, every row draws its own gates;
-    in evaluation mode the gates with a positive logit are open.
+    Each gate is open with probability sigmoid(logit). In training, every row draws its own gates.
+    In evaluation mode, the gates with a positive logit are open.
 
     Args:
         size: The number of gates, which is the length of the axis.
-        dim: The axis of the input that is gated: 1 for channels.
-        initial: The logit of every gate at the start; 2 opens 88 % of them.
+        dim: The axis of the input that is gated; 1 for channels.
+        initial: The initial logit of every gate; 2 opens 88 % of the gates.
         estimator: A biased estimator, such as "reinmax", to train without a block.
 
     >>> gates = Gates(16)
@@ -41,11 +41,11 @@ class Gates(nn.Module):
         self.logits = nn.Parameter(torch.full((as_count(size, 1, "size"),), float(initial)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x times its gates; in a block, n copies of it if x has not been repeated."""
+        """Return x times its gates; in a block, n copies of x if it has not been repeated."""
         size = len(self.logits)
         if x.ndim <= self.dim or x.shape[self.dim] != size:
-            got = f"shape {list(x.shape)}"
-            raise ValueError(f"Gates({size}, dim={self.dim}) got an input of {got}")
+            wanted = f"Gates({size}, dim={self.dim}) needs an input of length {size} on axis"
+            raise ValueError(f"{wanted} {self.dim}, got shape {list(x.shape)}")
         if not self.training:
             return x * self._along(self.is_open().to(x.dtype).unsqueeze(0), x.ndim)
         gates = sample(self.logits.expand(len(x), -1), self.estimator)
@@ -54,16 +54,16 @@ class Gates(nn.Module):
         return x * self._along(gates.to(x.dtype), x.ndim)
 
     def price(self) -> Tensor:
-        """Return the expected number of open gates; its gradient is exact."""
+        """Return the expected number of open gates, whose gradient is exact."""
         return torch.sigmoid(self.logits).sum()
 
     def is_open(self) -> Tensor:
-        """Return which gates are open in evaluation mode, `[size]`."""
+        """Return a mask `[size]` of the gates that are open in evaluation mode."""
         return self.logits.detach() > 0
 
     def extra_repr(self) -> str:
         return f"{len(self.logits)}, dim={self.dim}, estimator={self.estimator!r}"
 
     def _along(self, gates: Tensor, axes: int) -> Tensor:
-        """Return gates `[rows, size]` with axes of length one, to multiply the input."""
+        """Reshape gates `[rows, size]` so that they multiply the input."""
         return gates.view(len(gates), *[1] * (self.dim - 1), -1, *[1] * (axes - self.dim - 1))

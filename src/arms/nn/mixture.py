@@ -1,4 +1,4 @@
-"""Mixtures of experts, each of which is evaluated on its own rows only."""
+"""Mixtures of experts; each expert is evaluated only on its own rows."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,16 @@ from torch import Tensor, nn
 
 
 def mixture(mask: Tensor, x: Tensor, experts: Sequence[nn.Module], k: int) -> Tensor:
-    """Return the mean output of the k experts that a mask chooses; see `Router.mix`."""
+    """Return the mean output of the experts that a mask chooses; see `Router.mix`."""
     axes, given = mask.shape[:-1], x.shape[: mask.ndim - 1]
     copies = max(1, axes[0] // max(1, given[0])) if axes and given else 1
     repeated = (copies * given[0], *given[1:]) if given else ()
     if not axes or axes != repeated or len(experts) != mask.shape[-1]:
-        got = f"{list(mask.shape)}, {list(x.shape)} and {len(experts)} experts"
+        got = f"a mask {list(mask.shape)}, x {list(x.shape)} and {len(experts)} experts"
         raise ValueError(
-            f"mix takes a mask [rows, ..., experts] and x [rows, ..., *shape], got {got}: pass the "
-            "mask of x itself, and one module for each expert"
+            "mix needs a mask [rows, ..., experts] and x [rows, ..., *shape] with the same "
+            f"leading axes, got {got}: pass the mask that the router returned for x, and one "
+            "module for each expert"
         )
     x = (x if copies == 1 else torch.cat([x] * copies)).flatten(0, len(axes) - 1)
     mask = mask.flatten(0, -2)

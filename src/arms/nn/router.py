@@ -15,15 +15,17 @@ from arms.sites import sample
 
 
 class Router(nn.Module):
-    """Choose one of several experts by a softmax, or k by `arms.Subset`; the top k when evaluated.
+    """Choose one expert by a softmax, or k experts by `arms.Subset`.
 
-    `load` is the share of each expert in the last call. It is not part of the state.
+    In evaluation mode, the k experts with the largest logits are chosen. `load` is the share of
+    each expert in the last call, and is not part of the state.
 
     Args:
-        dim: The size of what is routed.
+        dim: The size of the last axis of x.
         experts: The number of experts.
-        k: How many of them are chosen.
-        estimator: A biased one, such as "reinmax", to train without a block; all experts then run.
+        k: The number of experts to choose.
+        estimator: A biased estimator, such as "reinmax", to train without a block. All experts are
+            then evaluated.
 
     >>> router = Router(8, experts=4, k=2).eval()
     >>> mask, loss = router(torch.randn(5, 8))
@@ -39,16 +41,18 @@ class Router(nn.Module):
         super().__init__()
         self.k, self.estimator = as_count(k, 1, "k"), estimator
         if self.k > as_count(experts, 2, "experts"):
-            raise ValueError(f"k must be at most the number of experts, {experts}, got {k}")
+            raise ValueError(f"k must be at most {experts}, the number of experts, got {k}")
         check_estimator(estimator, self._latent(torch.zeros(1, 1, experts)))
         self.to_logits = nn.Linear(dim, experts)
         self.register_buffer("load", torch.full((experts,), 1 / experts), persistent=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a k-hot mask `[rows, ..., experts]`, and a loss that is 1 if all are used alike.
+        """Return a k-hot mask `[rows, ..., experts]`, and a load-balancing loss.
+
+        The loss is 1 if all experts are used equally.
 
         Args:
-            x: `[rows, ..., dim]`. In a block, the mask is n copies if x has B rows.
+            x: `[rows, ..., dim]`. In a block, if x has B rows, the mask has n copies.
         """
         logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         size = logits.shape[-1]
@@ -66,11 +70,13 @@ class Router(nn.Module):
         return OneHot(logits) if self.k == 1 else Subset(logits, self.k)
 
     def mix(self, mask: Tensor, x: Tensor, experts: Sequence[nn.Module]) -> Tensor:
-        """Return the mean output of the chosen experts, each evaluated on its own rows only.
+        """Return the mean output of the chosen experts; each is evaluated on its own rows only.
 
         Args:
-            mask: `[rows, ..., experts]`, what `forward` returned for x (or n copies of it).
-            x: `[rows, ..., *shape]`, with the same axes in front.
-            experts: As many modules as the router has experts, from `[m, *shape]` to one shape.
+            mask: The mask `[rows, ..., experts]` that `forward` returned for x, or for n copies of
+                x.
+            x: `[rows, ..., *shape]`, with the same leading axes as the mask.
+            experts: One module per expert; each maps `[m, *shape]` to `[m, ...]`, with the same
+                output shape for all experts.
         """
         return mixture(mask, x, experts, self.k)

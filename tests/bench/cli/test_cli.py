@@ -102,12 +102,15 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["check", "loorff"], "no estimator or coupling is called 'loorff': perhaps loorf"),
+        (
+            ["check", "loorff"],
+            "there is no estimator or coupling named 'loorff': did you mean loorf",
+        ),
         (["check", "nowhere:Thing"], "cannot find 'nowhere:Thing'"),
         (["check", "own:Missing"], "cannot find 'own:Missing'"),
         (
             ["check", "own:number"],
-            "subject must be a coupling or make estimators, got int: give a coupling, or a function",
+            "subject must be a coupling or a function that makes estimators, got int: pass a coupling,",
         ),
         (
             ["check", "own:instance"],
@@ -115,7 +118,7 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
         ),
         (
             ["check", "own:NeedyCoupling"],
-            "argument: 'strength': give a coupling object instead of its class",
+            "argument: 'strength': pass a coupling object instead of its class",
         ),
         (["check", "own:NeedyEstimator"], "<class 'own.NeedyEstimator'>(1) raised TypeError: "),
         (["check", "math:sqrt"], "<built-in function sqrt> must return an estimator, got float"),
@@ -123,17 +126,20 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
         (["check", "disarm", "--num-samples", "3"], "num_samples of DisARM must be even"),
         (
             ["check", "loorf", "--latent", "own:number"],
-            "latents must be a list such as [arms.Bits(logits)], got [7]",
+            "latents must be a list of latents, as in [arms.Bits(logits)], got [7]",
         ),
         (
             ["check", "loorf", "--latent", "own:rows"],
-            "latents must have variables, no batch axes, and at most 65,536 joint states, got OneHot",
+            "each of the latents must have no batch axes, and from 1 to 65,536 joint states, got OneHot",
         ),
         (
             ["check", "loorf", "--latent", "own:many"],
             "and at most 65,536 joint states, got Bits with logits [17]",
         ),
-        (["check", "own:OwnCoupling", "--latent", "own:latent"], "latents are for estimators"),
+        (
+            ["check", "own:OwnCoupling", "--latent", "own:latent"],
+            "latents can only be given to check an estimator",
+        ),
         (["toy", "--num-samples", "3"], "num_samples of ARM must be even"),
     ],
 )
@@ -254,7 +260,7 @@ def test_several_estimators_at_once(say: Say) -> None:
     code, _, lost = say(*small, "--learning-rate", "1e38")
     assert code == 2
     assert lost.startswith(
-        "arms: no replica survives of runs/both (step 10): their numbers are not finite"
+        "arms: all replicas of runs/both (step 10) stopped because their numbers are not finite"
     )
     assert len(lost.strip().splitlines()) == 1
 
@@ -376,7 +382,7 @@ def test_a_plan_is_for_a_device_that_could_be(say: Say) -> None:
     assert say(*words, "banana") == (
         2,
         "",
-        "arms: no device 'banana' here: choose auto, cpu, cuda or cuda:N\n",
+        "arms: device must be auto, cpu, cuda or cuda:N, got 'banana'\n",
     )
 
 
@@ -507,10 +513,10 @@ def test_data_verbs(say: Say) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "--estimator", "best"], "no estimator is called 'best'"),
+        (["train", "--estimator", "best"], "there is no estimator named 'best'"),
         (["train", "--estimator", "arm", "--num-samples", "3"], "must be even"),
-        (["train", "--dataset", "cifar"], "no data set is called 'cifar'"),
-        (["train", "--device", "tpu"], "no device 'tpu' here"),
+        (["train", "--dataset", "cifar"], "there is no data set named 'cifar'"),
+        (["train", "--device", "tpu"], "device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
         (
             ["train", "--checkpoint-seconds", "nan"],
             "checkpoint_seconds must be a finite number >= 0, got nan",
@@ -519,25 +525,25 @@ def test_data_verbs(say: Say) -> None:
             ["train", "--checkpoint-seconds", "-5"],
             "checkpoint_seconds must be a finite number >= 0, got -5",
         ),
-        (["evaluate", "nowhere"], "nowhere is not there: it has no config.json"),
-        (["data", "get", "cifar"], "no data set is called 'cifar'"),
+        (["evaluate", "nowhere"], "nowhere does not exist: check the path"),
+        (["data", "get", "cifar"], "there is no data set named 'cifar'"),
         (["report", "nowhere"], "there is no run in nowhere"),
-        (["report", "."], "there is no run in .: train one first"),
-        (["train", "--estimator", "exact"], "exact trains with at most 65536 states"),
+        (["report", "."], "there is no run in .: train a run"),
+        (["train", "--estimator", "exact"], "exact can train with at most 65536 joint states"),
         (
             ["train", "--together", "loorf", "disarm", "--estimator", "arm"],
-            "give --estimator arm or --together loorf disarm",
+            "got both --estimator arm and --together loorf disarm",
         ),
         (
             ["train", "--together", "loorf", "disarm", "--estimator", "arms"],
-            "give --estimator arms or --together",
+            "got both --estimator arms and --together",
         ),
         (
             ["train", "--name", "../mine"],
-            "--name must be the name of one folder, got '../mine': give its place",
+            "--name must be a folder name without a path, got '../mine': set the parent folder",
         ),
-        (["train", "--name", "a/b"], "--name must be the name of one folder, got 'a/b'"),
-        (["train", "--name", ".."], "--name must be the name of one folder, got '..'"),
+        (["train", "--name", "a/b"], "--name must be a folder name without a path, got 'a/b'"),
+        (["train", "--name", ".."], "--name must be a folder name without a path, got '..'"),
         (["train", "--together", "loorf", "relax"], "relax cannot share an ensemble"),
         (["train", "--data-dir", "missing", "--dataset", "omniglot"], "the data folder"),
     ],
@@ -560,7 +566,7 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
         (["variance", "run", "--evaluations", "0"], "--evaluations must be an integer >= 1, got 0"),
         (
             ["variance", "run", "--evaluations", "8", "--num-samples", "8"],
-            "--num-samples and --evaluations exclude each other: give one of them",
+            "got both --num-samples and --evaluations: pass only one of them",
         ),
         (["sample", "run", "--count", "0"], "--count must be an integer >= 1, got 0"),
         (["check", "loorf", "--draws", "-5"], "--draws must be an integer >= 1000, got -5"),
@@ -571,7 +577,7 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
         ),
         (
             ["train", "--runs", "file", "--name", "mine"],
-            "cannot use file/mine: Not a directory: choose another place",
+            "cannot use file/mine: Not a directory: choose another path",
         ),
         (["report", "run", "-o", "file/page.html"], "cannot use file/page_files: Not a directory"),
         (["correlations", "-o", "file"], "cannot use file: File exists"),
@@ -587,10 +593,10 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
         (["evaluate", "run", "--samples", "1", "b"], "Error parsing --samples: Could not find"),
         (
             ["train", "--network", "cubic"],
-            "no network is called 'cubic': choose one of linear, nonlinear, pyramid, or give",
+            "there is no network named 'cubic': choose one of linear, nonlinear, pyramid, or pass",
         ),
-        (["trian"], "no command is called 'trian': perhaps train"),
-        (["data", "gett"], "no command is called 'data gett': perhaps data get"),
+        (["trian"], "there is no command named 'trian': did you mean train"),
+        (["data", "gett"], "there is no command named 'data gett': did you mean data get"),
         (["evaluate"], "Missing from arms evaluate: PATH Run directory."),
         (["data", "get"], "Missing from arms data get: STR Data set."),
     ],
@@ -621,7 +627,7 @@ def test_a_new_verb_of_two_words_needs_no_more_than_its_entry(
     with pytest.raises(ValueError, match=r"^Error parsing --a: .*'x'; see arms sums add --help$"):
         parse(verbs, ["sums", "add", "--a", "x"])
     with pytest.raises(
-        ValueError, match=r"no command is called 'sum': .*choose one of train, sums"
+        ValueError, match=r"there is no command named 'sum': .*choose one of train, sums"
     ):
         parse(verbs, ["sum"])
 
@@ -636,7 +642,7 @@ def test_a_full_disk_is_one_line(
     monkeypatch.setattr(sys, "argv", ["arms", "toy"])
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert capsys.readouterr().err.startswith("arms: No space left on device: choose another place")
+    assert capsys.readouterr().err.startswith("arms: No space left on device: choose another path")
 
 
 @signals
@@ -678,7 +684,7 @@ def test_interrupting_claims_nothing_that_is_not_so(
 def test_the_module_is_the_command() -> None:
     result = completed([sys.executable, "-m", "arms", "check", "loorff"])
     assert result.returncode == 2
-    assert result.stderr.startswith("arms: no estimator or coupling is called 'loorff'")
+    assert result.stderr.startswith("arms: there is no estimator or coupling named 'loorff'")
 
 
 @pytest.mark.parametrize("words", [["estimators"], ["train", "--help"]])

@@ -97,8 +97,8 @@ def is_one_line(said: tuple[int, str, str], message: str) -> None:
     ("name", "figure"),
     [
         ("Raises", "raised RuntimeError: too"),
-        ("Nothing", "combine of Nothing must return a tensor, got NoneType"),
-        ("Short", "combine of Short must return the shape of the logits"),
+        ("Nothing", "Nothing.combine must return a tensor, got NoneType"),
+        ("Short", "Short.combine must return the shape of the logits"),
         ("Drawless", "the design NoDraw must return a Draw, got NoneType"),
         ("RaisingCoupling", "raised RuntimeError: too bad"),
         ("NoCoupling", "raised AttributeError"),
@@ -215,7 +215,7 @@ def test_a_checkpoint_without_its_noise(run: Run, say: Say) -> None:
     (run.path / checkpoints.CHECKPOINTS[1]).unlink(missing_ok=True)
     newest = run.path / checkpoints.CHECKPOINTS[0]
     save_file(state, newest, metadata=metadata_of(run, state))
-    is_one_line(say(*VERBS[0]), "the checkpoint lacks generator")
+    is_one_line(say(*VERBS[0]), "the checkpoint has no generator")
 
 
 def test_a_checkpoint_that_is_a_folder(run: Run, say: Say) -> None:
@@ -230,12 +230,12 @@ def test_a_checkpoint_that_is_a_folder(run: Run, say: Say) -> None:
         ("[" * 100_000, "runs/run/config.json cannot be read: maximum recursion depth"),
         (
             '{"schema": 4, "dataset": ["digits"]}',
-            r"runs/run/config.json is not a configuration: dataset must be a string",
+            r"runs/run/config.json is not a valid configuration: dataset must be a string",
         ),
         ('{"steps": ' + "9" * 5000 + "}", "runs/run/config.json cannot be read: Exceeds the limit"),
         (
             '{"schema": 4, "learning_rate": "fast"}',
-            "runs/run/config.json is not a configuration: learning_rate must be",
+            "runs/run/config.json is not a valid configuration: learning_rate must be",
         ),
     ],
 )
@@ -266,7 +266,7 @@ ABSURD = "4000000000000000000"
         *(
             (
                 ["train", *FLAGS, flag, ABSURD],
-                f"does not fit into the memory of cpu: lower .*{ABSURD}",
+                f"does not fit into the memory of cpu: reduce .*{ABSURD}",
             )
             for flag in ("--replicas", "--batch-size", "--num-samples", "--latents")
         ),
@@ -316,7 +316,7 @@ def test_absurd_numbers(words: list[str], message: str, run: Run, say: Say) -> N
 def test_an_unknown_home_folder(words: list[str], run: Run, say: Say) -> None:
     is_one_line(
         say(*words),
-        "the home folder of a path must be known, got '~nouser/x.npz': write the whole path",
+        "the home folder in the path '~nouser/x.npz' cannot be found: write the full path",
     )
 
 
@@ -353,11 +353,13 @@ def test_paths_that_are_no_text(run: Run, say: Say) -> None:
         ["sample", odd],
         ["train", *FLAGS, "--name", os.fsdecode(b"\xff")],
     ):
-        is_one_line(say(*verb), "the path runs/\ufffd must be UTF-8: rename it")
+        is_one_line(
+            say(*verb), "a path must be valid UTF-8, got runs/\ufffd: rename the file or folder"
+        )
     code, said, _ = say("report", "runs", "--no-files")
     assert code == 0
-    assert "must be UTF-8" in said
-    is_one_line(say("report", "runs", "-o", os.fsdecode(b"\xff.html")), "must be UTF-8")
+    assert "must be valid UTF-8" in said
+    is_one_line(say("report", "runs", "-o", os.fsdecode(b"\xff.html")), "must be valid UTF-8")
     assert not list(Path().glob("*_files"))
 
 
@@ -460,20 +462,20 @@ def test_version_help_and_guesses(say: Say) -> None:
     assert "{None}" not in helped
     is_one_line(
         say("train", "--estimator", "armss"),
-        "no estimator is called 'armss': perhaps arms or arms-ms; choose",
+        "there is no estimator named 'armss': did you mean arms or arms-ms? Otherwise choose",
     )
     is_one_line(say("check", "systematik"), "perhaps systematic; choose one of")
     is_one_line(
         say("train", "--model", "nowhere"),
-        "'nowhere' must be module:name, such as my_module:make_model",
+        "expected a name in a module, such as my_module:make_model, got 'nowhere'",
     )
     is_one_line(
         say("train", "--model", "math:pi"),
-        "must be a function from a data set to a model, got float",
+        "must be a function that makes a model for a data set, got float",
     )
     is_one_line(
         say("train", "--model", "math:sqrt", "--network", "linear"),
-        "give --model math:sqrt or --network, not",
+        "got both --model math:sqrt and --network, but",
     )
 
 

@@ -256,16 +256,19 @@ def test_layouts_that_are_clear(
     [
         (
             {"car": 5, "plane": 5, "train": 3},
-            "all images in folders named after splits, or none, got train and also .*car/000.png: move",
+            "or no image in folders named after splits, got train and, outside,",
         ),
-        ({".": 8, "train": 4}, "got train and also .*images/000.png: move it"),
+        (
+            {".": 8, "train": 4},
+            "or no image in folders named after splits, got train and, outside,",
+        ),
         (
             {"train": 8, "test": 3, "unlabeled": 3},
-            "got test and train and also .*unlabeled/000.png",
+            "or no image in folders named after splits, got test and train and, outside,",
         ),
         (
             {"train": 8, "val": 3, "validation": 3, "dev": 3},
-            "images must have one valid split, got dev and val and validation: rename one",
+            "must have only one valid split, got dev and val and validation:",
         ),
         ({"Train": 8, "train": 3}, "one train split, got Train and train"),
         (
@@ -277,7 +280,7 @@ def test_layouts_that_are_clear(
             "must lie directly in .*images, got .*images/train/valid: move it there, or rename it",
         ),
         ({"train_images": 8, "train": 3}, "one train split, got train and train_images"),
-        ({"train": 8, "test": 0}, "there is no image in .*images/test: images end in"),
+        ({"train": 8, "test": 0}, "must contain images, got none: add files that end in .png,"),
         ({"test": 8}, r"images has no split 'train' \(found: test\): name the split"),
     ],
 )
@@ -322,9 +325,7 @@ def test_files_that_are_no_files_are_named(tmp_path: Path) -> None:
 def test_splits_must_not_share_files(target: str, tmp_path: Path) -> None:
     make_folders(tmp_path / "images", {"train/car": 5, "train/plane": 5})
     (tmp_path / "images/test").symlink_to(target)
-    with pytest.raises(
-        ValueError, match=r"must have images of their own, got .* also in test: remove the link"
-    ):
+    with pytest.raises(ValueError, match="must not share images, got"):
         load(tmp_path / "images")
 
 

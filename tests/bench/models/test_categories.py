@@ -74,7 +74,7 @@ def test_a_model_and_a_configuration_that_differ(digits: Dataset) -> None:
     bits = build_vae("linear", 20, digits.pixel_mean())
     with pytest.raises(
         ValueError,
-        match="the configuration has categories=10, but the model has 2: remove categories",
+        match="the configuration has categories=10, but the model has categories=2: remove",
     ):
         Trainer(TrainConfig(latents=20, categories=10), digits, model=bits)
     layered = build_vae("linear", [20, 10], digits.pixel_mean())
@@ -163,15 +163,15 @@ def test_every_verb(
     [
         (
             ["--latents", "20", "--categories", "10", "--estimator", "arm"],
-            "arm takes bits only, got 20x10: choose an estimator of categor",
+            "arm can train bits only, got latents with 10 categories: choose an estimator for categor",
         ),
         (
             ["--latents", "20", "--categories", "10", "--estimator", "exact"],
-            "exact trains with at most 65536 states, got 20x10 latents: choose another",
+            "exact can train with at most 65536 joint states, got 20x10 latents: choose another",
         ),
         (
             ["--latents", "20", "--categories", "10", "--estimator", "arms-ms-gaussian"],
-            "choose an estimator of categories, such as vimco or arms-ms",
+            "choose an estimator for categories, such as vimco or arms-ms",
         ),
         (["--latents", "20", "--categories", "1"], "categories must be an integer >= 2, got 1"),
         (
@@ -199,7 +199,10 @@ def test_misuse_is_one_line(
 
 def test_a_configuration_of_countless_states_is_made_at_once() -> None:
     for latents in (10**11, 2 * 10**18):
-        with pytest.raises(ValueError, match="exact trains with at most 65536 states"):
+        with pytest.raises(
+            ValueError,
+            match="can train with at most 65536 joint states, got 100000000000x3 latents: choose",
+        ):
             TrainConfig(latents=latents, categories=3, estimator="exact")
         assert (
             TrainConfig(

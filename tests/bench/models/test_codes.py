@@ -94,7 +94,10 @@ def test_the_encoder_scale_multiplies_the_last_weights_and_nothing_else(network:
 
 
 def test_the_encoder_scale_is_for_built_in_networks() -> None:
-    with pytest.raises(ValueError, match="encoder_scale is for built-in networks"):
+    with pytest.raises(
+        ValueError,
+        match=r"networks, and this run has your own model, got 2.0: scale the weights of your",
+    ):
         TrainConfig(network="mine", structure="abc", encoder_scale=2.0)
     with pytest.raises(ValueError, match="encoder_scale must be"):
         TrainConfig(encoder_scale=0.0)

@@ -83,7 +83,10 @@ def test_names_come_from_the_model_or_the_function_or_the_class(
     assert network(DiscreteVAE(*parts, name="deep net")) == "deep net"
     assert network(lambda dataset: DiscreteVAE(*parts)) == "own"
     assert network(Mine(*parts)) == "Mine"
-    with pytest.raises(ValueError, match="'linear' is a built-in network: rename your model"):
+    with pytest.raises(
+        ValueError,
+        match="not have the name of a built-in network, got 'linear', which is built in:",
+    ):
         network(DiscreteVAE(*parts, name="linear"))
     with pytest.raises(ValueError, match="a model's name must be 1 to 60 letters"):
         network(DiscreteVAE(*parts, name="<script>"))
@@ -140,19 +143,23 @@ def test_weights_fit_the_model_itself(tmp_path: Path, digits: Dataset) -> None:
     assert state is not None
     trainer.load_state(state)
     assert trainer.steps_done == CONFIG.steps
-    with pytest.raises(ValueError, match="holds no intact checkpoint: train it first"):
+    with pytest.raises(ValueError, match="has no intact checkpoint: train it first"):
         Run(tmp_path / "new").begin(CONFIG).weights()
 
 
 def test_another_model_is_refused(tmp_path: Path, digits: Dataset) -> None:
     run = train(CONFIG, tmp_path / "run", dataset=digits, model=activated(nn.ReLU))
-    with pytest.raises(ValueError, match=r"is a run of a model of your own, 'perceptron': give it"):
+    with pytest.raises(
+        ValueError,
+        match=r"is a run of your own model 'perceptron', which cannot be loaded by name: pass it",
+    ):
         load_model(run, dataset=digits)
     with pytest.raises(
-        ValueError, match=r"has trained a model of structure \w+ \('perceptron'\), and the one"
+        ValueError,
+        match=r"trained a model with the structure \w+ \('perceptron'\), but the model given",
     ):
         load_model(run, model=activated(nn.Tanh), dataset=digits)
-    with pytest.raises(ValueError, match=r"holds another run \(structure is '\w+' there"):
+    with pytest.raises(ValueError, match=r"contains another run \(structure is '\w+' there"):
         train(CONFIG, run.path, dataset=digits, model=activated(nn.Tanh))
 
 
@@ -163,7 +170,7 @@ def test_a_model_without_a_name_comes_back(tmp_path: Path, digits: Dataset) -> N
     model, _ = load_model(run, "cpu", model=conv(digits), dataset=digits)
     assert same(model.state_dict(), weights(run))
     longer = replace(run.config(), steps=30)
-    with pytest.raises(ValueError, match="'own' is a model of your own: give it, as model="):
+    with pytest.raises(ValueError, match="'own' is your own model: pass it as model="):
         train(longer, run.path, dataset=digits)
     assert run.result(), "nothing was changed"
     train(longer, run.path, dataset=digits, model=conv(digits), notify=lambda line: None)
@@ -223,7 +230,7 @@ def test_a_replica_that_stopped_is_left_out(tmp_path: Path, digits: Dataset) -> 
             lambda dataset: DiscreteVAE(
                 nn.Conv2d(1, 2, 3), nn.Linear(6, 64), 6, dataset.pixel_mean()
             ),
-            "cannot be applied",
+            r"the model 'own' must accept images \[1, 2, 64\] \(replicas, images, pixels\) of",
         ),
         (
             lambda dataset: DiscreteVAE(
@@ -242,7 +249,7 @@ def test_nothing_is_written_before_everything_was_checked(
             train(replace(CONFIG, replicas=replicas), tmp_path / "run", dataset=digits, model=make)
     plain = conv(digits)
     with pytest.raises(
-        ValueError, match="the model must have 3 replicas, as the configuration, got 1"
+        ValueError, match="the model must have 3 replicas, as the configuration says, got 1"
     ):
         train(replace(CONFIG, replicas=3), tmp_path / "run", dataset=digits, model=plain)
     with pytest.raises(ValueError, match="evaluate must be an integer >= 1, got 0"):
@@ -317,7 +324,9 @@ def test_levels_of_model_and_data_are_the_same(tmp_path: Path, digits: Dataset) 
     model = DiscreteVAE(
         nn.Linear(64, 6), nn.Linear(6, 256), 6, digits.pixel_mean(), likelihood=CategoricalPixels(3)
     )
-    with pytest.raises(ValueError, match=r"levels 0 to 3, the data set 0 to 16: use Cat.*\(16\)"):
+    with pytest.raises(
+        ValueError, match="the model needs pixels from 0 to 3, got a data set with pixels from 0 to"
+    ):
         train(CONFIG, tmp_path / "run", dataset=digits, model=model)
 
 
@@ -371,7 +380,7 @@ def test_more_steps_go_on_to_the_same_numbers(model: Any, tmp_path: Path, digits
     assert same(weights(run), weights(whole))
     assert run.config() == whole.config()
     with pytest.raises(
-        ValueError, match=r"holds another run \(steps is 60 there, 40 was asked for\)"
+        ValueError, match=r"contains another run \(steps is 60 there, but 40 was requested\)"
     ):
         make_run(tmp_path / "parts", digits, 40, model)
 
@@ -397,7 +406,7 @@ def test_a_crash_right_after_lengthening_loses_nothing(
 def test_a_cosine_is_not_lengthened(tmp_path: Path, digits: Dataset) -> None:
     make_run(tmp_path, digits, 20, schedule="cosine")
     with pytest.raises(
-        ValueError, match=r"steps is 20 there, 30 was asked for; a cosine schedule ends"
+        ValueError, match=r"steps is 20 there, but 30 was requested; a cosine schedule ends"
     ):
         make_run(tmp_path, digits, 30, schedule="cosine")
     assert Run(tmp_path).result()
@@ -408,7 +417,7 @@ def test_a_run_without_checkpoints_is_not_begun_anew(tmp_path: Path, digits: Dat
     for path in run.path.glob("*.safetensors"):
         path.unlink()
     with pytest.raises(
-        ValueError, match="holds no intact checkpoint to go on from: its checkpoints were not kept"
+        ValueError, match="has no intact checkpoint, so training cannot continue from its end"
     ):
         make_run(run.path, digits, 40)
     assert run.result()
@@ -513,7 +522,7 @@ def test_runs_lists_what_there_is(
     begun, what, state, *rest = capsys.readouterr().out.splitlines()
     assert (begun, state) == ("runs/begun", "    unfinished: step 0 of 20")
     assert what == "    digits, linear, arms n=4, R=1, learning_rate 0.001, seed 0"
-    assert "broken: runs/broken/result.json must hold" in rest[2]
+    assert "broken: runs/broken/result.json must contain" in rest[2]
     assert rest[3:5] == [
         "runs/done",
         "    digits, conv, arms n=4, R=2, latents 6, learning_rate 0.001, seed 0",
@@ -524,5 +533,5 @@ def test_runs_lists_what_there_is(
         main()
     assert (
         capsys.readouterr().err
-        == "arms: there is no folder nowhere: train a run, or give another folder\n"
+        == "arms: the folder nowhere does not exist: train a run, or name another folder\n"
     )

@@ -281,21 +281,30 @@ def test_names_and_identities() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": (200,)}, "at least two layers, got 200: give latents"),
+        (
+            {"layers": (200,)},
+            "layers must list at least two layers, got one layer of 200: set latents=200 instead",
+        ),
         ({"layers": (200, 0)}, "layers must be an integer >= 1"),
-        ({"layers": (200, 100), "latents": 50}, "latents is the first of layers, 200, got 50"),
+        (
+            {"layers": (200, 100), "latents": 50},
+            "latents must be 200, the first entry of layers, got 50: remove latents",
+        ),
         (
             {"layers": (20, 10), "estimator": "vimco"},
-            "vimco estimates the 4-sample bound and does not train several",
+            "vimco estimates the 4-sample bound, so it cannot train several layers: use",
         ),
         (
             {"layers": (8, 4), "estimator": "exact"},
-            "exact enumerates all states and does not train several layers",
+            "exact enumerates all states, so it cannot train several layers: use arms, loorf",
         ),
-        ({"layers": (20, 10), "estimator": "relax"}, "relax has parameters and .*: try arms"),
+        (
+            {"layers": (20, 10), "estimator": "relax"},
+            "relax has parameters, so it cannot train several layers: use arms, loorf or midpoint",
+        ),
         (
             {"layers": (20, 10), "estimator": "reinmax"},
-            "reinmax is biased .* and does not train several layers",
+            r"reinmax is biased \(it ignores how deeper layers change\), so it cannot train",
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_broken_runs_are_listed_and_skipped(tmp_path: Path) -> None:
     assert "1 of 6 lines" in said["half-line"]
     assert "broken" in said["bad-result"]
     assert "2 numbers" in said["wrong-count"]
-    assert "no estimator is called 'none-such'" in said["bad-config"]
+    assert "there is no estimator named 'none-such'" in said["bad-config"]
     assert "dataset must be a string" in said["odd-config"]
     assert "no such directory" in said["missing"]
     assert {run.path.name for run in found.runs} == {"fine", "half-line", "unfinished"}

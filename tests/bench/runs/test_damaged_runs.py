@@ -21,9 +21,9 @@ CONFIG = TrainConfig(steps=20, report_every=10, latents=4, num_samples=2, replic
 FLAGS = [*SHORT_FLAGS, "--replicas", "2"]
 HUGE = "1" + "0" * 400
 BROKEN_RESULTS = {
-    "NaN": ("-98.3", "NaN", "it holds NaN or an infinite number"),
-    "Infinity": ("-98.3", "Infinity", "it holds NaN or an infinite number"),
-    "an infinite number": ("-98.3", "1e999", "it holds NaN or an infinite number"),
+    "NaN": ("-98.3", "NaN", "it contains NaN or infinity"),
+    "Infinity": ("-98.3", "Infinity", "it contains NaN or infinity"),
+    "an infinite number": ("-98.3", "1e999", "it contains NaN or infinity"),
     "a list as note": (
         '"note": ""',
         '"note": ["x"]',
@@ -34,7 +34,11 @@ BROKEN_RESULTS = {
         '"note": []',
         r"must hold text in 'note', got \[\]: remove it",
     ),
-    "half a letter": ('"note": ""', r'"note": "\ud800"', "it holds text that is not Unicode"),
+    "half a letter": (
+        '"note": ""',
+        r'"note": "\ud800"',
+        "it contains text that is not valid Unicode",
+    ),
     "images in words": (
         '"note": ""',
         '"note": "", "images": "few"',
@@ -45,9 +49,9 @@ BROKEN_CONFIGS = {
     "half a letter": (
         '"dataset": "digits"',
         r'"dataset": "\ud800"',
-        "it holds text that is not Unicode",
+        "it contains text that is not valid Unicode",
     ),
-    "NaN": ('"seed": 1', '"seed": NaN', "it holds NaN or an infinite number"),
+    "NaN": ('"seed": 1', '"seed": NaN', "it contains NaN or infinity"),
     "a huge number": (
         '"seed": 1',
         f'"seed": {HUGE}',
@@ -199,7 +203,9 @@ def test_a_damaged_pack_beside_runs(say: Say) -> None:
     code, said, _ = say("runs")
     assert code == 0
     assert said.count("finished: 20 steps") == 2
-    assert "broken: runs/x.json must hold a list of runs, got int: archive the runs again" in said
+    assert (
+        "broken: runs/x.json must contain a list of runs, got int: archive the runs again" in said
+    )
     assert "(finished before)" in say("train", *FLAGS)[1], (
         "found by what it is, whatever lies beside it"
     )
@@ -209,7 +215,7 @@ def test_a_damaged_pack_beside_runs(say: Say) -> None:
 def test_nothing_but_damaged_runs_is_an_error(say: Say) -> None:
     edit("config.json", '"seed": 1', '"seed": NaN')
     Path("runs/good").rename("good")
-    is_one_line(say("runs"), "runs/bad/config.json cannot be read: it holds NaN")
+    is_one_line(say("runs"), "runs/bad/config.json cannot be read: it contains NaN")
 
 
 # ---- configurations that cannot be written
@@ -219,7 +225,10 @@ def test_nothing_but_damaged_runs_is_an_error(say: Say) -> None:
     ("fields", "message"),
     [
         ({"estimator": arms.LOORF(4)}, r"estimator must be a string, got LeaveOneOut\("),
-        ({"layers": 5}, r"layers must list .*, got 5: for one layer, give latents"),
+        (
+            {"layers": 5},
+            r"of latents in each layer, as in \(200, 200\), got 5: for one layer, set latents",
+        ),
         ({"dataset": "\ud800"}, "dataset must be Unicode, got half a surrogate pair"),
         ({"seed": 10**400}, "seed must be an integer >= 0 .*, got 1000"),
         ({"latents": 2**40, "categories": 2**40}, "latents times categories must be an integer"),

@@ -326,13 +326,13 @@ def test_refusals(tmp_path: Path, digits: Dataset, whole: list[Run]) -> None:
         match="must differ in estimator, data set, learning rate or encoder_scale, got loorf, loorf",
     ):
         together(tmp_path, digits, ["loorf", "loorf"])
-    with pytest.raises(ValueError, match="holds another run"):
+    with pytest.raises(ValueError, match="contains another run"):
         train_together(
             configs_of(NAMES, replace(SMALL, seed=3)),
             [tmp_path / "new", whole[1].path],
             device="cpu",
         )
-    with pytest.raises(ValueError, match="no device 'tpu' here"):
+    with pytest.raises(ValueError, match="device must be auto, cpu, cuda or cuda:N, got 'tpu'"):
         train_together(configs_of(NAMES), [tmp_path / name for name in NAMES], device="tpu")
     assert not list(tmp_path.iterdir())
 
@@ -580,7 +580,7 @@ def test_memory_that_is_really_full(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert errors.splitlines()[-1] == (
         "ValueError: loorf does not fit into the memory of cpu: "
-        "lower replicas (100), batch_size (50), num_samples (4) or latents (20000)"
+        "reduce replicas (now 100), batch_size (50), num_samples (4) or latents (20000)"
     )
 
 

@@ -106,7 +106,10 @@ def test_a_link_in_place_of_a_file_to_write_is_refused(
     before = precious.read_bytes()
     code, _, error = say(*words)
     assert (code, error.count("\n")) == (2, 1), error
-    assert f"{name} must be a file, got a link to '{precious}': remove the link" in error
+    assert (
+        f"{name} must be a regular file or a new path, got a link to '{precious}': remove the link"
+        in error
+    )
     assert precious.read_bytes() == before
     assert link.is_symlink()
 
@@ -155,7 +158,10 @@ def test_of_two_processes_that_write_one_file_one_succeeds(
         write_archive(archive, runs)
 
     monkeypatch.setattr(os, "fsync", fsync_and_write)
-    with pytest.raises(FileExistsError, match="another process is writing the same file"):
+    with pytest.raises(
+        FileExistsError,
+        match=r"\[Errno 17\] another process is writing this file at the same time:",
+    ):
         write_archive(archive, runs[:1])
     assert len(list(find_runs(archive))) == 2, "that of the other one, whole"
     assert not list(tmp_path.glob("*.new"))
@@ -260,7 +266,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, say: Say) -> Non
     for words in (["runs"], REPORT, PACK, sweep):
         assert say(*words)[0] == 0
     closed.chmod(0)
-    message = "runs/closed cannot be read: Permission denied: give yourself permission to read it"
+    message = "runs/closed cannot be read: Permission denied: change its permissions"
     try:
         with as_other_user(tmp_path):
             code, said, error = say("runs")
@@ -284,7 +290,7 @@ def test_metrics_that_may_not_be_read_are_not_to_be_removed(tmp_path: Path, say:
     (run.path / "metrics.jsonl").chmod(0)
     with as_other_user(tmp_path):
         code, _, error = say(*PACK)
-    message = "cannot be read: Permission denied: give yourself permission to read it"
+    message = "cannot be read: Permission denied: change its permissions"
     assert (code, error) == (2, f"arms: runs/own/metrics.jsonl {message}\n")
 
 
@@ -336,9 +342,9 @@ def test_what_is_no_regular_file_is_not_replaced(
         code, _, error = say(*words)
     assert (code, error.count("\n")) == (2, 1), error
     if (name, kind) == ("page.html", "a folder"):
-        assert "the report must be a file, got a folder" in error
+        assert "the report must be a file, got the folder" in error
     else:
-        said = f"{name} must be a regular file, or not exist, got {kind}: choose another place"
+        said = f"{name} must be a regular file or a new path, got {kind}: choose another path"
         assert said in error
     assert os.path.samestat(place.lstat(), before)
     assert ".new" not in error
@@ -356,7 +362,7 @@ def test_a_device_is_not_replaced(tmp_path: Path, run: Run, say: Say) -> None:
     code, _, error = say("sample", "runs/run", "-o", str(device))
     assert (code, error) == (
         2,
-        f"arms: {device} must be a regular file, or not exist, got a device: choose another place\n",
+        f"arms: {device} must be a regular file or a new path, got a device: choose another path\n",
     )
     assert stat.S_ISCHR(device.lstat().st_mode)
 
@@ -367,5 +373,5 @@ def test_the_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path
     (tmp_path / "closed").mkdir(mode=0o555)
     with as_other_user(tmp_path):
         code, _, error = say("archive", "runs", "-o", "closed/archive.json")
-    message = "Permission denied: choose another place, or remove the obstacle"
+    message = "Permission denied: choose another path, or remove the obstacle"
     assert (code, error) == (2, f"arms: cannot use closed/archive.json: {message}\n")

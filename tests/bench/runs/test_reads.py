@@ -75,7 +75,13 @@ def test_a_file_system_without_locks_is_only_warned_of(
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / ".lock").symlink_to("precious")
-    with pytest.raises(ValueError, match="must be a file, got a link to"), locked(tmp_path):
+    with (
+        pytest.raises(
+            ValueError,
+            match="must be a regular file or a new path, got a link to 'precious': remove the",
+        ),
+        locked(tmp_path),
+    ):
         pass
     assert (tmp_path / "precious").read_text() == "precious"
 

@@ -40,7 +40,7 @@ def configs_of(*names: str) -> list[TrainConfig]:
 @pytest.mark.parametrize("name", ["meta", "gpu", "tpu", "mps", "cuda:", "cuda:x", "", "CPU"])
 def test_devices_are_few(name: str) -> None:
     with pytest.raises(
-        ValueError, match=f"^no device '{name}' here: choose auto, cpu, cuda or cuda:N$"
+        ValueError, match=f"^device must be auto, cpu, cuda or cuda:N, got '{name}'$"
     ):
         choose_device(name)
 
@@ -48,9 +48,17 @@ def test_devices_are_few(name: str) -> None:
 @pytest.mark.parametrize(
     ("built", "count", "message"),
     [
-        (False, 0, "no device 'cuda:2' here, this PyTorch is built without CUDA: try auto or cpu"),
-        (True, 0, "no device 'cuda:2' here, PyTorch sees no GPU: try auto or cpu"),
-        (True, 2, "no device 'cuda:2' here, the GPUs are cuda:0 to cuda:1: try auto or cpu"),
+        (
+            False,
+            0,
+            "the device 'cuda:2' is not available, this PyTorch is built without CUDA: use auto or cpu",
+        ),
+        (True, 0, "the device 'cuda:2' is not available, PyTorch sees no GPU: use auto or cpu"),
+        (
+            True,
+            2,
+            "the device 'cuda:2' is not available, the GPUs are cuda:0 to cuda:1: use auto or cpu",
+        ),
         (True, 3, ""),
     ],
 )
@@ -75,12 +83,15 @@ def test_a_device_may_be_a_device(tmp_path: Path, digits: Dataset) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "meta"}, "no device 'meta' here"),
+        ({"device": "meta"}, "device must be auto, cpu, cuda or cuda:N, got 'meta'"),
         (
             {"execution": "fast"},
             "execution must be one of auto, eager, graph, compiled, got 'fast'",
         ),
-        ({"execution": "graph"}, "execution 'graph' needs a GPU, and the run is on cpu: try eager"),
+        (
+            {"execution": "graph"},
+            "execution 'graph' needs a GPU, but the run is on cpu: use 'eager'",
+        ),
         ({"execution": "compiled"}, "execution 'compiled' needs a GPU"),
         (
             {"checkpoint_seconds": math.nan},
@@ -108,37 +119,41 @@ def test_options_are_checked_before_anything_is_written(
 @pytest.mark.parametrize(
     ("configs", "directories", "message"),
     [
-        (CONFIG, ["a"], r"configs must be a list of at least one, got one: write \[config\]"),
+        (
+            CONFIG,
+            ["a"],
+            "be a list of at least one configuration, got a single configuration: write",
+        ),
         (
             configs_of("loorf"),
             "a",
-            "directories must be a list with one for each run, got one for 1",
+            "directories must list one entry for each of the 1 runs, got str",
         ),
         (
             configs_of("loorf"),
             Path("a"),
-            "directories must be a list with one for each run, got one",
+            "directories must list one entry for each of the 1 runs, got PosixPath",
         ),
         (
             configs_of("loorf", "arms"),
             ["a"],
-            "directories must be a list with one for each run, got 1 for 2 runs",
+            "directories must list one entry for each of the 2 runs, got 1",
         ),
         (
             configs_of("loorf", "arms"),
             ["a", Path("b/../a")],
-            r"directories must be different, one for each run, got a, b/\.\./a",
+            "each run must have its own directory, got a, b/../a",
         ),
         (
             configs_of("loorf", "loorf"),
             ["a", "b"],
-            "got loorf, loorf: name each once; more seeds are `replicas`",
+            "data set, learning rate or encoder_scale, got loorf, loorf: list each once, and",
         ),
-        ([], [], "of at least one, got none"),
+        ([], [], r"be a list of at least one configuration, got an empty list: write \[config\]"),
         (
             [CONFIG, replace(CONFIG, estimator="loorf", seed=7)],
             ["a", "b"],
-            "may differ in estimator, folded, dataset, .* only, got 0 and 7 for seed: train them separately",
+            "decay_factor, encoder_scale only, got 0 and 7 for seed: train them",
         ),
     ],
 )
@@ -157,9 +172,12 @@ def test_data_sets_of_an_ensemble_are_one_for_each_run(tmp_path: Path, digits: D
     )
     wide = Dataset("wide", train_images, valid, test, 8, 16, 16)
     for datasets, message in (
-        (digits, "datasets must be a list with one for each run, got one for 2 runs"),
-        ([digits], "datasets must be a list with one for each run, got 1 for 2 runs"),
-        ([digits, replace(digits)], "different data sets need different names, got digits, digits"),
+        (digits, "datasets must list one entry for each of the 2 runs, got Dataset"),
+        ([digits], "datasets must list one entry for each of the 2 runs, got 1"),
+        (
+            [digits, replace(digits)],
+            "different data sets must have different names, got digits, digits",
+        ),
         (
             [digits, wide],
             "must have the same image shape and levels, got digits with 64 pixels of 16 levels, wide",
@@ -222,14 +240,15 @@ def test_a_model_that_does_not_fit_a_finished_run_stays_as_it_is(
     other = own_model(digits, hidden=7)
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
     with pytest.raises(
-        ValueError, match=r"holds another run \(structure is '\w+' there, '\w+' was asked for\)"
+        ValueError,
+        match=r"contains another run \(structure is '\w+' there, but '\w+' was requested\)",
     ):
         train(ALONE, own[0].path, device="cpu", dataset=digits, model=other)
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
     config, _ = adopted(ALONE, other, digits)
     run = Run(tmp_path / "bare").begin(config)
     run.finish({"bounds": {"test": {}}})
-    with pytest.raises(ValueError, match="holds no intact checkpoint"):
+    with pytest.raises(ValueError, match="has no intact checkpoint"):
         train(ALONE, run.path, device="cpu", dataset=digits, model=other)
 
 
@@ -238,7 +257,10 @@ def test_a_model_of_ones_own_is_not_loaded_by_name(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    message = r"is a run of a model of your own, 'own': give it, load_model\(run, model=...\) or --model my_module:"
+    message = (
+        r"is a run of your own model 'own', which cannot be loaded by name: "
+        r"pass it with load_model\(run, model=...\) or --model my_module:"
+    )
     with pytest.raises(ValueError, match=message):
         load_model(own[0], "cpu")
     for verb in ("evaluate", "variance", "sample"):
@@ -246,7 +268,7 @@ def test_a_model_of_ones_own_is_not_loaded_by_name(
         with pytest.raises(SystemExit, match="2"):
             main()
         said = capsys.readouterr().err
-        assert "is a run of a model of your own" in said
+        assert "is a run of your own model" in said
         assert len(said.strip().splitlines()) == 1
 
 
@@ -329,7 +351,7 @@ def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) 
         configs_of("loorf", "arms"), paths, device="cpu", datasets=[mine, mine]
     )
     assert {one.config().dataset for one in (run, *together)} == {"mine"}
-    with pytest.raises(ValueError, match=r"was trained on a data set of your own, 'mine': give it"):
+    with pytest.raises(ValueError, match=r"was trained on your own data set 'mine': pass it"):
         load_model(run)
 
 
@@ -439,7 +461,10 @@ def test_a_run_says_how_many_latents_a_model_of_ones_own_has(
 
 def test_a_model_for_other_images_is_refused(tmp_path: Path, digits: Dataset) -> None:
     model = linear_model(digits, pixels=12)
-    with pytest.raises(ValueError, match="the model is for images of 12 pixels, and digits has 64"):
+    with pytest.raises(
+        ValueError,
+        match="the model is for images of 12 pixels, but those of digits have 64: pass a model",
+    ):
         train(
             replace(CONFIG, replicas=1), tmp_path / "run", device="cpu", dataset=digits, model=model
         )
@@ -449,14 +474,18 @@ def test_a_model_for_other_images_is_refused(tmp_path: Path, digits: Dataset) ->
 def test_a_checkpoint_of_another_shape_is_refused(digits: Dataset) -> None:
     narrow, wide = (Trainer(replace(CONFIG, latents=latents), digits) for latents in (1, 7))
     with pytest.raises(
-        ValueError, match=r"the checkpoint's model.prior must be \[2, 1, 7\].*, got \[2, 1, 1\]"
+        ValueError,
+        match=r"must have the shape \[2, 1, 7\] of the model, got \[2, 1, 1\], so another model wrote",
     ):
         wide.load_state(narrow.state())
 
 
 def test_several_data_sets_need_a_model_and_an_even_share(digits: Dataset) -> None:
     other = replace(digits, name="other")
-    with pytest.raises(ValueError, match="2 data sets need a model that knows them"):
+    with pytest.raises(
+        ValueError,
+        match=r"with 2 data sets, model must be given: arms.bench.runs.ensemble makes one",
+    ):
         Trainer(CONFIG, [digits, other])
     with pytest.raises(
         ValueError, match="multiple of the number of data sets, got 2 replicas and 0 data sets"

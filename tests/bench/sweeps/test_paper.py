@@ -96,7 +96,7 @@ def test_a_number_is_missing_until_its_run_is_finished(tmp_path: Path) -> None:
 def test_a_wrong_folder_of_results_is_an_error_and_trains_nothing(say: Say) -> None:
     code, _, error = say("sweep", "paper", "--device", "cpu")
     assert (code, error.count("\n")) == (2, 1)
-    assert "there is no folder results to look for finished runs in" in error
+    assert "results must name existing folders or archives, got results" in error
     assert not list(Path().iterdir())
     code, _, error = say("sweep", "paper", "--results", str(RESULTS), "--minutes", "-1")
     assert (code, error.count("\n")) == (2, 1)
@@ -288,7 +288,7 @@ def test_no_time_for_the_bounds(tmp_path: Path, clock: Clock) -> None:
     clock.now += 500
     limit.add("bounds", began)
     clock.now += 0.5
-    with pytest.raises(OutOfTimeError, match="saved at step 200, before its bounds"):
+    with pytest.raises(OutOfTimeError, match="saved at step 200, before its final bounds"):
         train(SMALL, tmp_path / "run", limit=limit, progress=False)
     run = Run(tmp_path / "run")
     assert (run.step(), run.is_finished()) == (200, False)

@@ -86,12 +86,12 @@ def test_lists_are_every_combination(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("steps = ", "Invalid value"),
-        ("stepz = 3", "no field is called 'stepz': perhaps steps"),
+        ("stepz = 3", "there is no field named 'stepz': did you mean steps"),
         ("steps = -1", "steps must be an integer >= 1, got -1"),
         ("seed = []", "seed must be a value or a list of values"),
         ("runs = 3", "runs must be tables"),
         ('precision = ["high", "highest"]', "precision must be a single value"),
-        (f"learning_rate = {10**400}", "learning_rate must be positive and finite, got 1000"),
+        (f"learning_rate = {10**400}", "learning_rate must be a positive, finite number, got 1000"),
         (f"seed = {'[' * 3000}{']' * 3000}", "nested too deeply"),
     ],
 )
@@ -118,13 +118,16 @@ def test_a_file_that_is_wrong_is_one_line(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["nothing"], "there is no experiment and no file 'nothing'"),
-        (["figure1"], "figure1 has no training runs"),
+        (["nothing"], "'nothing' is neither an experiment nor a file"),
+        (["figure1"], "the experiment figure1 needs no training"),
         (["figure3", "--cpus-per-job", "0"], "cpus_per_job must be an integer >= 1"),
         (["figure3", "--gpus-per-job", "2"], "gpus_per_job must be between 0 and 1"),
         (["figure3", "--gpus-per-job", "nan"], "gpus_per_job must be between 0 and 1"),
-        (["figure3", "--address", "here:1"], "the engine processes has no option address"),
-        (["figure3", "--engine", "procesess"], "no engine is called 'procesess': perhaps process"),
+        (["figure3", "--address", "here:1"], "the engine 'processes' has no option address"),
+        (
+            ["figure3", "--engine", "procesess"],
+            "there is no engine named 'procesess': did you mean process",
+        ),
         (
             ["figure3", "--checkpoint-seconds", "-1"],
             "checkpoint_seconds must be a finite number >= 0, got -1",
@@ -297,7 +300,7 @@ def test_another_run_in_its_folder_is_not_taken_for_it(tmp_path: Path) -> None:
     train(replace(SMALL, steps=30), job.tasks[0].path, device="cpu", progress=False)
     outcome = run_as_worker(job)
     assert outcome.kind == "failed"
-    assert "holds another run (steps is 30 there, 20 was asked for)" in outcome.lines[-1]
+    assert "contains another run (steps is 30 there, but 20 was requested)" in outcome.lines[-1]
 
 
 def test_bounds_over_a_few_images_are_not_the_end(
@@ -335,7 +338,9 @@ def test_what_cannot_be_trained_ends_no_sweep(
         lines.append(line)
         workers.append(len(engine._workers))
 
-    with pytest.raises(SweepError, match=rf"2 of 3 runs failed, the last one: {run_name(blocked)}"):
+    with pytest.raises(
+        SweepError, match=rf"2 of 3 runs failed, the last of them: {run_name(blocked)}"
+    ):
         sweep(wanted, tmp_path, engine=engine, notify=note, progress=False)
     assert Run(tmp_path / run_name(good)).result() is not None
     assert lines[-1].startswith("1/3 done, 0 running, 2 failed: ")
@@ -711,12 +716,13 @@ def test_without_ray_one_line_says_what_to_install(
         main()
     assert stop.value.code == 2
     assert capsys.readouterr().err == (
-        "arms: the engine ray needs Ray: pip install 'arms-grad[ray]' ('.[ray]' in its folder)\n"
+        "arms: the engine 'ray' needs the package Ray: run pip install 'arms-grad[ray]', or "
+        "pip install '.[ray]' in a clone of the repository\n"
     )
 
 
 @pytest.mark.filterwarnings("ignore")
 @needs_cluster
 def test_no_cluster_is_one_line() -> None:
-    with pytest.raises(ValueError, match=r"no Ray cluster at '127.0.0.1:1': .*refused"):
+    with pytest.raises(ValueError, match=r"no Ray cluster answers at '127.0.0.1:1' \(.*refused"):
         RayCluster(address="127.0.0.1:1").__enter__()

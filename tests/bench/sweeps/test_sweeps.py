@@ -109,7 +109,7 @@ def test_all_experiments_share_their_runs(say: Say) -> None:
     assert said.splitlines()[-1].startswith("total: 240 runs in 32 jobs")
     code, _, error = say("experiments", "run", "table1", *words, "--results", "nowhere")
     assert (code, error.count("\n")) == (2, 1)
-    assert "there is no folder nowhere to look for finished runs in" in error
+    assert "results must name existing folders or archives, got nowhere" in error
 
 
 # ---- what is done, unfinished, missing

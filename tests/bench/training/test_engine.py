@@ -229,7 +229,7 @@ def test_a_compiled_step_goes_with_its_trainer() -> None:
 
 
 def test_graphs_are_refused_on_a_cpu(digits: Dataset) -> None:
-    with pytest.raises(ValueError, match="execution 'graph' needs a GPU, and the run is on cpu"):
+    with pytest.raises(ValueError, match="execution 'graph' needs a GPU, but the run is on cpu"):
         Engine(Trainer(SMALL, digits), "graph")
 
 

@@ -105,7 +105,7 @@ def test_a_cosine_ends_near_zero_and_a_rate_that_never_changes_is_no_work() -> N
         ),
         (
             {"schedule": "step", "decay_every": 10, "decay_factor": 0},
-            "decay_factor must be positive and finite, got 0",
+            "decay_factor must be a positive, finite number, got 0",
         ),
         (
             {"schedule": "step", "decay_every": 10, "decay_factor": 2},

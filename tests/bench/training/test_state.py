@@ -69,7 +69,8 @@ def test_runs_that_used_other_noise_continue_on_fresh(state: dict[str, Tensor]) 
     fresh = seeded_generator(6, "train from 3").get_state()
     assert torch.equal(joined([state, other], 6, "cpu")["generator"], fresh)
     with pytest.raises(
-        ValueError, match="different kinds of devices: resume each where it was begun"
+        ValueError,
+        match="different kinds of devices: resume each of them on the device where it was started",
     ):
         joined([state, state | {"generator": torch.zeros(16, dtype=torch.uint8)}], 0, "cpu")
 
@@ -98,9 +99,7 @@ def test_not_finite_replicas_are_found(state: dict[str, Tensor]) -> None:
 )
 def test_what_is_lacking_is_named(name: str, state: dict[str, Tensor], digits: Dataset) -> None:
     del state[name]
-    with pytest.raises(
-        ValueError, match=f"the checkpoint lacks {name}: it is of another configuration"
-    ):
+    with pytest.raises(ValueError, match=f"the checkpoint has no {name}, so another configuration"):
         Trainer(SMALL, digits).load_state(state)
 
 
@@ -110,12 +109,13 @@ def test_other_shapes_are_refused_before_anything_changes(
     trainer = Trainer(SMALL, digits)
     before = {name: tensor.clone() for name, tensor in trainer.state().items()}
     with pytest.raises(
-        ValueError, match=r"model.prior must be \[4, 1, 10\], as the model's, got \[4, 1, 9\]"
+        ValueError,
+        match=r"model.prior in the checkpoint must have the shape \[4, 1, 10\] of the model, got \[4, 1, 9\]",
     ):
         trainer.load_state(state | {"model.prior": torch.zeros(4, 1, 9)})
     with pytest.raises(
         ValueError,
-        match=r"cannot be resumed on cpu, because .* another kind of device: use that kind",
+        match=r"cannot be resumed on cpu, because .* another kind of device .*: resume it on that kind",
     ):
         check_fits(
             state | {"generator": torch.zeros(16, dtype=torch.uint8)}, before, trainer.device

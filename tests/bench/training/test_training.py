@@ -107,7 +107,7 @@ def test_state_brings_back_the_future(name: str, digits: Dataset) -> None:
 def test_state_of_another_kind_of_device_is_refused(digits: Dataset) -> None:
     state = trained(SMALL, digits, 1).state() | {"generator": torch.zeros(16, dtype=torch.uint8)}
     with pytest.raises(
-        ValueError, match="cannot be resumed on cpu, because it was made on another kind of device"
+        ValueError, match="cannot be resumed on cpu, because it was saved on another kind of device"
     ):
         Trainer(SMALL, digits).load_state(state)
 
@@ -247,19 +247,28 @@ def test_paper_preset() -> None:
         ({"steps": 0}, "steps must be an integer >= 1, got 0"),
         ({"replicas": 2.5}, "replicas must be an integer >= 1, got 2.5"),
         ({"seed": -1}, "seed must be an integer >= 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
-        ({"learning_rate": float("inf")}, "learning_rate must be positive and finite, got inf"),
-        ({"learning_rate": True}, "learning_rate must be positive and finite, got True"),
-        ({"learning_rate": "x"}, "learning_rate must be positive and finite, got 'x'"),
+        ({"learning_rate": 0.0}, "learning_rate must be a positive, finite number, got 0.0"),
+        (
+            {"learning_rate": float("inf")},
+            "learning_rate must be a positive, finite number, got inf",
+        ),
+        ({"learning_rate": True}, "learning_rate must be a positive, finite number, got True"),
+        ({"learning_rate": "x"}, "learning_rate must be a positive, finite number, got 'x'"),
         (
             {"network": "conv"},
-            "no network is called 'conv': choose one of linear, nonlinear, pyramid, or give model=",
+            (
+                "there is no network named 'conv': choose one of linear, nonlinear, pyramid, "
+                "or pass your own model as model="
+            ),
         ),
         ({"precision": "tf32"}, "precision must be one of highest, high, medium, got 'tf32'"),
         ({"decoder_samples": "some"}, "decoder_samples must be one of all, extra"),
         ({"estimator": "arm", "num_samples": 3}, "must be even"),
-        ({"estimator": "best"}, "no estimator is called 'best'"),
-        ({"estimator": "exact"}, "exact trains with at most 65536 states, got 200 latents"),
+        ({"estimator": "best"}, "there is no estimator named 'best'"),
+        (
+            {"estimator": "exact"},
+            "exact can train with at most 65536 joint states, got 200 latents",
+        ),
         ({"evaluate_every": 150}, r"multiple of report_every \(100\), got 150"),
     ],
 )
@@ -365,7 +374,7 @@ class Shared(arms.LeaveOneOut):
 def test_parameters_that_replicas_would_share_are_refused(digits: Dataset) -> None:
     with pytest.raises(
         ValueError,
-        match=r"leading axis of 2, one per replica, got shape \[\] from Shared: make them",
+        match=r"leading axis of length 2, one entry per replica, got shape \[\] from Shared: create the parameters",
     ):
         Trainer(SMALL, digits, estimator=Shared(Independent(4)))
 

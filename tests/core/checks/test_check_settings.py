@@ -74,16 +74,28 @@ def test_latents_in_float32_are_enumerated_in_float64() -> None:
         ({"failure_rate": 2.0}, "failure_rate must be a float between 0 and 1"),
         (
             {"latents": arms.Bits(torch.zeros(2))},
-            r"latents must be a list such as \[arms.Bits\(logits\)\], got Bits",
+            r"list of latents, as in \[arms.Bits\(logits\)\], got Bits\(logits=tensor\(\[0., 0.\]\),",
         ),
-        ({"latents": []}, r"latents must be a list such as .*, got \[\]"),
-        ({"latents": [torch.zeros(2)]}, "latents must be a list such as .*, got .tensor"),
+        (
+            {"latents": []},
+            r"latents must be a list of latents, as in \[arms.Bits\(logits\)\], got \[\]",
+        ),
+        (
+            {"latents": [torch.zeros(2)]},
+            r"list of latents, as in \[arms.Bits\(logits\)\], got \[tensor\(\[0., 0.\]\)\]",
+        ),
         (
             {"latents": [arms.Bits(torch.zeros(2, 2))]},
-            r"no batch axes, .* got Bits with logits \[2, 2\]",
+            r"axes, and from 1 to 65,536 joint states, got Bits with logits of shape \[2, 2\]",
         ),
-        ({"latents": [arms.Bits(torch.zeros(0))]}, "latents must have variables"),
-        ({"latents": [arms.Bits(torch.zeros(20))]}, "at most 65,536 joint states"),
+        (
+            {"latents": [arms.Bits(torch.zeros(0))]},
+            r"axes, and from 1 to 65,536 joint states, got Bits with logits of shape \[0\]",
+        ),
+        (
+            {"latents": [arms.Bits(torch.zeros(20))]},
+            r"axes, and from 1 to 65,536 joint states, got Bits with logits of shape \[20\]",
+        ),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
@@ -98,6 +110,7 @@ def test_factories_that_make_no_estimators() -> None:
     with pytest.raises(ValueError, match="must return an estimator, got int"):
         findings(int, 1000)  # type: ignore[arg-type]
     with pytest.raises(
-        ValueError, match="subject must be a coupling or make estimators, got LeaveOneOut"
+        ValueError,
+        match="or a function that makes estimators, got LeaveOneOut: pass a coupling, or",
     ):
         findings(arms.LOORF(2), 1000)  # type: ignore[arg-type]

@@ -473,20 +473,20 @@ def test_odd_budgets_leave_out_what_needs_pairs() -> None:
     assert {
         name
         for name, why in table.left_out.items()
-        if why == "not for a budget of 3 on this latent"
+        if why == "cannot draw 3 samples of this latent"
     } == {*("arm", "disarm", "midpoint", "midpoint-single", "cross-paired")}
 
 
 def test_small_budgets_leave_out_what_needs_more() -> None:
     table = arms.variance(quadratic, torch.zeros(3), num_samples=1, repeats=2)
     assert (
-        table.left_out["loorf"] == table.left_out["arms"] == "not for a budget of 1 on this latent"
+        table.left_out["loorf"] == table.left_out["arms"] == "cannot draw 1 samples of this latent"
     )
     table = arms.variance(quadratic, torch.zeros(3), evaluations=1, repeats=2)
     assert (
         table.left_out["loorf"]
         == table.left_out["disarm"]
-        == "not for a budget of 1 on this latent"
+        == "cannot draw 1 samples of this latent"
     )
     assert [row.estimator for row in table.rows] == ["reinforce"]
 
@@ -521,7 +521,7 @@ def test_indices_leave_out_what_needs_derivatives() -> None:
 
 def test_sets_of_all_states_and_more_are_left_out() -> None:
     table = arms.variance(quadratic, torch.zeros(2), num_samples=8, repeats=2)
-    assert table.left_out["unordered-set"] == "not for a budget of 8 on this latent"
+    assert table.left_out["unordered-set"] == "cannot draw 8 samples of this latent"
 
 
 def by_numpy(b: Tensor) -> Tensor:
@@ -578,7 +578,10 @@ def test_estimators_with_derivatives_are_compared_if_the_objective_has_them(
     assert left_out & {"through", "half-way"} == {"through", "half-way"} - rows
     assert ("cross-paired" in rows) == through
     if not through:
-        with pytest.raises(ValueError, match=r"Through needs df/db|derivative is NaN or inf"):
+        with pytest.raises(
+            ValueError,
+            match=r"Through needs the derivative df/db|derivative must be finite, got NaN or inf",
+        ):
             arms.variance(objective, torch.zeros(3), ["through"], repeats=2)
 
 

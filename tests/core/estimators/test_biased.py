@@ -229,25 +229,25 @@ def test_the_rarest_uniform_changes_no_certain_bit(
     [
         (
             lambda: GumbelSoftmax(2, temperature=0.0),
-            r"temperature must be positive and finite, got 0\.0",
+            r"temperature must be a positive, finite number, got 0\.0",
         ),
         (
             lambda: GumbelSoftmax(2, temperature=-1.0, hard=True),
-            r"temperature must be positive and finite, got -1\.0",
+            r"temperature must be a positive, finite number, got -1\.0",
         ),
         (
             lambda: ReinMax(2, temperature=torch.inf),
-            r"temperature must be positive and finite, got inf",
+            r"temperature must be a positive, finite number, got inf",
         ),
         (
             lambda: ReinMax(2, temperature="warm"),  # type: ignore[arg-type]
-            r"temperature must be positive and finite, got 'warm'",
+            r"temperature must be a positive, finite number, got 'warm'",
         ),
-        (lambda: GappedStraightThrough(2, gap=0), r"gap must be positive and finite, got 0"),
+        (lambda: GappedStraightThrough(2, gap=0), r"gap must be a positive, finite number, got 0"),
         (lambda: GumbelSoftmax(0), r"num_samples of GumbelSoftmax must be an integer >= 1, got 0"),
         (
             lambda: arms.as_estimator("straight"),
-            r"choose one of .*arms.*, or of the biased st, st-sigmoid, .*reinmax",
+            r"choose one of .*arms.*, or one of the biased estimators st, st-sigmoid, .*reinmax",
         ),
     ],
 )

@@ -27,7 +27,7 @@ LATENTS: list[Latent] = [
     ),
 ]
 MISSING = r"needs a latent with .*, which .*\w+ does not have: use an estimator that"
-UNCOUPLED = r"coupling=Gaussian\(\)\)+ does not draw Joint latents: use an estimator that"
+UNCOUPLED = r"coupling=Gaussian\(\)\)+ cannot draw Joint latents: use an estimator that"
 
 
 def smallest(name: str, least: int = 2) -> Estimator:
@@ -67,7 +67,7 @@ def test_every_estimator_is_right_or_refuses(name: str, least: int, latent: Late
         return
     assert isinstance(latent, Enumerable)
     if name == "unordered-set" and latent.count_states() < least:
-        with pytest.raises(ValueError, match=r"at most the 3 joint states, got num_samples = 4"):
+        with pytest.raises(ValueError, match=r"at most 3, the number of joint states, .*, got 4"):
             estimator(smooth_objective(latent), latent)
         return
     found = bias(estimator, latent)

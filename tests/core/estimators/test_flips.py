@@ -269,7 +269,9 @@ def test_a_black_box_is_refused_with_advice() -> None:
 
 
 def test_category_indices_are_refused_with_advice() -> None:
-    with pytest.raises(ValueError, match="pass a OneHotCategorical, or use arms or loorf"):
+    with pytest.raises(
+        ValueError, match="pass a OneHotCategorical instead of a Categorical, or use arms or loorf"
+    ):
         Flips(2)(lambda b: b.double().sum(-1), Indices(torch.zeros(3, 2)))
 
 

@@ -251,7 +251,7 @@ def test_objective_with_log_q_inside_is_the_same(name: str) -> None:
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.filterwarnings("ignore:.* takes small differences of values")
+@pytest.mark.filterwarnings("ignore:.* uses small differences between values")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_every_precision_and_extreme_logits(dtype: torch.dtype) -> None:
     logits = torch.linspace(-30, 30, 1500).to(dtype).view(10, 50, 3).requires_grad_()

@@ -383,9 +383,21 @@ def test_bad_parts(make: Callable[[], Joint], words: str) -> None:
 @pytest.mark.parametrize(
     ("name", "joint", "words"),
     [
-        ("arms", WITH_ITEMS, "Couplable, which the Subset in this Joint does not have"),
-        ("arms-gaussian", SMALL, "does not draw Joint latents"),
-        ("rebar", SMALL, "Binary, which the OneHot in this Joint does not have: use"),
+        (
+            "arms",
+            WITH_ITEMS,
+            r"ARMS\(Systematic\(\)\) needs a latent with the capability Couplable, and the Subset",
+        ),
+        (
+            "arms-gaussian",
+            SMALL,
+            r"the design Coupled\(num_samples=4, coupling=Gaussian\(\)\) cannot draw Joint",
+        ),
+        (
+            "rebar",
+            SMALL,
+            "REBAR needs a latent with the capability Binary, and the OneHot in this Joint",
+        ),
         (
             "midpoint",
             Joint(a=torch.zeros(3), c=Indices(torch.zeros(1, 3))),
@@ -402,7 +414,10 @@ def test_an_objective_that_changes_a_part_in_place() -> None:
     def objective(mask: Tensor, action: Tensor, items: Tensor) -> Tensor:
         return cost(mask.mul_(2), action, items)
 
-    with pytest.raises(ValueError, match="modified its samples in place"):
+    with pytest.raises(
+        ValueError,
+        match="the objective modified its samples b in place, but the estimator still needs",
+    ):
         arms.expectation(objective, Joint(**three_parts(7)), "loorf", 4)
 
 
@@ -433,5 +448,5 @@ def test_derivatives_of_a_joint_draw_may_be_a_dictionary() -> None:
 def test_a_dictionary_of_derivatives_names_all_parts() -> None:
     latent = arms.Joint(mask=torch.zeros(2), action=arms.OneHot(torch.zeros(1, 3)))
     drawn = arms.draw(latent, "midpoint", 4)
-    with pytest.raises(ValueError, match="must have the keys mask, action, got mask"):
+    with pytest.raises(ValueError, match="names of its parts as keys, mask, action, got mask"):
         arms.attach(drawn, torch.zeros(len(drawn.points["mask"])), {"mask": torch.zeros(1)})

@@ -128,11 +128,17 @@ def test_what_users_may_pass(
     [
         (
             lambda: Categorical(logits=LOGITS[0]),
-            r"a Categorical must have logits \[\*batch, d, K\], got \[K\]: unsqueeze",
+            r"must have logits of shape \[\*batch, d, K\], got \[K\]: call .unsqueeze\(0\) on the",
         ),
-        (lambda: OneHotCategorical(logits=LOGITS[0]), r"\[\*batch, d, K\], got \[K\]: unsqueeze"),
+        (
+            lambda: OneHotCategorical(logits=LOGITS[0]),
+            r"must have logits of shape \[\*batch, d, K\], got \[K\]: call .unsqueeze\(0\) on the",
+        ),
         (lambda: OneHot(LOGITS[0]), r"\[\*batch, d, K\].*got shape \[3\]"),
-        (lambda: OneHot(LOGITS.long()), "floating point"),
+        (
+            lambda: OneHot(LOGITS.long()),
+            r"logits must be floating-point numbers, got torch.int64: call .float\(\)",
+        ),
     ],
 )
 def test_what_is_no_latent(given: Callable[[], Latent | Distribution], words: str) -> None:
@@ -149,7 +155,8 @@ def test_categories_are_taken_or_refused(name: str) -> None:
     wrapped = [arms.ExtraSample(estimator)] if estimator.target.size == 1 else []
     for refused in (estimator, *wrapped):
         with pytest.raises(
-            ValueError, match=r"OneHot (does not have|latents): use an estimator that takes any"
+            ValueError,
+            match=r"OneHot (does not have it|latents): use an estimator that accepts any",
         ):
             refused(lambda b: b.sum((-1, -2)), latent)
 

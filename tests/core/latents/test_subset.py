@@ -253,12 +253,21 @@ def test_function_transforms(name: str) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Subset(torch.zeros(3), 4), "at most the number of items, 3, got 4"),
+        (
+            lambda: Subset(torch.zeros(3), 4),
+            "k of a subset must be at most 3, the number of items, got 4",
+        ),
         (lambda: Subset(torch.zeros(5, 3), -1), "k of a subset must be an integer >= 0, got -1"),
         (lambda: Subset(torch.zeros(3), 1.5), "k of a subset must be an integer >= 0, got 1.5"),  # type: ignore[arg-type]
         (lambda: Subset(torch.zeros(3), True), "k of a subset must be an integer >= 0, got True"),
-        (lambda: Subset(torch.tensor(0.0), 1), "got a scalar: unsqueeze it"),
-        (lambda: Subset(torch.zeros(3).long(), 1), "floating point"),
+        (
+            lambda: Subset(torch.tensor(0.0), 1),
+            r"logits must have shape \[\*batch, d\], got a scalar: call .unsqueeze\(0\)",
+        ),
+        (
+            lambda: Subset(torch.zeros(3).long(), 1),
+            r"logits must be floating-point numbers, got torch.int64: call .float\(\)",
+        ),
         (lambda: Subset([0.0, 1.0], 1), "logits must be a tensor.* got list"),  # type: ignore[arg-type]
     ],
 )

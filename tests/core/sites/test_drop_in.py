@@ -141,13 +141,31 @@ def test_a_drop_in_compiles_without_graph_breaks() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"estimator": "arms"}, r"arms is unbiased, .* arms.sampling\('arms'\), or use one of st"),
-        ({"estimator": "relax"}, "relax is unbiased"),
-        ({"estimator": "st", "temperature": 0.5}, "st has no temperature: leave it out"),
-        ({"estimator": "reinmax", "temperature": 0}, "temperature must be positive"),
-        ({"estimator": "rienmax"}, "perhaps reinmax"),
-        ({"estimator": arms.ReinMax(4)}, "num_samples=1 contradicts ReinMax"),
-        ({"estimator": arms.ReinMax(1), "temperature": 2.0}, "temperature=2.0 contradicts ReinMax"),
+        (
+            {"estimator": "arms"},
+            "whose gradient flows through the sample, got arms, which is unbiased: pass it",
+        ),
+        (
+            {"estimator": "relax"},
+            "whose gradient flows through the sample, got relax, which is unbiased: pass it",
+        ),
+        ({"estimator": "st", "temperature": 0.5}, "st has no temperature: remove the argument"),
+        (
+            {"estimator": "reinmax", "temperature": 0},
+            "temperature must be a positive, finite number, got 0",
+        ),
+        (
+            {"estimator": "rienmax"},
+            r"there is no estimator named 'rienmax': did you mean reinmax or relax\? Otherwise",
+        ),
+        (
+            {"estimator": arms.ReinMax(4)},
+            "num_samples=1 cannot be combined with the estimator object",
+        ),
+        (
+            {"estimator": arms.ReinMax(1), "temperature": 2.0},
+            "temperature=2.0 cannot be combined with the estimator object",
+        ),
     ],
 )
 def test_wrong_estimators_are_refused(given: dict[str, object], message: str) -> None:

@@ -205,14 +205,20 @@ def test_certain_choices_stay_certain() -> None:
 
 def test_a_site_without_a_block_raises_where_its_gradient_would_be_lost() -> None:
     logits = torch.zeros(5, 3, requires_grad=True)
-    with pytest.raises(ValueError, match="outside of a block would lose its gradient"):
+    with pytest.raises(
+        ValueError,
+        match=r"the logits of arms.sample require a gradient, but no arms.sampling block is",
+    ):
         arms.sample(logits)
     with torch.no_grad():
         assert arms.sample(logits).shape == (5, 3)
     assert arms.sample(logits.detach()).shape == (5, 3)
     with arms.sampling(num_samples=2):
         pass
-    with pytest.raises(ValueError, match=r"open a block, `with arms.sampling\(\) as s:`"):
+    with pytest.raises(
+        ValueError,
+        match=r"the logits of arms.sample require a gradient, but no arms.sampling block is",
+    ):
         arms.sample(logits)
 
 
@@ -248,7 +254,13 @@ def test_blocks_are_neither_nested_nor_used_twice() -> None:
         with pytest.raises(ValueError, match="cannot be nested"), arms.sampling():
             pass
         s.repeat(torch.zeros(2))
-    with pytest.raises(ValueError, match="used once"), s:
+    with (
+        pytest.raises(
+            ValueError,
+            match=r"an arms.sampling block can be entered only once: call arms.sampling again for a",
+        ),
+        s,
+    ):
         pass
     step(Gated(), coupled=True)
 
@@ -267,14 +279,17 @@ def test_another_thread_is_outside_of_the_block() -> None:
         thread.start()
         thread.join()
         s.expectation(arms.sample(logits).sum(-1)).sum().backward()
-    assert "outside of a block" in said[0]
+    assert "no arms.sampling block is open" in said[0]
 
 
 def test_sites_after_the_expectation_are_refused() -> None:
     logits = torch.zeros(5, 3, requires_grad=True)
     with arms.sampling(num_samples=2) as s:
         s.expectation(arms.sample(logits).sum(-1))
-        with pytest.raises(ValueError, match="open another block"):
+        with pytest.raises(
+            ValueError,
+            match=r"arms.sample was called after s.expectation in the same block: draw all samples",
+        ):
             arms.sample(logits)
         assert arms.sample(logits.detach()).shape == (10, 3)
 
@@ -287,20 +302,44 @@ def test_sites_after_the_expectation_are_refused() -> None:
     [
         (lambda s, x: arms.sample(x[:3]), r"must have 5 rows \(computed before s.repeat\) or 10"),
         (lambda s, x: arms.sample(x.repeat(4, 1)), r"must have 5 rows .* got 20"),
-        (lambda s, x: arms.sample(x[0]), r"must have rows, .* got \[3\]: unsqueeze"),
-        (lambda s, x: arms.sample(x, batch_dim=1), "batch_dim must be from 0 to 0, got 1"),
+        (
+            lambda s, x: arms.sample(x[0]),
+            r"logits must have shape \[rows, ..., d\], got \[3\]: call unsqueeze\(-1\) if each",
+        ),
+        (
+            lambda s, x: arms.sample(x, batch_dim=1),
+            "batch_dim must be an integer from 0 to 0, got 1",
+        ),
         (lambda s, x: arms.sample(x, batch_dim=True), "batch_dim must be an integer"),
-        (lambda s, x: arms.sample(x, tokens=2), "5 entries cannot be rows of 2 tokens"),
+        (
+            lambda s, x: arms.sample(x, tokens=2),
+            "the length of the batch axis must be a multiple of tokens=2, got 5",
+        ),
         (lambda s, x: arms.sample(x, tokens=0), "tokens must be an integer >= 1, got 0"),
-        (lambda s, x: s.repeat(s.repeat(x)), "takes tensors of 5 rows, got 10"),
-        (lambda s, x: s.repeat([1, 2]), r"takes tensors \[B, ...\], got list"),
-        (lambda s, x: s.repeat(torch.tensor(1.0)), r"takes tensors \[B, ...\], got shape \[\]"),
-        (lambda s, x: s.expectation(x.sum(-1)), r"10\], got \[5\]: use reduction='none'"),
+        (
+            lambda s, x: s.repeat(s.repeat(x)),
+            "expects tensors of 5 rows, as seen before, got 10: if tokens were flattened into",
+        ),
+        (lambda s, x: s.repeat([1, 2]), r"s.repeat expects tensors of shape \[B, ...\], got list"),
+        (
+            lambda s, x: s.repeat(torch.tensor(1.0)),
+            r"s.repeat expects tensors of shape \[B, ...\], got shape \[\]",
+        ),
+        (
+            lambda s, x: s.expectation(x.sum(-1)),
+            r"each of the 5 rows in each of the 2 copies, got \[5\]: use reduction='none', reduce",
+        ),
         (lambda s, x: s.expectation(x.sum()), r"got \[\]: use reduction='none'"),
         (lambda s, x: s.expectation(s.repeat(x)), r"got \[10, 3\]"),
-        (lambda s, x: s.expectation(s.repeat(x[:, 0]) / 0), "the loss is NaN or infinite"),
+        (
+            lambda s, x: s.expectation(s.repeat(x[:, 0]) / 0),
+            "the loss must be finite, got NaN or infinity: check its operations",
+        ),
         (lambda s, x: s.cost(x), r"a cost must have .* got \[5, 3\]"),
-        (lambda s, x: arms.sample(x, temperature=0.5), "temperature belongs to a biased estimator"),
+        (
+            lambda s, x: arms.sample(x, temperature=0.5),
+            "temperature is an argument of biased estimators, and no estimator was given:",
+        ),
         (lambda s, x: arms.sample(x, None, s), "generator must be a torch.Generator"),
         (lambda s, x: arms.sample(x / 0 - x / 0), "logits contain NaN"),
     ],
@@ -317,9 +356,18 @@ def test_wrong_rows_are_refused(use: Callable[[Any, Tensor], object], message: s
 def test_what_needs_an_open_block_says_so() -> None:
     s = arms.sampling()
     for use in (s.repeat, s.cost, s.expectation):
-        with pytest.raises(ValueError, match=r"is called in or after `with arms\.sampling"):
+        with pytest.raises(
+            ValueError,
+            match=r"must be called in or after the block: write `with arms\.sampling\(\) as s:` first",
+        ):
             use(torch.zeros(2))
-    with s, pytest.raises(ValueError, match=r"comes after s\.repeat or a site"):
+    with (
+        s,
+        pytest.raises(
+            ValueError,
+            match=r"must come after a call of s\.repeat or arms\.sample, and there was none",
+        ),
+    ):
         s.expectation(torch.zeros(2))
 
 
@@ -334,9 +382,7 @@ def test_what_needs_an_open_block_says_so() -> None:
     ],
 )
 def test_estimators_that_cannot_serve_sites_are_refused(name: str, reason: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"{reason}.*, so it cannot be used in arms.sampling: use arms"
-    ):
+    with pytest.raises(ValueError, match=f"{reason}.*, so arms.sampling cannot use it: use arms"):
         arms.sampling(name)
 
 
@@ -354,7 +400,12 @@ def test_batch_normalization_after_a_site_is_refused_in_training(kind: type[nn.M
     if kind is nn.SyncBatchNorm:  # outside of a process group it is BatchNorm
         norm = nn.BatchNorm1d(3).double()
     value(before=True, after=False)  # nothing has been drawn where it is computed
-    with pytest.raises(ValueError, match=re.escape("use GroupNorm or LayerNorm, or .eval()")):
+    with pytest.raises(
+        ValueError,
+        match=re.escape(
+            "batch normalization in training mode follows a call of arms.sample, so the loss"
+        ),
+    ):
         value(before=False, after=True)
     value(before=False, after=True, validate=False)
     norm.eval()
@@ -458,7 +509,10 @@ def test_function_transforms_are_refused() -> None:
             loss = arms.sample(logits).sum(-1)
         return s.expectation(loss).sum()
 
-    with pytest.raises(ValueError, match=r"do not work in torch.func.grad, vmap and jvp"):
+    with pytest.raises(
+        ValueError,
+        match=r"arms.sample cannot record choices inside torch.func.grad, vmap or jvp: use",
+    ):
         torch.func.grad(value)(torch.zeros(5, 3))
 
 

@@ -209,5 +209,5 @@ def naming_the_model(name: str | None) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if name is None:
             raise
-        what = f"the model {name} must run without an error, got {described(error)}"
-        raise ValueError(f"{what}: call it in Python to see where that is raised") from error
+        what = f"the model {name} must run without an error, but it raised {described(error)}"
+        raise ValueError(f"{what}: call it in Python to see the traceback") from error

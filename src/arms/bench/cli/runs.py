@@ -71,8 +71,8 @@ def runs(folder: RunPath = Path("runs")) -> None:
     """
     found = list(examine_runs(folder)) if folder.exists() else []
     if not found:
-        what = "run in" if folder.exists() else "folder"
-        raise ValueError(f"there is no {what} {folder}: train a run, or give another folder")
+        what = "contains no run" if folder.exists() else "does not exist"
+        raise ValueError(f"the folder {folder} {what}: train a run, or name another folder")
     damaged = [run for _, run in found if isinstance(run, ValueError)]
     if len(damaged) == len(found):
         raise damaged[0]
@@ -95,13 +95,14 @@ def archive(
         output: The .json file to write; it may be one of those that are read.
     """
     if not runs:
-        raise ValueError("give at least one run directory, or a folder of them: arms archive runs")
+        what = "arms archive needs at least one run directory, or a folder of run directories, got none"
+        raise ValueError(f"{what}: write arms archive runs, for example")
     found: dict[Path, Run] = {}
     for place in runs:
         opened = [run for source in run_sources(place) for run in open_runs(source)]
         if not opened:
             raise ValueError(
-                f"there is no run in {place}: give run directories, or folders of them"
+                f"{place} contains no run: name run directories, or folders of run directories"
             )
         found |= {run.path.resolve(): run for run in opened}
     count = write_archive(output, list(found.values()))
@@ -165,7 +166,7 @@ def variance(
         if count is not None:
             as_count(count, 1, f"--{flag}")
     if num_samples is not None and evaluations is not None:
-        raise ValueError("--num-samples and --evaluations exclude each other: give one of them")
+        raise ValueError("got both --num-samples and --evaluations: pass only one of them")
     run, model, data = source.load(device)
     config, where = run.config(), str(model.prior.device)
     budget = config.num_samples if num_samples is None and evaluations is None else num_samples

@@ -188,10 +188,13 @@ def report(
         files: Write every table (.md, .tex, .csv) and figure (.pdf, .svg) too, into `<page>_files`.
     """
     if not runs:
-        raise ValueError("give at least one run directory, or a folder of them: arms report runs")
+        what = (
+            "arms report needs at least one run directory, or a folder of run directories, got none"
+        )
+        raise ValueError(f"{what}: write arms report runs, for example")
     if not any(True for path in runs for _ in run_sources(path)):
         names = " or ".join(map(str, runs))
-        raise ValueError(f"there is no run in {names}: train one first, or give another folder")
+        raise ValueError(f"there is no run in {names}: train a run, or name another folder")
     from arms.bench.report import build_report, summary  # matplotlib: not every verb waits for it
 
     for path in filter(Path.is_file, runs):
@@ -220,7 +223,8 @@ def toy(
     from arms.bench.report.paper_figures import write_toy
 
     if not num_samples:
-        raise ValueError("give at least one budget: --num-samples 4 10")
+        what = "--num-samples must list at least one number of samples, got none"
+        raise ValueError(f"{what}: write --num-samples 4 10, for example")
     curves, paths = toy_problem.measure(num_samples, replicas, as_count(seed, 0, "--seed"))
     title = "toy problem, mean over p from 0.1 to 0.9"
     table = Table("n", "estimator", "variance relative to loorf", "closed form", title=title)

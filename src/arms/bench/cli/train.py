@@ -98,8 +98,8 @@ def train(
     given = {flag: value for flag, value in vars(config).items() if value is not None}
     _check_exclusive(given, together, model)
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
-        place = "give its place with --runs"
-        raise ValueError(f"--name must be the name of one folder, got {name!r}: {place}")
+        place = "set the parent folder with --runs"
+        raise ValueError(f"--name must be a folder name without a path, got {name!r}: {place}")
     if model:  # counts as a network with hidden layers, and brings its own initial weights
         given = {"network": "nonlinear", "encoder_scale": 1.0} | given
     each = [given | {"estimator": one} for one in together] or [given]
@@ -131,10 +131,12 @@ def _check_exclusive(given: dict[str, Any], together: Sequence[str], model: str 
     """Raise if options were given that exclude each other."""
     if together and "estimator" in given:
         one, several = given["estimator"], " ".join(together)
-        raise ValueError(f"give --estimator {one} or --together {several}, not both")
+        what = f"got both --estimator {one} and --together {several}"
+        raise ValueError(f"{what}: pass only one of them")
     other = [f"--{field}" for field in SHAPE if field in given] + ["--together"] * bool(together)
     if model is not None and other:
-        raise ValueError(f"give --model {model} or {other[0]}, not both: it is trained as it is")
+        what = f"got both --model {model} and {other[0]}, but your own model is trained as it is"
+        raise ValueError(f"{what}: remove {other[0]}")
 
 
 def demo(

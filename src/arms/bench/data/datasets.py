@@ -76,7 +76,8 @@ class Dataset:
         for size in ("levels", "height", "width"):
             as_count(getattr(self, size), 1, size)
         if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"a data set must have a name, got {self.name!r}")
+            wanted = "the name of a data set must be a string that is not empty"
+            raise ValueError(f"{wanted}, got {self.name!r}")
         for split in SPLITS:
             self._check(split, getattr(self, split))
 
@@ -87,11 +88,11 @@ class Dataset:
             got = type(images).__name__
             raise ValueError(f"{expected}, got {got}: arms.bench.as_dataset converts it")
         if images.dtype != torch.uint8 or images.shape[1:] != (pixels,) or not len(images):
-            got = f"{images.dtype} {list(images.shape)}: flatten them, and do not scale them"
-            raise ValueError(f"{expected}, height times width, at least one, got {got}")
+            got = f"{images.dtype} {list(images.shape)}: flatten each image, and do not scale its values"
+            raise ValueError(f"{expected} with at least one image, got {got}")
         if (largest := int(images.max())) > self.levels:
-            got = f"{largest}: try levels={largest}"
-            raise ValueError(f"{expected} from 0 to levels = {self.levels}, got {got}")
+            got = f"the value {largest}: pass levels={largest}"
+            raise ValueError(f"{expected} with values from 0 to levels={self.levels}, got {got}")
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in SPLITS)
@@ -160,7 +161,7 @@ def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
     kinds = {one: (one.train.shape[1], one.levels) for one in datasets}
     if len(set(kinds.values())) > 1:
         each = (f"{one.name} with {p} pixels of {n} levels" for one, (p, n) in kinds.items())
-        expected = "data sets trained together must have the same image shape and levels"
+        expected = "data sets that are trained together must have the same image size and levels"
         raise ValueError(f"{expected}, got {', '.join(each)}: train them separately")
 
 
@@ -183,8 +184,8 @@ def expand_home(path: Path | str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        got = f"{str(path)!r}: write the whole path"
-        raise ValueError(f"the home folder of a path must be known, got {got}") from None
+        what = f"the home folder in the path {str(path)!r} cannot be found"
+        raise ValueError(f"{what}: write the full path without ~") from None
 
 
 def import_optional(module: str) -> ModuleType:
@@ -193,7 +194,8 @@ def import_optional(module: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         remedy = "pip install 'arms-grad[data]'"
-        raise ValueError(f"this data set needs {module} ({error}): {remedy}") from None
+        what = f"this data set needs the package {module}, which cannot be imported ({error})"
+        raise ValueError(f"{what}: run {remedy}") from None
 
 
 def read_arrays(path: Path, names: Collection[str] = ()) -> dict[str, Array]:
@@ -239,10 +241,10 @@ class Source:
             except (OSError, ValueError) as error:
                 reason = textwrap.shorten(f"{type(error).__name__}: {error}", 100)
                 failures.append(f"{url} ({reason})")
-        state = "has another checksum" if path.exists() else "is missing"
+        state = "has a wrong checksum" if path.exists() else "is missing"
         raise ValueError(
-            f"{path} {state} and cannot be downloaded from {' or '.join(failures)}: "
-            f"download it elsewhere and put it into {folder} (md5 {self.md5})"
+            f"the file {path} {state}, and the download from {' and from '.join(failures)} failed: "
+            f"download it in another way and put it into {folder} (md5 {self.md5})"
         )
 
 
@@ -334,7 +336,7 @@ class ImageFiles:
         return Path(folder, self.drawn_once_from or self.name)
 
     def _originals(self, data_dir: Path | None) -> tuple[Path, ...]:
-        place = data_dir or "a folder, and name that folder in ARMS_DATA_DIR"
+        place = data_dir or "a folder, and set ARMS_DATA_DIR to that folder"
         remedy = f"put {self.archive} into {place}"
         if not self.sources:
             raise ValueError(f"{self.name} cannot be downloaded: {remedy}")
@@ -510,5 +512,7 @@ def _data_dir(given: Path | str | None) -> Path | None:
     folder = expand_home(named) if named else None
     if folder and not folder.is_dir():
         what = "the data folder (data_dir or ARMS_DATA_DIR)"
-        raise ValueError(f"{what} must exist, got {folder}: create or unset it")
+        raise ValueError(
+            f"{what} must exist, got {folder}: create the folder, or remove the setting"
+        )
     return folder

@@ -73,8 +73,8 @@ def as_dataset(source: object, name: str | None = None, *, levels: int | None = 
     if isinstance(source, str | Path):
         return _from_path(expand_home(source), name, levels)
     if name is None:
-        expected = "images that are no file need a name for runs and reports"
-        raise ValueError(f"{expected}, got none: as_dataset(x, 'mine')")
+        expected = "images that do not come from a file need a name for runs and reports"
+        raise ValueError(f"{expected}, got none: write as_dataset(x, 'mine'), for example")
     splits = by_split(source, name) if isinstance(source, Mapping) else {"train": source}
     return _build(splits, name, levels, what=name)
 
@@ -92,7 +92,8 @@ def _from_path(place: Path, name: str | None, levels: int | None) -> Dataset:
         if not splits and len(images) == 1:
             splits = {"train": images[0]}
     else:
-        got = "something else: convert it" if place.exists() else "nothing: check the path"
+        other = "another kind of file or folder: convert it"
+        got = other if place.exists() else "a path that does not exist: check the path"
         raise ValueError(f"{place} must be an .npz or .npy file, or a folder of images, got {got}")
     stem = Path(os.path.abspath(place)).stem or "images"  # also for "." and ".."
     dataset = _build(splits, stem, levels, what=str(place), note=note)
@@ -139,17 +140,18 @@ def _as_whole_numbers(
     fractions = any((part != np.rint(part)).any() for part in floats)
     white = 255 if levels is None else as_count(levels, 1, "levels")
     if fractions and white != 255:
-        expected = f"levels cannot be set if pixels of {what} are fractions, which get 255 levels"
-        raise ValueError(f"{expected}, got levels={levels}: omit levels")
+        expected = f"levels must be 255 because the pixels of {what} are fractions"
+        raise ValueError(f"{expected}, got levels={levels}: remove levels")
     if not 0 <= smallest <= largest <= (1 if fractions else min(white, 255)):
         kind = "fractions from 0 to 1" if fractions else f"whole numbers from 0 to {white}"
-        got = f"{smallest:g} to {largest:g}: scale them, or change levels"
+        got = f"values from {smallest:g} to {largest:g}: scale them, or change levels"
         raise ValueError(f"the pixels of {what} must be {kind}, got {got}")
     if fractions:
         return {split: np.rint(part * 255).astype(np.uint8) for split, part in parts.items()}, 255
     if levels is None and largest > 1 and 1 in tops.values():
         got = ", ".join(f"{split} from 0 to {top:g}" for split, top in tops.items())
-        raise ValueError(f"all splits of {what} must have the same range, got {got}: scale them")
+        wanted = f"all splits of {what} must have the same range of values"
+        raise ValueError(f"{wanted}, got {got}: scale them alike")
     binary = levels is None and largest <= 1
     return {split: part.astype(np.uint8) for split, part in parts.items()}, 1 if binary else white
 
@@ -160,8 +162,9 @@ def _split(parts: Mapping[str, Array], what: str) -> list[Array]:
     missing = [split for split in ("valid", "test") if split not in parts]
     held = max(1, round(HELD_OUT * len(parts["train"])))
     if len(parts["train"]) <= held * len(missing):
-        expected = f"{what} must have at least {len(missing) + 1} images to split"
-        raise ValueError(f"{expected}, got {len(parts['train'])}: give more")
+        splits = " and ".join(["train", *missing])
+        expected = f"{what} must have at least {len(missing) + 1} images to split into {splits}"
+        raise ValueError(f"{expected}, got {len(parts['train'])}: add images")
     if missing:  # sorted images would make an unfair validation set
         found["train"] = shuffled(parts["train"])
     for split in missing:
@@ -174,15 +177,15 @@ def _as_images(source: Any, what: str) -> Array:
     if isinstance(source, torch.Tensor | np.ndarray):
         return _as_array(source, what, batch=True)
     if isinstance(source, str) or not hasattr(source, "__getitem__"):
-        got = f"{type(source).__name__}: pass [images, height, width]"
+        got = f"{type(source).__name__}: pass an array [images, height, width]"
         raise ValueError(f"{what} must be a tensor, an array, or a data set of images, got {got}")
     images = [_one_image(source[index], what) for index in range(len(source))]
     if not images:
-        raise ValueError(f"{what} must hold images, got none")
+        raise ValueError(f"{what} must contain at least one image, got none")
     check_one_size({f"item {i} of {what}": image.shape for i, image in enumerate(images)})
     if len(kinds := {str(image.dtype) for image in images}) > 1:
         got = f"{' and '.join(sorted(kinds))}: convert them"
-        raise ValueError(f"all images of {what} must have one type of number, got {got}")
+        raise ValueError(f"all images of {what} must have the same dtype, got {got}")
     return np.stack(images)
 
 
@@ -192,9 +195,9 @@ def _one_image(item: Any, what: str) -> Array:
         keys = [key for key in ("image", "img", "pixel_values") if key in item]
         if not keys:
             got = ", ".join(map(str, item))
-            remedy = "rename the key of the image to 'image'"
+            remedy = "rename the key of the images to 'image'"
             raise ValueError(
-                f"items of {what} must have an 'image' entry, got keys {got}: {remedy}"
+                f"items of {what} must have the key 'image', got the keys {got}: {remedy}"
             )
         item = item[keys[0]]
     elif isinstance(item, tuple) and item:
@@ -206,24 +209,26 @@ def _one_image(item: Any, what: str) -> Array:
 def _as_array(images: Any, what: str, *, batch: bool) -> Array:
     """Return a tensor, an array or an image of Pillow as `[images, height, width]`."""
     if getattr(images, "mode", "") == "P":  # its pixels are indices of a palette
-        raise ValueError(f"the images of {what} must be gray, got mode P: {TO_GRAY}")
+        raise ValueError(f"the images of {what} must be gray, got mode P (palette): {TO_GRAY}")
     try:
         array = np.asanyarray(images.detach().cpu() if isinstance(images, torch.Tensor) else images)
     except (TypeError, ValueError, RuntimeError) as error:
-        expected = f"{what} must hold dense arrays of integers or floats"
-        raise ValueError(f"{expected}, got {described(error)}: convert them") from None
+        expected = f"{what} must contain dense arrays of integers or floats"
+        raise ValueError(
+            f"{expected}, but reading raised {described(error)}: convert them"
+        ) from None
     if np.ma.is_masked(array):
         expected = f"{what} must have a value for every pixel"
-        raise ValueError(f"{expected}, got a masked array: fill it first")
+        raise ValueError(f"{expected}, got a masked array: call .filled() on it first")
     if array.dtype.kind not in "buif":
-        raise ValueError(f"{what} must hold numbers, got {array.dtype}: pass gray values")
+        raise ValueError(f"{what} must contain numbers, got {array.dtype}: pass gray values")
     array = np.asarray(array) if batch else np.asarray(array)[None]
     shape = list(array.shape)
     if array.ndim == 4 and 1 in (shape[1], shape[3]):  # a channel axis
         array = array.squeeze(1 if shape[1] == 1 else 3)
     if array.ndim != 3 or 0 in shape:
         remedy = TO_GRAY if array.ndim == 4 else "reshape them"
-        expected = f"{what} must be images [images, height, width], at least one"
+        expected = f"{what} must have shape [images, height, width] with no axis of length 0"
         raise ValueError(f"{expected}, got {shape}: {remedy}")
     return array
 
@@ -246,7 +251,9 @@ def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
         split = split_of(str(key))
         if split in found:
             keys = " and ".join(str(other) for other in source if split_of(str(other)) == split)
-            raise ValueError(f"{what} must have one {split} split, got {keys}: rename one")
+            raise ValueError(
+                f"{what} must have only one {split} split, got {keys}: rename one of them"
+            )
         if split:
             found[split] = part
     return found
@@ -258,7 +265,7 @@ def check_one_size(sizes: Mapping[str, Sequence[int]]) -> None:
     for name, other in others:
         if other != size:
             got = " and ".join(f"{h}x{w} in {at}" for at, (h, w) in ((first, size), (name, other)))
-            raise ValueError(f"all images must have one size, got {got}: resize them")
+            raise ValueError(f"all images must have the same size, got {got}: resize them")
 
 
 class _Image(NamedTuple):
@@ -304,17 +311,18 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
     found = {key: [file for file in files if file.is_relative_to(places[key])] for key in places}
     if empty := [places[split] for split, part in found.items() if not part]:
         suffixes = ", ".join(IMAGE_SUFFIXES)
-        raise ValueError(f"there is no image in {empty[0]}: images end in {suffixes}")
+        what = f"the folder {empty[0]} must contain images, got none"
+        raise ValueError(f"{what}: add files that end in {suffixes}")
     if outside := set(files).difference(*found.values()):
-        expected = f"{folder} must have all images in folders named after splits, or none"
+        expected = f"{folder} must have either all images or no image in folders named after splits"
         names = " and ".join(place.name for place in named.values())
-        remedy = f"move it into a split, or rename {names} if it is no split but a class"
-        raise ValueError(f"{expected}, got {names} and also {min(outside)}: {remedy}")
+        remedy = f"move this image into a split, or rename {names} if the name means a class"
+        raise ValueError(f"{expected}, got {names} and, outside, {min(outside)}: {remedy}")
     owners: dict[Path, str] = {}
     for split, file in ((split, file) for split, part in found.items() for file in part):
         if (other := owners.setdefault(file.resolve(), split)) != split:
-            got = f"{file} also in {other}: remove the link"
-            raise ValueError(f"splits of {folder} must have images of their own, got {got}")
+            got = f"{file} both in {split} and in {other}: remove the link"
+            raise ValueError(f"splits of {folder} must not share images, got {got}")
     return found
 
 
@@ -362,7 +370,7 @@ def _read_image(path: Path) -> _Image:
         (transparent, "opaque", "transparent pixels: put it on a background first"),
     ):
         if refused:
-            raise ValueError(f"{path} must be {expected}, got {got}")
+            raise ValueError(f"the image {path} must be {expected}, got {got}")
     return _Image(path, values, white, image.mode not in GRAY_MODES)
 
 
@@ -387,6 +395,6 @@ def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
     if image.format in ("PNG", "PPM") and image.mode != "F":
         return values, 65535, bool((values == image.info.get("transparency", -1)).any())
     raise ValueError(
-        f"{path} must have pixels of 1, 8 or 16 bits, got {image.format} pixels of mode "
-        f"{image.mode}, for which the file does not say what is white: save it with 8 bits"
+        f"the image {path} must have pixels of 1, 8 or 16 bits, got {image.format} pixels of mode "
+        f"{image.mode}, for which the value of white is unknown: save it with 8 bits"
     )

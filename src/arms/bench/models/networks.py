@@ -259,8 +259,9 @@ class CategoricalPixels(PixelLikelihood):
 
     def check_levels(self, levels: int) -> None:
         if levels != self.levels:
-            both = f"pixels have levels 0 to {self.levels}, the data set 0 to {levels}"
-            raise ValueError(f"the model's {both}: use CategoricalPixels({levels})")
+            wanted = f"the model needs pixels from 0 to {self.levels}"
+            got = f"a data set with pixels from 0 to {levels}"
+            raise ValueError(f"{wanted}, got {got}: use CategoricalPixels({levels})")
 
     def _gray_values(self, like: Tensor) -> Tensor:
         return torch.linspace(0, 1, self.levels + 1, dtype=like.dtype, device=like.device)
@@ -390,8 +391,8 @@ def _per_row(grad: Tensor, kept: int) -> Tensor:
 
 def _check_first_derivative() -> None:
     if torch.is_grad_enabled():  # create_graph=True, where the residual would count as a constant
-        remedy = "ask for it with twice=True"
-        raise RuntimeError(f"this log-probability is differentiable once: {remedy}")
+        remedy = "pass twice=True for second derivatives"
+        raise RuntimeError(f"this log-probability can be differentiated only once: {remedy}")
 
 
 LEAST_PRODUCT = 1e-30

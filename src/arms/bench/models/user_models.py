@@ -119,8 +119,8 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
     try:
         wide = _changed(models[0], replicas, join)
     except Exception as error:  # a module that cannot be copied, for example a scripted one
-        failed = f"replicas cannot be stacked ({described(error)})"
-        raise ValueError(f"{failed}: train with one replica, several times") from error
+        failed = f"replicas of this model cannot be stacked ({described(error)})"
+        raise ValueError(f"{failed}: train one replica at a time") from error
     for name, module in _networks(wide):
         wide.set_submodule(name, ReplicaModules(module))
     return wide
@@ -162,11 +162,12 @@ def check_savable(model: nn.Module) -> None:
     """Raise if a checkpoint cannot hold all of a model's state."""
     for name, value in model.state_dict().items():
         if is_lazy(value):
-            what = f"the lazy parameter {name} was never initialized"
-            raise ValueError(f"{what}, because forward does not use its layer: remove that layer")
+            what = f"the lazy parameter {name} was never initialized, because forward never calls its layer"
+            raise ValueError(f"{what}: remove that layer")
         if not isinstance(value, Tensor) or name.endswith("_extra_state"):
-            remedy = "from get_extra_state: keep it in a buffer"
-            raise ValueError(f"state must be parameters and buffers, got {name} {remedy}")
+            wanted = "the state of a model must consist of parameters and buffers"
+            got = f"{name} from get_extra_state"
+            raise ValueError(f"{wanted}, got {got}: store it in a buffer")
         if value.layout != torch.strided or value.is_nested:
             got = f"parameters and buffers must be dense, got {name} of layout {value.layout}"
             raise ValueError(f"{got}: call .to_dense(), or register it with persistent=False")
@@ -178,7 +179,7 @@ def check_finite(model: nn.Module) -> None:
         if not weight.isfinite().all():
             got = f"{'NaN' if weight.isnan().any() else 'infinite numbers'} in {name}"
             expected = "weights must be finite before the first step"
-            raise ValueError(f"{expected}, got {got}: check how it is initialized")
+            raise ValueError(f"{expected}, got {got}: check how this weight is initialized")
 
 
 def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
@@ -194,8 +195,9 @@ def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, Tensor) and id(leaf) not in known:
             raise ValueError(
-                "what a model learns must be a parameter of its modules, got a tensor of shape "
-                f"{list(leaf.shape)} that is not: use modules and nn.ModuleList, or freeze it"
+                "every tensor that requires a gradient must be a registered parameter of the "
+                f"model, got an unregistered tensor of shape {list(leaf.shape)}: put modules into "
+                "attributes or an nn.ModuleList, or call requires_grad_(False) on the tensor"
             )
         following = {after for after, _ in node.next_functions if after is not None} - seen
         seen |= following
@@ -215,7 +217,8 @@ def _initialize_lazy_layers(model: DiscreteVAE) -> None:
             logits += [model.encode_layer(i + 1, b) for i, b in enumerate(samples[:-1])]
             model.terms(model.pixel_mean, logits, samples)
     except Exception as error:
-        raise ValueError(f"lazy layers cannot be initialized: {described(error)}") from error
+        what = "lazy layers are initialized by calling the model once, but the call"
+        raise ValueError(f"{what} raised {described(error)}") from error
     for module, mode in modes.items():
         module.training = mode
     check_savable(model)  # in particular, no layer is left without a size
@@ -227,12 +230,13 @@ def _check_alike(models: Sequence[DiscreteVAE], tensors: Sequence[Mapping[Places
     names = [name for places in tensors[0] for name in places if name not in WIDE]
     if others := [name for name in names if not re.match(rf"({NETWORK.pattern})\.", name)]:
         raise ValueError(
-            f"replicas must be made of encoder, decoder and prior, got {others[0]} besides: move "
-            "it into the encoder or the decoder, or train one replica"
+            "a model with several replicas may have tensors in its encoder, decoder and prior "
+            f"only, got {others[0]}: move it into the encoder or the decoder, or train one replica"
         )
     shapes = [[(places, t.shape, t.dtype) for places, t in own.items()] for own in tensors]
     if any(own != shapes[0] for own in shapes):
-        raise ValueError("the models made for replicas must have the same tensors: make them alike")
+        what = "the function that makes the model must return the same structure for every replica"
+        raise ValueError(f"{what}, got tensors of different names, shapes or dtypes")
     _check_ties(tensors[0])
     for first, *rest in zip(*(model.modules() for model in models), strict=False):
         for name, value in vars(first).items():
@@ -246,11 +250,12 @@ def _check_replaceable_tensors(model: DiscreteVAE) -> None:
     for name, module in _networks(model):
         if isinstance(module, torch.jit.ScriptModule):
             remedy = "train with one replica, or wrap it in nn.Sequential"
-            raise ValueError(f"the {name} of replicas must not be scripted or traced: {remedy}")
+            what = f"with several replicas the {name} must not be scripted or traced"
+            raise ValueError(f"{what}: {remedy}")
     for hook in chain(*(module._forward_pre_hooks.values() for module in model.modules())):
         if isinstance(hook, SpectralNorm | WeightNorm):
             norm = "spectral_norm" if isinstance(hook, SpectralNorm) else "weight_norm"
-            what = "replicas need weights that are nn.Parameters, but"
+            what = "with several replicas all weights must be nn.Parameters, but"
             remedy = f"use torch.nn.utils.parametrizations.{norm}, or train one replica"
             raise ValueError(f"{what} torch.nn.utils.{norm} replaces them: {remedy}")
 
@@ -261,11 +266,12 @@ def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
     for places, tensor in tensors.items():
         if len(places) > 1 and set(WIDE) & set(places):
             shared = " and ".join(places)
-            raise ValueError(f"the prior must not be shared, got {shared}: train one replica")
+            what = f"the prior must not be shared with other tensors, got {shared}"
+            raise ValueError(f"{what}: train one replica")
         start = tensor.data_ptr() if isinstance(tensor, nn.Parameter) else 0
         if start and (other := memory.setdefault(start, places[0])) != places[0]:
             what = f"{other} and {places[0]} share memory but are different Parameters"
-            raise ValueError(f"{what}: tie them by assigning the same Parameter to both")
+            raise ValueError(f"{what}: assign the same Parameter to both")
 
 
 def _differ(one: object, other: object) -> bool:

@@ -161,7 +161,7 @@ class DiscreteVAE(nn.Module):
         super().__init__()
         if pixel_mean.ndim != 1 and pixel_mean.shape[:-1] != (replicas, 1):
             shapes = f"[pixels] or [{replicas}, 1, pixels], got {list(pixel_mean.shape)}"
-            raise ValueError(f"pixel_mean must be {shapes}: pass dataset.pixel_mean()")
+            raise ValueError(f"pixel_mean must have shape {shapes}: pass dataset.pixel_mean()")
         encoders = encoder if isinstance(encoder, Sequence) else [encoder]
         decoders = decoder if isinstance(decoder, Sequence) else [decoder]
         widths = latents if isinstance(latents, Sequence) else [latents]
@@ -247,7 +247,8 @@ class DiscreteVAE(nn.Module):
                 constant here: its derivative is that of `kl`.
         """
         if len(self.layers) > 1:
-            raise ValueError("several layers have log-weights of whole chains: chain_log_weights")
+            what = "log_weights is for models of one layer"
+            raise ValueError(f"{what}: call chain_log_weights for several layers")
         attached = len(b) if attached is None else attached
         split = len(b) - differentiated
         if differentiated and attached <= split:
@@ -349,7 +350,7 @@ def _unflatten(outputs: Tensor, event: Sequence[int], part: str) -> Tensor:
     """Return what an encoder or a decoder returned with the axes of an event."""
     if outputs.shape[-1] != (width := math.prod(event)):
         got = f"logits [..., {width}], got {list(outputs.shape)}"
-        raise ValueError(f"the {part} must return {got}: change its last layer, or the sizes")
+        raise ValueError(f"the {part} must return {got}: change its last layer, or latents")
     found: Tensor = outputs.unflatten(-1, event) if len(event) > 1 else outputs
     return found
 

@@ -46,7 +46,9 @@ def build_report(
 def _check_page_path(page: Path) -> None:
     check_path(page)
     if page.is_dir():
-        raise ValueError(f"the report must be a file, got a folder: try {page / 'report.html'}")
+        raise ValueError(
+            f"the report must be a file, got the folder {page}: try {page / 'report.html'}"
+        )
     check_replaceable(page)
     if page.suffix not in (".html", ".htm"):
         better = page.with_suffix(".html")

@@ -47,7 +47,7 @@ class ArchivedRun(Run):
         return name in self._contents
 
     def _parse(self, name: str) -> Record:
-        lacking = f"{self.path} is an archived run without {name}: archive the run again"
+        lacking = f"the archived run {self.path} has no {name}: archive the run again"
         raise ValueError(self.damage or lacking)
 
     def metrics(self) -> list[Record]:
@@ -72,7 +72,7 @@ def write_archive(path: Path | str, runs: Sequence[Run]) -> int:
         name, entry = run.path.name, json.dumps(_entry_of(run), allow_nan=False)
         if entries.setdefault(name, entry) != entry:
             what = "runs in an archive must have different names"
-            raise ValueError(f"{what}, got two called {name}: leave one out")
+            raise ValueError(f"{what}, got two named {name}: leave one of them out")
     files.make_folder(file.parent)
     # The marker comes first: by it an archive is told from other JSON files without reading them.
     head = f'{{"archived_runs": {ARCHIVE_VERSION}, "runs": [\n'
@@ -82,8 +82,8 @@ def write_archive(path: Path | str, runs: Sequence[Run]) -> int:
 
 def _entry_of(run: Run) -> Record:
     if not run.has_ended():
-        what = "has not ended, and only runs that have are archived"
-        raise ValueError(f"{run.path} {what}: train it to its end first")
+        what = "only runs that have ended can be archived"
+        raise ValueError(f"{what}, got {run.path}, which is unfinished: train it to its end first")
     # Word for word as they were written: a later version may read them in another way.
     parts = {part: run.read(name) for name, part in _PARTS.items() if run.has(name)}
     replicas = run.config().replicas
@@ -124,25 +124,25 @@ def read_archive(path: Path | str) -> list[Run]:
         ValueError: The file is no archive, or of another version, or all of its runs are damaged.
     """
     file = Path(path)
-    what = f"{shown(file)} must be a file of `arms archive`"
+    what = f"{shown(file)} must be a file written by `arms archive`"
     try:
         content = json.loads(files.read_bytes(file).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{what}, but cannot be read: {why}") from None
+        raise ValueError(f"{what}, but it cannot be read: {why}") from None
     if not isinstance(content, dict) or "archived_runs" not in content:
-        raise ValueError(f"{what}, got other JSON: give that, or run directories")
+        raise ValueError(f"{what}, got other JSON: name an archive or run directories")
     if (version := content["archived_runs"]) != ARCHIVE_VERSION:
         remedy = "read it with the version of this library that wrote it"
         raise ValueError(f"{what} of version {ARCHIVE_VERSION}, got {version!r}: {remedy}")
     runs = content.get("runs")
     if not isinstance(runs, list):
         got = type(runs).__name__
-        raise ValueError(f"{file} must hold a list of runs, got {got}: archive the runs again")
+        raise ValueError(f"{file} must contain a list of runs, got {got}: archive the runs again")
     read = [_run_of(file, index, entry) for index, entry in enumerate(runs, 1)]
     if (names := len({run.path.name for run in read})) < len(runs):
-        got = f"{len(runs)} with {names} names"
-        raise ValueError(f"{file} must hold each run once, got {got}: remove what is twice")
+        got = f"{len(runs)} runs with {names} different names"
+        raise ValueError(f"{file} must contain each run once, got {got}: remove the duplicates")
     if read and all(run.damage for run in read):
         raise ValueError(read[0].damage)
     return list(read)
@@ -153,14 +153,16 @@ def _run_of(file: Path, index: int, entry: object) -> ArchivedRun:
     name = name if _is_name(name) else None
     try:
         if name is None or not isinstance(entry, dict):
-            raise ValueError("its name must be that of a folder")
+            raise ValueError("its name must be a valid folder name")
         files.check_json(entry)
         parts = {part: entry[part] for part in _PARTS.values() if part in entry}
         if "config" not in parts or not all(isinstance(part, dict) for part in parts.values()):
             raise ValueError("config, result and provenance must be JSON objects")
         records = _records(entry.get("curves"))
         if records is None:
-            raise ValueError("each of its curves must hold steps, and finite numbers for each")
+            raise ValueError(
+                "each of its curves must have a list of steps, and a finite number per step"
+            )
     except ValueError as error:
         remedy = "archive the run again, or remove it from the file"
         damage = f"{file}: run {index} is damaged, as {error}: {remedy}"
@@ -249,8 +251,8 @@ def open_runs(source: Path) -> list[Run]:
     try:
         os.scandir(source).close()
     except OSError as error:
-        remedy = "give yourself permission to read it, or move it elsewhere"
-        what = f"{shown(source)} cannot be read: {error.strerror}"
+        remedy = "change its permissions, or move it out of this folder"
+        what = f"the folder {shown(source)} cannot be read ({error.strerror})"
         raise UnreadableError(f"{what}: {remedy}") from None
     return [Run(source)]
 

@@ -236,7 +236,9 @@ def train_ensemble(
         for index, member in enumerate(members):
             if member.surviving:
                 if not options.limit.allows("bounds"):
-                    raise OutOfTimeError(f"saved at step {member.config.steps}, before its bounds")
+                    raise OutOfTimeError(
+                        f"saved at step {member.config.steps}, before its final bounds"
+                    )
                 began = time()
                 model = share_of_model(trainer, member.config, index, len(members))
                 dataset = data[member.config.dataset]
@@ -399,7 +401,7 @@ def check_same_config(configs: Sequence[TrainConfig]) -> None:
     if len(set(names := names_of(configs))) < len(names):
         what = "estimator, data set, learning rate or encoder_scale"
         expected = f"runs trained together must differ in {what}"
-        got = f"{', '.join(names)}: name each once; more seeds are `replicas`"
+        got = f"{', '.join(names)}: list each once, and set replicas for more seeds"
         raise ValueError(f"{expected}, got {got}")
 
 

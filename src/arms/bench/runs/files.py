@@ -46,7 +46,8 @@ def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterato
             notify(f"{path} cannot be locked ({error.strerror}): train it in one process only")
             is_ours = True
         if not is_ours:
-            raise BusyError(f"{path} is being trained by another process: wait, or name another")
+            what = f"the run {path} is being trained by another process"
+            raise BusyError(f"{what}: wait until it ends, or train in another directory")
         yield
     finally:
         os.close(descriptor)
@@ -90,7 +91,7 @@ def written_through(path: Path, data: bytes) -> Iterator[Path]:
             file.flush()
             os.fsync(file.fileno())
         if not _is_at(path, own):
-            what = "another process is writing the same file"
+            what = "another process is writing this file at the same time"
             raise FileExistsError(errno.EEXIST, what, str(path))
         yield path
     finally:
@@ -119,11 +120,11 @@ def check_replaceable(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     if stat.S_ISLNK(mode):
-        got = f"a link to {os.readlink(path)!r}: remove the link, or choose another place"
-        raise ValueError(f"{shown(path)} must be a file, got {got}")
+        got = f"a link to {os.readlink(path)!r}: remove the link, or choose another path"
+        raise ValueError(f"{shown(path)} must be a regular file or a new path, got {got}")
     if not stat.S_ISREG(mode):
-        got = f"{_kind_of(mode)}: choose another place"
-        raise ValueError(f"{shown(path)} must be a regular file, or not exist, got {got}")
+        got = f"{_kind_of(mode)}: choose another path"
+        raise ValueError(f"{shown(path)} must be a regular file or a new path, got {got}")
 
 
 def check_regular(path: Path) -> None:
@@ -138,7 +139,7 @@ def _open(path: Path, flags: int, *, links: bool = False) -> int:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, f"it must be a regular file, got {_kind_of(mode)}", str(path))
+        raise OSError(errno.EINVAL, f"this must be a regular file, got {_kind_of(mode)}", str(path))
     return descriptor
 
 
@@ -171,7 +172,9 @@ def check_local(path: Path) -> None:
     # A Path drops one of the two slashes.
     if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path)):
         typed = f"{address[1]}://{str(path)[address.end() :]}"
-        remedy = "copy the files, with rclone say, and give the path of the copy"
+        remedy = (
+            "copy the files to this machine, for example with rclone, and pass the path of the copy"
+        )
         raise ValueError(f"a path must be on this machine, got the address {typed!r}: {remedy}")
 
 
@@ -181,7 +184,8 @@ def check_path(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ValueError(f"the path {shown(path)} must be UTF-8: rename it") from None
+        what = f"a path must be valid UTF-8, got {shown(path)}"
+        raise ValueError(f"{what}: rename the file or folder") from None
 
 
 def shown(path: Path) -> str:
@@ -194,9 +198,9 @@ def check_json(content: object) -> None:
     try:
         json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("it holds text that is not Unicode, half of a surrogate pair") from None
+        raise ValueError("it contains text that is not valid Unicode (half of a pair)") from None
     except ValueError:
-        raise ValueError("it holds NaN or an infinite number, which JSON does not have") from None
+        raise ValueError("it contains NaN or infinity, which are not valid in JSON") from None
 
 
 def to_json(content: Mapping[str, object], indent: int | None = None) -> str:

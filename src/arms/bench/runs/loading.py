@@ -59,10 +59,12 @@ def load_model(
     own = _blank_like(run, config, data, model)
     shapes = {name: tensor.shape for name, tensor in own.state_dict().items()}
     if shapes != {name: tensor.shape for name, tensor in weights.items()}:
-        what = "the model given" if model is not None else f"the built-in {config.network} network"
+        given = model is not None
+        what = "the model given" if given else f"the built-in {config.network} network"
         raise ValueError(
-            f"{what} has other weights than the checkpoint of {run.path} on {data.name}: give the "
-            "model that was trained, load_model(run, model=...) or --model my_module:make_model"
+            f"{what} has parameters of other names or shapes than the checkpoint of {run.path} on "
+            f"{data.name}: pass the model that was trained, with load_model(run, model=...) or "
+            "--model my_module:make_model"
         )
     # Not of buffers, which may hold infinities, such as a mask.
     learned = {name: weights[name] for name, _ in own.named_parameters()}
@@ -70,7 +72,8 @@ def load_model(
     kept = [replica for replica, is_finite in finite if is_finite and replica not in stopped]
     if not kept:
         remedy = "train again with a smaller learning_rate"
-        raise ValueError(f"no replica of {run.path} survives: {remedy}")
+        what = f"the checkpoint of {run.path} has no replica with finite parameters"
+        raise ValueError(f"{what}: {remedy}")
     own.load_state_dict(weights)
     if len(kept) < config.replicas:
         own = models.keep_replicas(own, kept)
@@ -115,10 +118,10 @@ def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
     models.check_finite(model)
     weights = _try_on_images(model, dataset)[2]
     if not weights.isfinite().all():
-        got = "NaN" if weights.isnan().any() else "infinite ones"
+        got = "NaN" if weights.isnan().any() else "infinity"
         raise ValueError(
-            f"{who} must return finite log-weights before the first step, got {got} for images of "
-            f"{dataset.name}: check its initial weights and its likelihood"
+            f"{who} must return finite log-weights before the first training step, got {got} for "
+            f"images of {dataset.name}: check its initial weights and its likelihood"
         )
 
 
@@ -129,8 +132,8 @@ def _made(make: MakeModel, dataset: Dataset) -> object:
     except (Exception, SystemExit) as error:
         name = getattr(make, "__qualname__", type(make).__name__)
         raise ValueError(
-            f"the function {name!r} must return a DiscreteVAE for {dataset.name}, got "
-            f"{described(error)}: call it in Python to see where that is raised"
+            f"the function {name!r} must return a DiscreteVAE for {dataset.name}, but it raised "
+            f"{described(error)}: call it in Python to see the traceback"
         ) from error
 
 
@@ -138,15 +141,18 @@ def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
     """Raise if a model of the user's own cannot be trained on a data set."""
     width, pixels = model.pixel_mean.shape[-1], dataset.train.shape[1]
     if width != pixels:
-        what = f"the model is for images of {width} pixels, and {dataset.name} has {pixels}"
-        raise ValueError(f"{what}: give a model for these images")
+        what = (
+            f"the model is for images of {width} pixels, but those of {dataset.name} have {pixels}"
+        )
+        raise ValueError(f"{what}: pass a model for images of this size")
     model.likelihood.check_levels(dataset.levels)
     x, logits, weights = _try_on_images(model, dataset)
     expected = [[*x.shape[:-1], *model.event_shape], [3, *x.shape[:-1]]]
     if (got := [list(logits.shape), list(weights.shape)]) != expected:
         raise ValueError(
-            f"the model {name_of(model)!r} must return logits {expected[0]} and log-weights "
-            f"{expected[1]} for images {list(x.shape)} and 3 samples, got {got[0]} and {got[1]}"
+            f"for images {list(x.shape)} and 3 samples, the model {name_of(model)!r} must return "
+            f"logits of shape {expected[0]} and log-weights of shape {expected[1]}, got {got[0]} "
+            f"and {got[1]}"
         )
     models.check_registered(model, (logits, weights))
 
@@ -163,8 +169,8 @@ def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor
             return x, logits, model.chain_log_weights(samples, x, logits)
         except (Exception, SystemExit) as error:
             raise ValueError(
-                f"the model {name_of(model)!r} cannot be applied to images {list(x.shape)} "
-                f"(replicas, images, pixels) of {dataset.name}: {described(error)}"
+                f"the model {name_of(model)!r} must accept images {list(x.shape)} (replicas, "
+                f"images, pixels) of {dataset.name}, but it raised {described(error)}"
             ) from error
 
 
@@ -174,16 +180,17 @@ def _blank_like(
     """Return a model that the weights of a run fit into."""
     if model is None and config.structure:
         raise ValueError(
-            f"{run.path} is a run of a model of your own, {config.network!r}: give it, "
-            "load_model(run, model=...) or --model my_module:make_model"
+            f"{run.path} is a run of your own model {config.network!r}, which cannot be loaded by "
+            "name: pass it with load_model(run, model=...) or --model my_module:make_model"
         )
     if model is None:
         return config.build_model(dataset.pixel_mean(), dataset.levels, blank=True)
     same, own = own_model(config, model, dataset)
     if config.structure and same.structure != config.structure:
         raise ValueError(
-            f"{run.path} has trained a model of structure {config.structure} ({config.network!r}), "
-            f"and the one given has {same.structure} ({same.network!r}): give the one it trained"
+            f"{run.path} trained a model with the structure {config.structure} "
+            f"({config.network!r}), but the model given has the structure {same.structure} "
+            f"({same.network!r}): pass the model that was trained"
         )
     return own
 
@@ -205,17 +212,17 @@ def _data_of(
         return load(config.dataset, data_dir)
     path = run.data_path()
     if given is None and (path is None or not Path(path).exists()):
-        moved = f", and it is no longer at {path}" if path else ""
+        moved = f", which is no longer at {path}" if path else ""
         raise ValueError(
-            f"{run.path} was trained on a data set of your own, {config.dataset!r}{moved}: give "
-            "it, load_model(run, dataset=...) or --dataset PATH"
+            f"{run.path} was trained on your own data set {config.dataset!r}{moved}: pass it with "
+            "load_model(run, dataset=...) or --dataset PATH"
         )
     data = own_data(config, path if given is None else given, data_dir)
     assert data is not None
     if data.name != config.dataset:
         got = f"{data.path or 'the data set given'} is {data.name!r}"
-        what = f"{run.path} was trained on {config.dataset!r}, and {got}"
-        raise ValueError(f"{what}: give the images that were trained on")
+        what = f"{run.path} was trained on the data set {config.dataset!r}, but {got}"
+        raise ValueError(f"{what}: pass the images that the run was trained on")
     return data
 
 
@@ -291,7 +298,8 @@ def find_attribute(subject: str) -> Any:
     """Return what module:attribute names, also in this folder. Any failure is a `ValueError`."""
     module, _, attribute = subject.partition(":")
     if not module or not attribute:
-        raise ValueError(f"{subject!r} must be module:name, such as my_module:make_model")
+        what = f"expected a name in a module, such as my_module:make_model, got {subject!r}"
+        raise ValueError(f"{what}: write module:name")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -303,8 +311,9 @@ def find_attribute(subject: str) -> Any:
         if path.suffix == ".py" or len(path.parts) > 1:
             place = f" in the folder {path.parent}" if len(path.parts) > 1 else ""
             name = f"{path.name.removesuffix('.py')}:{attribute}"
-            raise ValueError(f"{subject!r} is a path: perhaps {name}{place}") from None
-        why = f"importing {module} ends in {described(error)}"
+            what = f"expected a module, got the path {subject!r}"
+            raise ValueError(f"{what}: did you mean {name}{place}?") from None
+        why = f"importing {module} raised {described(error)}"
         raise ValueError(f"cannot find {subject!r}: {why}") from None
 
 
@@ -313,5 +322,6 @@ def find_model(model: Callable[..., Any] | str) -> Callable[..., Any]:
     found = find_attribute(model) if isinstance(model, str) else model
     if not callable(found):
         got = type(found).__name__
-        raise ValueError(f"{model!r} must be a function from a data set to a model, got {got}")
+        wanted = "a function that makes a model for a data set"
+        raise ValueError(f"{model!r} must be {wanted}, got {got}")
     return found

@@ -125,16 +125,17 @@ class Run:
             return
         if (schema := self.read("config.json").get("schema")) != IDENTITY_VERSION:
             what = f"another version of this library (schema {schema}, expected {IDENTITY_VERSION})"
-            raise ValueError(f"{self.path} holds a run of {what}: {remedy}")
+            raise ValueError(f"{self.path} contains a run of {what}: {remedy}")
         there = self.config()
         if (other := difference(there, config)) and not is_longer(config, there):
             what = ", ".join(
-                f"{name} is {theirs!r} there, {ours!r} was asked for"
+                f"{name} is {theirs!r} there, but {ours!r} was requested"
                 for name, (theirs, ours) in other.items()
             )
             if set(other) == {"steps"} and config.steps > there.steps:
                 what += "; a cosine schedule ends at the last step, so more steps make another run"
-            raise ValueError(f"{self.path} holds another run ({what}): {remedy}, or ask for that")
+            remedy = f"{remedy}, or request the settings of that run"
+            raise ValueError(f"{self.path} contains another run ({what}): {remedy}")
 
     def config(self) -> TrainConfig:
         """Return the configuration."""
@@ -152,11 +153,12 @@ class Run:
             }
             if unknown := set(found) - {field.name for field in fields(TrainConfig)}:
                 names = ", ".join(sorted(unknown))
-                raise ValueError(f"{file} has unknown fields {names}: another version wrote it")
+                what = f"{file} has unknown fields {names}, so another version of this library wrote it"
+                raise ValueError(f"{what}: read it with that version")
             try:
                 self._config = TrainConfig(**found)
             except (TypeError, ValueError) as error:
-                raise ValueError(f"{file} is not a configuration: {error}") from None
+                raise ValueError(f"{file} is not a valid configuration: {error}") from None
         return self._config
 
     def data_path(self) -> str | None:
@@ -178,7 +180,7 @@ class Run:
         config, result = self.config(), {"note": "", **self.read("result.json")}
         if expected := _expected_result(result, config.replicas):
             file = self.path / "result.json"
-            raise ValueError(f"{file} must hold {expected}: remove it, and train the run again")
+            raise ValueError(f"{file} must contain {expected}: remove it, and train the run again")
         # A run that was given more steps has the bounds of its earlier end until the new one.
         return result if result.get("steps", config.steps) == config.steps else None
 
@@ -217,13 +219,14 @@ class Run:
             files.check_json(content)
         except FileNotFoundError:
             is_folder = self.path.is_dir()
-            what = "is no run directory, or an unfinished one" if is_folder else "is not there"
-            raise ValueError(f"{self.path} {what}: it has no {name}") from None
+            what = f"has no {name}, so it is not a run directory, or the run is unfinished"
+            what = what if is_folder else "does not exist: check the path"
+            raise ValueError(f"{self.path} {what}") from None
         except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise ValueError(f"{file} cannot be read: {why}") from None
         if not isinstance(content, dict):
-            raise ValueError(f"{file} must hold a JSON object, got {type(content).__name__}")
+            raise ValueError(f"{file} must contain a JSON object, got {type(content).__name__}")
         return content
 
     def _write(self, name: str, content: Mapping[str, object]) -> None:
@@ -295,7 +298,7 @@ class Run:
         state = self.checkpoint()
         if state is None:
             done = "its checkpoints were not kept" if self.result() else "train it first"
-            raise ValueError(f"{self.path} holds no intact checkpoint: {done}")
+            raise ValueError(f"{self.path} has no intact checkpoint: {done}")
         return model_of(state)
 
     def checkpoint(self) -> dict[str, Tensor] | None:
@@ -353,11 +356,12 @@ class Run:
             return None
         tensors, run = found
         if STEP_COUNTS not in tensors or not tensors[STEP_COUNTS].numel():
-            raise ValueError(f"{file} does not name its step and is no checkpoint: remove it")
+            what = f"{file} must be a checkpoint, but it does not contain a step"
+            raise ValueError(f"{what}: remove it")
         if run != self._digest():
             raise ValueError(
-                f"{file} is a checkpoint of another configuration than the config.json beside it: "
-                "remove it to start from the beginning, or put back the config.json it belongs to"
+                f"the checkpoint {file} does not belong to the config.json in the same folder: "
+                "remove the checkpoint to start again, or restore the config.json of its run"
             )
         self._checkpoint_steps[name] = step_of(tensors)
         return tensors
@@ -379,7 +383,7 @@ class Run:
                 self._lines = []
             except OSError as error:
                 denied = isinstance(error, PermissionError)
-                remedy = "give yourself permission to read it" if denied else "remove it"
+                remedy = "change its permissions" if denied else "remove it"
                 raise ValueError(f"{file} cannot be read: {error.strerror}: {remedy}") from None
         return self._lines
 

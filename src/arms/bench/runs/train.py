@@ -164,8 +164,9 @@ def train_together(
         str(device), execution, checkpoint_seconds, notify, evaluate, limit=limit
     )
     if isinstance(configs, TrainConfig) or not configs:
-        got = "one" if configs else "none"
-        raise ValueError(f"configs must be a list of at least one, got {got}: write [config]")
+        got = "a single configuration" if configs else "an empty list"
+        expected = "configs must be a list of at least one configuration"
+        raise ValueError(f"{expected}, got {got}: write [config]")
     _check_one_each("directories", directories, len(configs))
     if datasets is not None:
         _check_one_each("datasets", datasets, len(configs))
@@ -174,8 +175,8 @@ def train_together(
     own = [own_data(config, one, data_dir) for config, one in zip(configs, given, strict=True)]
     wanted = [_on(dataset, config) for config, dataset in zip(configs, own, strict=True)]
     if alone := [config.network for config in wanted if config.structure]:
-        remedy = "call train for each of its runs"
-        raise ValueError(f"a model of your own is trained alone, got {alone[0]!r}: {remedy}")
+        what = f"train_together accepts built-in models only, got your own model {alone[0]!r}"
+        raise ValueError(f"{what}: call train for each of its runs")
     if len(wanted) > 1:
         stack(wanted)  # raises if they cannot share an ensemble, before anything is written
     _check_different(paths, datasets or [])
@@ -189,9 +190,9 @@ def train_together(
 
 def _check_one_each(what: str, given: object, runs: int) -> None:
     is_list = isinstance(given, Sequence) and not isinstance(given, str)
-    got = len(given) if is_list else "one"  # type: ignore[arg-type]
+    got = len(given) if is_list else type(given).__name__  # type: ignore[arg-type]
     if got != runs:
-        raise ValueError(f"{what} must be a list with one for each run, got {got} for {runs} runs")
+        raise ValueError(f"{what} must list one entry for each of the {runs} runs, got {got}")
 
 
 def _check_different(paths: Sequence[Path], datasets: Sequence[Dataset]) -> None:
@@ -202,10 +203,10 @@ def _check_different(paths: Sequence[Path], datasets: Sequence[Dataset]) -> None
         raise ValueError(f"the directories cannot be used: {error}") from None
     if len(different) < len(paths):
         got = ", ".join(map(str, paths))
-        raise ValueError(f"directories must be different, one for each run, got {got}")
+        raise ValueError(f"each run must have its own directory, got {got}")
     names = [dataset.name for dataset in dict.fromkeys(datasets)]
     if len(set(names)) < len(names):
-        raise ValueError(f"different data sets need different names, got {', '.join(names)}")
+        raise ValueError(f"different data sets must have different names, got {', '.join(names)}")
 
 
 def _on(dataset: Dataset | None, config: TrainConfig) -> TrainConfig:
@@ -224,7 +225,7 @@ def _train(
     if not rest:
         return
     if (config := rest[0].config).structure and options.model is None:
-        raise ValueError(f"{config.network!r} is a model of your own: give it, as model=")
+        raise ValueError(f"{config.network!r} is your own model: pass it as model=")
     options = replace(options, device=choose_device(options.device))
     check_execution(options.execution, options.device)
     if options.device == "cpu" and config.precision != "highest":
@@ -255,8 +256,8 @@ def _train(
         paths = [f"{one.run.path} (step {max(one.stopped.values())})" for one in lost]
         rate = max(member.config.learning_rate for member in lost)
         raise DivergedError(
-            f"no replica survives of {' and of '.join(paths)}: their numbers are not finite; "
-            f"train in another directory with a learning_rate below {rate:g}"
+            f"all replicas of {' and of '.join(paths)} stopped because their numbers are not "
+            f"finite: train in another directory with a learning_rate below {rate:g}"
         )
 
 
@@ -271,8 +272,8 @@ def _check_goes_on(member: Member) -> None:
     if not run.exists():
         return
     if not step and run.result() is not None:
-        what = "holds no intact checkpoint to go on from: its checkpoints were not kept"
-        raise ValueError(f"{run.path} {what}; train it again in another directory")
+        what = f"{run.path} has no intact checkpoint, so training cannot continue from its end"
+        raise ValueError(f"{what}: train it again in another directory")
     if step and is_longer(member.config, run.config()):
         member.notify(f"{run.path} goes on from step {step:,} to {end:,}")
 
@@ -314,9 +315,9 @@ def _train_what_fits(
     place, config = f"the memory of {options.device}", members[0].config
     if len(members) == 1:
         raise ValueError(
-            f"{_names(members)} does not fit into {place}: lower replicas ({config.replicas}), "
-            f"batch_size ({config.batch_size}), num_samples ({config.num_samples}) or latents "
-            f"({latents_in_words(config)})"
+            f"{_names(members)} does not fit into {place}: reduce replicas (now "
+            f"{config.replicas}), batch_size ({config.batch_size}), num_samples "
+            f"({config.num_samples}) or latents ({latents_in_words(config)})"
         )
     half = (len(members) + 1) // 2
     halves = f"trained as {half} + {len(members) - half}"

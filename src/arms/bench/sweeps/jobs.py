@@ -75,7 +75,8 @@ def plan(
     check_local(Path(output))
     for folder in results:
         if not Path(folder).exists():
-            raise ValueError(f"there is no folder {folder} to look for finished runs in")
+            what = f"results must name existing folders or archives, got {folder}"
+            raise ValueError(f"{what}: check the path")
     here, elsewhere = _by_experiment([output]), _by_experiment(results)
     once = {experiment_of(config): config for config in reversed(wanted)}
     tasks = {

@@ -84,12 +84,13 @@ def sweep(
     limit = TimeLimit(minutes)
     check_seconds(checkpoint_seconds, "checkpoint_seconds")
     if Path(output).exists() and not Path(output).is_dir():
-        raise ValueError(f"output must be a folder, got the file {output}: choose another place")
+        raise ValueError(f"output must be a folder, got the file {output}: choose another path")
     folder = None if data_dir is None else expand_home(data_dir).resolve()
     if precision is not None:
         configs = [replace(config, precision=precision) for config in configs]
     if isinstance(model, nn.Module):
-        raise ValueError("model must be a function that makes a model for each run, got a model")
+        what = "model must be a function that makes a model for each run, got a model"
+        raise ValueError(f"{what}: pass the function that makes it")
     make = None if model is None else find_model(model)
     wanted, datasets = name_inputs(configs, dataset, make, folder)
     jobs = plan(wanted, output, results=results, on_gpu=engine.on_gpu)
@@ -112,7 +113,9 @@ def sweep(
     late = "; the time is up: repeat the call to train the rest"
     notify(f"{tally}: {output}{late if tally.ended < tally.total else ''}")
     if failed := tally.counts["failed"]:
-        raise SweepError(f"{failed} of {tally.total} runs failed, the last one: {tally.failure}")
+        raise SweepError(
+            f"{failed} of {tally.total} runs failed, the last of them: {tally.failure}"
+        )
     paths = {experiment_of(task.config): task.path for job in jobs for task in job.tasks}
     found = [paths[experiment_of(config)] for config in wanted]
     begun = [path for path in found if path.exists() or path.parent.is_file()]

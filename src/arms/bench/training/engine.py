@@ -83,7 +83,8 @@ class Engine:
     def advance(self, steps: int) -> None:
         """Train for this many steps, a multiple of `block`."""
         if steps % self.block:
-            raise ValueError(f"steps must be a multiple of the block of {self.block}, got {steps}")
+            wanted = f"a multiple of {self.block}, the number of steps in a block"
+            raise ValueError(f"steps must be {wanted}, got {steps}")
         for _ in range(steps // self.block):
             self.advance_block()
 
@@ -253,15 +254,15 @@ def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
 def check_execution(execution: Execution, device: str) -> None:
     """Raise if this device does not support this execution."""
     if execution in ("graph", "compiled") and not device.startswith("cuda"):
-        what = f"execution {execution!r} needs a GPU, and the run is on {device}"
-        raise ValueError(f"{what}: try eager")
+        what = f"execution {execution!r} needs a GPU, but the run is on {device}"
+        raise ValueError(f"{what}: use 'eager'")
 
 
 def choose_device(device: str | torch.device) -> str:
     """Return the device's name, which must be here; `auto` is the GPU where there is one."""
     name = planned_device(device)
     if name != "cpu" and (why := _why_not(name)):
-        raise ValueError(f"no device {name!r} here, {why}: try auto or cpu")
+        raise ValueError(f"the device {name!r} is not available, {why}: use auto or cpu")
     return name
 
 
@@ -271,7 +272,7 @@ def planned_device(device: str | torch.device) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"no device {name!r} here: choose auto, cpu, cuda or cuda:N")
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
     return name
 
 

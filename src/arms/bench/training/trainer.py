@@ -80,8 +80,8 @@ class Trainer:
         datasets = [dataset] if isinstance(dataset, Dataset) else dataset
         replicas, batch = config.replicas, config.batch_size
         if model is None and len(datasets) > 1:
-            what = f"{len(datasets)} data sets need a model that knows them"
-            raise ValueError(f"{what}: see arms.bench.runs.ensemble")
+            what = f"with {len(datasets)} data sets, model must be given"
+            raise ValueError(f"{what}: arms.bench.runs.ensemble makes one")
         self.config = config
         self.data = TrainingImages.of(datasets, replicas, device)
         self.device = self.data.images.device
@@ -367,8 +367,9 @@ def prepared_estimator(
         if parameter.ndim == 0 or len(parameter) != config.replicas:
             got = f"shape {list(parameter.shape)} from {type(chosen).__name__}"
             raise ValueError(
-                f"every parameter of an estimator must have a leading axis of {config.replicas}, "
-                f"one per replica, got {got}: make them in its method prepare"
+                "every parameter of an estimator must have a leading axis of length "
+                f"{config.replicas}, one entry per replica, got {got}: create the parameters in "
+                "its method prepare"
             )
     # An importance-weighted bound always trains its decoder on its own samples.
     extra = config.decoder_samples == "extra" and not prepared.target.subtracts_log_q
@@ -378,14 +379,15 @@ def prepared_estimator(
 def check_replicas(model: DiscreteVAE, replicas: int) -> None:
     """Raise if a model does not have that many replicas."""
     if (got := model.replicas) != replicas:
-        expected = f"the model must have {replicas} replicas, as the configuration"
+        expected = f"the model must have {replicas} replicas, as the configuration says"
         raise ValueError(f"{expected}, got {got}")
     for name, parameter in model.named_parameters() if replicas > 1 else ():
         if parameter.ndim == 0 or len(parameter) != replicas:
             raise ValueError(
-                f"with {replicas} replicas every parameter must have a leading axis of {replicas}, "
-                f"got {name} of shape {list(parameter.shape)}: give a function that makes a model "
-                "of one replica, as model=, or layers such as arms.bench.models.ReplicaLinear"
+                f"with {replicas} replicas every parameter must have a leading axis of length "
+                f"{replicas}, got {name} of shape {list(parameter.shape)}: pass as model= a "
+                "function that makes a model of one replica, or use layers such as "
+                "arms.bench.models.ReplicaLinear"
             )
 
 
@@ -394,10 +396,12 @@ def check_categories_and_layers(model: DiscreteVAE, config: TrainConfig) -> None
     if config.categories not in (2, model.categories):
         raise ValueError(
             f"the configuration has categories={config.categories}, but the model has "
-            f"{model.categories}: remove categories from the configuration, or pass no model"
+            f"categories={model.categories}: remove categories from the configuration, or remove "
+            "the model"
         )
     if len(model.layers) > 1 and not config.layers:
-        raise ValueError("a model of several layers needs TrainConfig(layers=...), got no layers")
+        what = "a model of several layers needs layers in the configuration, got none"
+        raise ValueError(f"{what}: write TrainConfig(layers=...)")
 
 
 def step_of(state: State) -> int:
@@ -416,7 +420,8 @@ def has_replica_axis(name: str) -> bool:
         return False
     if name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT, SUM)):
         return True
-    raise ValueError(f"a checkpoint has nothing called {name!r}: another version wrote it")
+    what = f"the checkpoint contains an unknown tensor {name!r}"
+    raise ValueError(f"{what}: read it with the version of this library that wrote it")
 
 
 def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
@@ -438,8 +443,8 @@ def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]
         return dict(states[0])
     noises = [state[GENERATOR] for state in states]
     if len({len(noise) for noise in noises}) > 1:
-        what = "these runs were begun on different kinds of devices"
-        raise ValueError(f"{what}: resume each where it was begun")
+        what = "these runs were started on different kinds of devices"
+        raise ValueError(f"{what}: resume each of them on the device where it was started")
     # What has no replica axis is the same in all of them, except the noise.
     whole = {
         name: torch.cat([state[name] for state in states]) if has_replica_axis(name) else tensor
@@ -461,16 +466,17 @@ def check_fits(state: State, own: State, device: torch.device) -> None:
     """Raise unless a state has all tensors of a trainer's own; newer sums may be missing."""
     if lacking := {name for name in own.keys() - state.keys() if not name.startswith(SUM)}:
         names = ", ".join(sorted(lacking)[:3])
-        what = "it is of another configuration or version; train again from the start"
-        raise ValueError(f"the checkpoint lacks {names}: {what}")
+        what = f"the checkpoint has no {names}, so another configuration or version wrote it"
+        raise ValueError(f"{what}: train again from the start")
     # Generators of a CPU and a GPU have states of different lengths, which say different things.
     if state[GENERATOR].shape != own[GENERATOR].shape:
         what = f"this checkpoint cannot be resumed on {device}"
-        raise ValueError(f"{what}, because it was made on another kind of device: use that kind")
+        why = "because it was saved on another kind of device (CPU or GPU)"
+        raise ValueError(f"{what}, {why}: resume it on that kind")
     for name, tensor in own.items():
         expected, got = list(tensor.shape), list(state.get(name, tensor).shape)
         if expected != got:
             raise ValueError(
-                f"the checkpoint's {name} must be {expected}, as the model's, got {got}: it is of "
-                "another model; train again from the start, or give that one"
+                f"{name} in the checkpoint must have the shape {expected} of the model, got {got}, "
+                "so another model wrote it: pass that model, or train again from the start"
             )

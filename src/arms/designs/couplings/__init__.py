@@ -1,1 +1,1 @@
-"""Couplings: n exchangeable samples of every variable, and the correction for their dependence."""
+"""Couplings: joint distributions of n exchangeable samples, and how to correct for them."""

@@ -101,12 +101,15 @@ def _as_bits(logits: Tensor) -> Tensor:
 
 
 def _log_smaller(phi: Tensor) -> Tensor:
-    """Return log min(p, 1-p), kept finite at p = 0, so that differences of two are finite."""
+    """Return log min(p, 1-p), which stays finite at p = 0 so that differences are finite."""
     return torch.sigmoid(-phi.abs()).log().clamp(min=torch.finfo(phi.dtype).min)
 
 
 def _count_chances(q: float, n: int) -> list[float]:
-    """Return P(S = k) = C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1)."""
+    """Return P(k of the n samples are ones), by inclusion and exclusion.
+
+    The formula is C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1).
+    """
     with localcontext() as context:
         context.prec = 40 + n  # digits, because the sum alternates
         t = 1 - (Decimal(q) ** (Decimal(1) / (n - 1)) if q > 0 else Decimal(0))
@@ -119,10 +122,11 @@ def _count_chances(q: float, n: int) -> list[float]:
 
 
 def _orders(count: int) -> list[list[int]]:
-    """Return K(K-1)/2 orders in which every pair of categories is first and last once."""
+    """Return K(K-1)/2 orders; in each pair of categories, one is first and the other last once."""
     if count > MOST_CATEGORIES:
         limit = f"at most {MOST_CATEGORIES} categories, got {count}"
-        raise ValueError(f"Dirichlet() takes {limit}: use the systematic coupling (`arms`)")
+        what = f"the Dirichlet coupling can draw {limit}"
+        raise ValueError(f"{what}: use arms, which has the systematic coupling")
     orders = []
     for first, shift in itertools.product(range(count), range(count - 1)):
         others = [(first + 1 + (shift + step) % (count - 1)) % count for step in range(count - 1)]
@@ -131,7 +135,7 @@ def _orders(count: int) -> list[list[int]]:
 
 
 def undo_pairs(logits: Tensor, pair_distribution: Tensor, r: Tensor) -> Tensor:
-    """Return p (I - T + 1 p')^-1 (r / p) for the distribution of a pair `[*batch, d, K, K]`."""
+    """Return p (I - T + 1 p')^-1 (r / p), where `joint` is the distribution of a pair."""
     # With sqrt(p) on either side, the matrix is close to the identity, however small p is.
     side = torch.softmax(logits.detach().to(pair_distribution.dtype), -1).sqrt()
     sides = side.unsqueeze(-1) * side.unsqueeze(-2)
@@ -144,7 +148,7 @@ def undo_pairs(logits: Tensor, pair_distribution: Tensor, r: Tensor) -> Tensor:
 
 
 def order_pair_distribution(logits: Tensor, n: int) -> Tensor:
-    """Return P(z_i = a, z_j = b) for i != j `[*batch, d, K, K]`, in float64."""
+    """Return the distribution of a pair of samples, P(z_i = a, z_j = b), in float64."""
     probs = torch.softmax(logits.detach().double(), -1)
     orders = _orders(probs.shape[-1])
     total = probs.new_zeros(*probs.shape, probs.shape[-1])
@@ -157,7 +161,7 @@ def order_pair_distribution(logits: Tensor, n: int) -> Tensor:
 
 
 def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
-    """Return the copula's mass on the rectangles of all pairs of categories, `[..., K, K]`.
+    """Return the probability that the copula gives to every pair of categories, `[..., K, K]`.
 
     The difference of m-th powers at four corners is the integral over the first width of
     m ((x + b)^(m-1) - x^(m-1)), x the base of the power and b the second width. Its terms are
@@ -227,7 +231,7 @@ class Gaussian(BitCoupling):
 
 
 def _owen_quadrature(n: int, dtype: torch.dtype) -> tuple[list[tuple[float, float]], float]:
-    """Return Gauss-Legendre (x^2, weight / (1 + x^2)) on [0, a], and the largest |h|."""
+    """Return the nodes and weights of a quadrature for Owen's T on [0, a], and the largest |h|."""
     # Errors of 3e-14 and 1e-7, at every n and h.
     reach, nodes = (8.3, _NODES[20]) if dtype == torch.float64 else (5.6, _NODES[10])
     half = math.sqrt(n / (n - 2)) / 2

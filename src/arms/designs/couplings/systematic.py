@@ -63,7 +63,7 @@ class SystematicBits(BitCoupling):
 
 
 def _expected_ones(phi: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return n min(p, 1-p), its whole and its fractional part."""
+    """Return n min(p, 1-p), split into its whole part and its fractional part."""
     expected = torch.sigmoid(-phi.abs()) * n
     whole = expected.floor()
     return expected, whole, expected - whole
@@ -127,14 +127,17 @@ class Systematic(SystematicBits, CategoryCoupling):
 
 
 def _categories_first(tensor: Tensor) -> Tensor:
-    """Return `[*batch, d, K]` as `[K', *batch, d]`, padded by zeros to a power of two."""
+    """Move categories to the first axis, padded by zeros to a power of two."""
     count = tensor.shape[-1]
     padded = pad(tensor, (0, (1 << (count - 1).bit_length()) - count))
     return padded.movedim(-1, 0).contiguous()
 
 
 class _Tree(NamedTuple):
-    """The tree of draws and of their correction. Nodes are on the first axis, for fast slices."""
+    """A binary tree over the categories, for drawing counts and for the correction.
+
+    The nodes of a level are on the first axis, where slices are fast.
+    """
 
     n: int
     probs: Tensor  # [K', *batch, d], padded by impossible categories to a power of two
@@ -156,7 +159,7 @@ class _Tree(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """All nodes of one level, for the equation A y = r, A = diag p - Cov(S)/n^2.
+    """All nodes of one level, in the solution of A y = r with A = diag p - Cov(S)/n^2.
 
     For a node v, A_v is its block of A, w_v = x_v gamma_v, alpha_v = w_v' A_v^-1 w_v and
     beta_v = w_v' A_v^-1 r_v. From the children, A_v = blockdiag(A_l, A_r) + c (w_l w_r' + w_r w_l')
@@ -183,7 +186,7 @@ class _Nodes(NamedTuple):
         return cls(alpha, beta, f, c, c_alpha, 1 - c_alpha[:, 0] * c_alpha[:, 1])
 
     def up(self) -> tuple[Tensor, Tensor]:
-        """Return the parents' alpha and beta."""
+        """Compute alpha and beta of the parents."""
         own = self.f * self.alpha
         both = (self.f * own).sum(1)
         alpha = torch.addcmul(both, self.c * own[:, 0], own[:, 1], value=-2) / self.determinant
@@ -191,14 +194,14 @@ class _Nodes(NamedTuple):
         return alpha, self.f[:, 0] * left + self.f[:, 1] * right
 
     def down(self, tau: Tensor) -> Tensor:
-        """Return, per child, the multiple of w that all others take off its right-hand side."""
+        """Return, for each child, the multiple of w to subtract from its right-hand side."""
         own = tau.unsqueeze(1) * self.f
         left, right = self._along(torch.addcmul(self.beta, own, self.alpha, value=-1))
         other = torch.stack([self.c * right, self.c * left], 1)
         return (own + other).flatten(0, 1)
 
     def _along(self, beta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return w_l . y_l and w_r . y_r: two equations."""
+        """Solve two equations for w_l . y_l and w_r . y_r."""
         (of_left, of_right), (left, right) = self.c_alpha.unbind(1), beta.unbind(1)
         along_left = torch.addcmul(left, of_left, right, value=-1) / self.determinant
         return along_left, torch.addcmul(right, of_right, left, value=-1) / self.determinant
@@ -209,7 +212,7 @@ def _by_pairs(of_children: Tensor) -> Tensor:
 
 
 def _counts(probs: Tensor, n: int, generator: Generator | None) -> Tensor:
-    """Draw how many of the n samples are of each category `[*batch, d, K]`."""
+    """Draw how many of the n samples fall into each category, `[*batch, d, K]`."""
     tree = _Tree.of(probs, n)
     noise = uniform(1, tree.levels[0], generator)[0]
     tiny = torch.finfo(probs.dtype).tiny
@@ -226,7 +229,7 @@ def _counts(probs: Tensor, n: int, generator: Generator | None) -> Tensor:
 
 
 def _count_chances(expected: list[float]) -> tuple[float, list[dict[tuple[int, ...], float]]]:
-    """Return x of the node over some categories, and P(their counts | s) for s = 0 and s = 1."""
+    """Return x of a node, and P(counts of its categories | s) for s = 0 and for s = 1."""
     if len(expected) == 1:
         whole = int(expected[0])
         return expected[0] - whole, [{(whole,): 1.0}, {(whole + 1,): 1.0}]
@@ -301,12 +304,12 @@ class Stratified(SystematicBits, CategoryCoupling):
 
 
 def _ends(logits: Tensor) -> Tensor:
-    """Return the distribution function `[*batch, d, K]` in float64, for small categories."""
+    """Return the cumulative probabilities `[*batch, d, K]`, in float64 for small categories."""
     return torch.softmax(logits.detach().double(), -1).cumsum(-1)
 
 
 def _shares(ends: Tensor, n: int) -> Tensor:
-    """Return which part of each category lies in which stratum, `[*batch, d, n, K]`."""
+    """Return the part of each category that lies in each stratum, `[*batch, d, n, K]`."""
     right = ends.unsqueeze(-2)
     left = pad(right, (1, -1))
     edges = torch.arange(n + 1, dtype=ends.dtype, device=ends.device).unsqueeze(-1) / n

@@ -1,14 +1,14 @@
-r"""Gumbel-softmax (Concrete): the gradient of a relaxed objective, also straight through.
+r"""Gumbel-softmax (Concrete): the gradient of a relaxed objective, or straight-through.
 
 $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(x_i)\, \frac{y_i (1 - y_i)}{\tau},
    \qquad y_i = \sigma\big((\phi + \ell_i)/\tau\big), \quad \ell_i \text{ logistic} $$
 
-with x = y, or straight through with the bits x = 1[y > 1/2]. For categories,
-y = softmax((log p + Gumbel noise) / tau).
+The relaxed form evaluates f at x = y. The straight-through form evaluates f at the bits
+x = 1[y > 1/2]. For categories, y = softmax((log p + Gumbel noise) / tau).
 
-Biased because with x = y it is the exact gradient of another quantity, E[f(y)]; as tau falls to 0,
-the bias vanishes and the variance grows without bound. Straight through, neither the derivative at
-the bit nor the path at the relaxed point sees the difference of f between 0 and 1.
+Biased because the relaxed form is the exact gradient of another quantity, E[f(y)]. As tau goes to 0,
+its bias vanishes, and its variance grows without bound. The straight-through form uses the derivative
+at a bit, which differs from f(1) - f(0).
 Reference: Maddison, Mnih & Teh, "The concrete distribution: A continuous relaxation of discrete
 random variables", 2017; Jang, Gu & Poole, "Categorical reparameterization with Gumbel-softmax",
 2017.
@@ -27,7 +27,7 @@ from arms.latents import Latent
 
 @dataclass(frozen=True)
 class GumbelSoftmax(PathEstimator):
-    """Gumbel-softmax with n relaxed points, or straight through with n samples. Biased.
+    """Gumbel-softmax with n relaxed points, or straight-through with n samples. Biased.
 
     Args:
         temperature: tau: low for a small bias, high for a small variance.

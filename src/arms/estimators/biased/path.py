@@ -1,4 +1,4 @@
-"""What the biased estimators share: derivatives of f taken back to the logits, sample by sample."""
+"""Code that biased estimators share: they map derivatives of f to the logits, per sample."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -14,7 +14,10 @@ from arms.latents import Binary, Latent
 
 @dataclass(frozen=True)
 class PathEstimator(Estimator):
-    """The mean over independent samples of a path derivative; zero for bits with p = 0 or 1."""
+    """The mean over independent samples of a derivative that is mapped to the logits.
+
+    The estimate is zero for bits with p = 0 or 1.
+    """
 
     num_samples: int
     """The number of samples, n."""
@@ -27,7 +30,7 @@ class PathEstimator(Estimator):
 
     @abstractmethod
     def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
-        """Return derivatives taken from the samples, or from the noise behind them, to logits."""
+        """Map derivatives at the samples, or at the noise behind them, to the logits."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -43,5 +46,5 @@ class PathEstimator(Estimator):
 
 
 def sigmoid_derivative(x: Tensor) -> Tensor:
-    """Return the derivative of the sigmoid, without a difference that loses the tails' digits."""
+    """Return the derivative of the sigmoid without losing digits in the tails."""
     return torch.sigmoid(x) * torch.sigmoid(-x)

@@ -1,10 +1,13 @@
-r"""DisARM for the K-sample bound: every slot has an antithetic partner, K = n/2.
+r"""DisARM for the K-sample bound: each of the K = n/2 samples has an antithetic partner.
 
 $$ g = \sum_k \tfrac12 \big(h_{-k}(b_k) - h_{-k}(b'_k)\big)\,(b_k - b'_k)\,\max(p, 1-p) $$
 
-where h_{-k}(b) is the bound with b in slot k, direct term included (`arms.estimators.bound.slots`);
-unfolded it is f_{-k}, and the direct term is added, as in the paper. Unbiased because, given the
-other slots, each term is DisARM for a function of slot k, whose pair is independent of them.
+Here h_{-k}(b) is the bound as a function of sample k alone, with the direct term included
+(`arms.estimators.bound.slots`). With `folded=False`, f_{-k} replaces h_{-k} and the direct term is
+added separately, as in the paper.
+
+Unbiased because, given all other samples, each term is DisARM for a function of sample k, and the
+pair of sample k is independent of the other samples.
 Reference: Dong, Mnih & Tucker, "DisARM: An antithetic gradient estimator for binary latent
 variables", NeurIPS 2020.
 """
@@ -24,7 +27,7 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class DisARMOnBound(Estimator):
-    """DisARM for the n/2-sample bound; the first of each pair makes the bound.
+    """DisARM for the n/2-sample bound. The first sample of each pair makes the bound.
 
     Args:
         num_samples: n, even; K is half of it.

@@ -82,7 +82,10 @@ class FlipsOnBound(Estimator):
 
 
 def rise_in_slot(start: Tensor, end: Tensor, rest: Tensor) -> Tensor:
-    """Return h at one log-weight minus h at another; `rest` is that of the others' sum."""
+    """Return h at one log-weight minus h at another.
+
+    `rest` is the log of the sum of the other weights.
+    """
     some = rest != -torch.inf  # otherwise the sample has the share 1 whatever it is
     base = torch.where(some, rest, 0.0)
     x, y = start - base, end - base

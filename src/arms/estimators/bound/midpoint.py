@@ -1,20 +1,23 @@
-r"""MIDPOINT for the K-sample bound: a pair and its midpoint for every slot.
+r"""MIDPOINT for the K-sample bound: a pair of samples and its midpoint for every slot.
 
 Given the other slots, h_{-k}(b) = log(R_k + w(b)) - w(b) / (R_k + w(b)), with R_k = sum_{l != k}
-w(b_l), is a function of one sample (see `arms.estimators.bound.slots`), and the midpoint estimator
-applies slot by slot. With s_k = b_k - b'_k,
+w(b_l), is a function of one sample (see `arms.estimators.bound.slots`). The midpoint estimator is
+applied to the function of each slot. With s_k = b_k - b'_k,
 
 $$ g_i = \sum_k \tfrac12 \Big[ h_{-k}(b_k) - h_{-k}(b'_k)
      - \sum_{j \ne i} C_{k,j}\, s_{k,j} \Big]\, s_{k,i},
    \qquad C_k = \omega_k^2\, \nabla \log w(m_k), \quad m_k = \frac{b_k + b'_k}{2} $$
 
-omega_k^2 is the mean over the other slots' pairs of sigmoid(log w(m_k) + log w(e) - log w(m_l) -
-log R_k)^2, where e is b_l or b'_l, because log w(m_k) itself lies many nats above both ends.
+The factor omega_k^2 is the mean of sigmoid(log w(m_k) + log w(e) - log w(m_l) - log R_k)^2 over the
+pairs of the other slots, where e is b_l or b'_l. It does not use log w(m_k) alone, which is often
+many nats above log w at both samples of the pair.
 
-Unbiased because the pair of slot k is independent of the other slots, and C_k depends on it through
-b_k + b'_k alone: the argument of the midpoint estimator. The first of each pair makes the bound.
-With `shared` pairs, K samples make the bound, and P = (n - K)/2 fresh pairs are tried in all slots:
-the midpoint estimator of sum_k h_{-k}. A single pair takes omega from the bound's own samples.
+With `shared` = P pairs, the bound has K samples, and P = (n - K)/2 fresh pairs are tried in all slots.
+This is the midpoint estimator of sum_k h_{-k}. For a single pair, omega is computed from the samples
+of the bound.
+
+Unbiased because the pair of slot k is independent of the other slots, and C_k depends on this pair
+only through b_k + b'_k. The first sample of each pair makes the bound.
 Reference: this project (docs/bound.md).
 """
 
@@ -34,7 +37,7 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class MidpointOnBound(Estimator):
-    """Midpoint for the K-sample bound: for differentiable log-weights of many latents.
+    """Midpoint for the K-sample bound, for differentiable log-weights of many latents.
 
     Args:
         num_samples: n, even: the evaluations at samples. Those at midpoints come on top.
@@ -82,7 +85,7 @@ class MidpointOnBound(Estimator):
 
 
 def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
-    """Return the derivative of h in log w around each midpoint in each slot, `[P, K, *batch]`.
+    """Return dh/d(log w) around each midpoint in each slot, `[P, K, *batch]`.
 
     `middle` `[P, K, *batch]` is log w at the midpoints, relative to the slot's top; `drops`
     `[2, P, *batch]` is log w at the ends minus that.
@@ -96,7 +99,7 @@ def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
 
 
 def _from_others(others: Tensor) -> Tensor:
-    """Return `_in_log_weight` at any sample in each slot `[1, K, *batch]`, by the others."""
+    """Return `_in_log_weight` for any sample in each slot, `[1, K, *batch]`, from the others."""
     count = len(others)
     if count == 1:
         return torch.ones_like(others)
@@ -106,7 +109,9 @@ def _from_others(others: Tensor) -> Tensor:
 
 
 def shared_midpoints(num_samples: int) -> MidpointOnBound:
-    """Return the form with shared pairs; about a third of the n >= 3 samples make the bound.
+    """Return `MidpointOnBound` with shared pairs.
+
+    About a third of the n >= 3 samples make the bound.
 
     >>> shared_midpoints(9).target
     ImportanceBound(samples=3)

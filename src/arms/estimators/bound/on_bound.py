@@ -1,15 +1,16 @@
-r"""Applies an estimator from values to the K-sample bound: its samples are tried in every slot.
+r"""Applies an estimator of expectations to the K-sample bound, with fresh samples for all slots.
 
 $$ g = \hat g\Big[\sum_k h_{-k}\Big], \qquad \text{or unfolded} \qquad
    g = \hat g\Big[\sum_k f_{-k}\Big] - \sum_k \frac{w_k}{\sum_l w_l} \nabla \log q(b_k) $$
 
-K independent samples b_k make the bound, and the estimator g-hat of the gradient of an expectation
-has m fresh samples of its own. See `arms.estimators.bound.slots` for f_{-k} and h_{-k}.
+K independent samples b_k make the bound. The inner estimator g-hat draws m fresh samples, and
+evaluates the functions of all K slots at them. `arms.estimators.bound.slots` defines f_{-k} and
+h_{-k}. With ARMS as the inner estimator, this is multi-sample ARMS. The authors' released code takes
+the mean over slots instead of the sum.
 
-Unbiased because, given the samples of the bound, g-hat is unbiased for the function of each slot,
-and its fresh samples, which all slots share, are independent of them. Only these may be coupled:
-coupling the K samples would change the expectation of the bound. With ARMS inside this is
-multi-sample ARMS, whose released code takes the mean over slots instead of the sum.
+Unbiased because, given the K samples of the bound, g-hat is unbiased for the function of every slot,
+and the fresh samples are independent of the K samples. Only the fresh samples may be coupled, because
+coupling the K samples would change the expectation of the bound.
 Reference: Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary
 Variables", ICML 2021, section 3.3 (unfolded, with the Dirichlet copula).
 """
@@ -27,7 +28,7 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class OnBound(Wrapper):
-    """A value-only estimator of the expectation, applied to the K-sample bound.
+    """Applies an inner estimator, which uses values only, to the K-sample bound.
 
     Args:
         inner: The estimator; its m samples come on top of the K of the bound.
@@ -48,7 +49,7 @@ class OnBound(Wrapper):
         inner, needs = self.inner, self.inner.design.needs
         enumerates = needs.evaluations is None
         if needs.derivatives or enumerates or not inner.target.is_expectation:
-            wanted = "an estimator of the expectation from values of samples"
+            wanted = "an inner estimator of the expectation that uses only values at samples"
             raise ValueError(f"OnBound needs {wanted}, such as arms.ARMS(4), got {inner}")
         count = as_count(self.bound_samples, 1, "bound_samples")
         design, target = AfterSamples(count, inner.design), ImportanceBound(count)
@@ -63,7 +64,7 @@ class OnBound(Wrapper):
 
 
 def slot_sums(values: Tensor, bound_samples: int, folded: bool) -> Tensor:
-    """Return sum_k h_{-k}, or f_{-k} if not folded, at the fresh samples, up to a constant."""
+    """Return sum_k h_{-k}, or sum_k f_{-k} if not folded, at fresh samples, minus a constant."""
     top, others = others_of_each(values[:bound_samples])
     candidates = values[bound_samples:].unsqueeze(1) - top
     return replace_slots(others, candidates, folded).sum(1)

@@ -1,17 +1,18 @@
-r"""The importance-weighted bound of Burda et al., and the algebra that its estimators share.
+r"""The importance-weighted bound of Burda et al., and formulas that its estimators share.
 
 $$ L_K = E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x), \quad
    w(b) = p(x, b) / q(b), \quad b_k \sim q $$
 
-With f_{-k}(b) the logarithm with slot k replaced by b, the gradient is the sum (not the mean) over
-slots of E[f_{-k}(b_k) grad log q(b_k)], plus the direct term -E[sum_k w_k/(sum_l w_l) grad log
-q(b_k)], because log w contains log q. Estimators are *folded* if they see both as one:
+A slot is one of the K places in this sum. Let f_{-k}(b) be the logarithm when slot k contains b. The
+gradient has two parts. The score part is the sum over slots of E[f_{-k}(b_k) grad log q(b_k)]. The
+direct term is -E[sum_k w_k/(sum_l w_l) grad log q(b_k)], because log w contains log q. Estimators are
+called *folded* if they handle both parts as one:
 
 $$ \nabla L_K = E\Big[\sum_k h_{-k}(b_k)\,\nabla \log q(b_k)\Big], \qquad
    h_{-k}(b) = f_{-k}(b) - \frac{w(b)}{\sum_{l \ne k} w_l + w(b)} $$
 
-A slot depends on the others only through their log-sum-exp, taken over them alone: the total minus
-w_k would lose all digits.
+A slot depends on the other slots only through the log-sum-exp of their log-weights. It is computed
+without slot k, because subtracting w_k from the total would lose digits.
 Reference: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016; folding:
 this project (docs/bound.md).
 """
@@ -23,15 +24,16 @@ from arms.latents import Latent
 
 
 def direct_term(latent: Latent, samples: Tensor, shares: Tensor) -> Tensor:
-    """Return the direct term -sum_k share_k grad log q(b_k), share_k = w_k / sum_l w_l."""
+    """Return the direct term, -sum_k share_k grad log q(b_k) with share_k = w_k / sum_l w_l."""
     return -(latent.with_event_axes(shares) * latent.score(samples)).sum(0)
 
 
 def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log-weights of the other slots: their largest, and all of them relative to it.
+    """Return, for each slot, the largest log-weight of the other slots, and all relative to it.
 
-    The largest is `[K, *batch]`, or 0 if there are no others or all their weights are zero. The
-    others are `[K, K, *batch]`, with -inf for the slot itself. Neither loses digits to the other.
+    The largest has shape `[K, *batch]`. It is 0 if there are no other slots, or if all their
+    weights are zero. The log-weights relative to it have shape `[K, K, *batch]`, with -inf for the
+    slot itself. Large and small weights both keep their digits.
 
     >>> others_of_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
     tensor([1.0000e+00, 1.0000e+04, 1.0000e+04])
@@ -43,7 +45,7 @@ def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def diagonal_mask(values: Tensor) -> Tensor:
-    """Return the diagonal `[K, K, 1, ...]` of the table of all slots against all samples."""
+    """Return the mask `[K, K, 1, ...]` of the entries where the sample belongs to the slot."""
     count = len(values)
     diagonal = torch.eye(count, dtype=torch.bool, device=values.device)
     return diagonal.view(count, count, *[1] * (values.ndim - 1))
@@ -52,8 +54,9 @@ def diagonal_mask(values: Tensor) -> Tensor:
 def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> Tensor:
     """Return f_{-k}, or h_{-k} if `folded`, for each candidate in each slot, `[m, K, *batch]`.
 
-    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are relative to the slot's largest.
-    Each slot's function lacks a constant, so that differences far below one keep their digits.
+    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are relative to the largest
+    log-weight of the slot. A constant per slot is left out, so that small differences keep their
+    digits.
     """
     some, relative = _relative(others, candidates)
     bounds = nn.functional.softplus(relative, threshold=40)  # e^-40 is lost in float64 too
@@ -64,13 +67,13 @@ def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> T
 
 
 def slot_shares(others: Tensor, candidates: Tensor) -> Tensor:
-    """Return the share w(b) / (sum_{l != k} w_l + w(b)) of each candidate in each slot."""
+    """Return the share w(b) / (sum_{l != k} w_l + w(b)) for each candidate b in each slot k."""
     some, relative = _relative(others, candidates)
     return torch.where(some, torch.sigmoid(relative), torch.ones_like(relative))
 
 
 def _relative(others: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which slots have others at all, and the candidates relative to the others' sum."""
+    """Return which slots have other slots with weight, and the candidates relative to their sum."""
     rest = others.exp().sum(1).log()
     some = rest != -torch.inf  # true for NaN, which must not be lost
     return some, candidates - torch.where(some, rest, 0.0)

@@ -1,13 +1,15 @@
-r"""VIMCO: the K-sample bound; each slot's baseline is the bound with that slot guessed.
+r"""VIMCO: the K-sample bound, with a baseline that guesses each log-weight from the others.
 
 $$ g = \sum_k \Big(\log \frac1n \sum_j w_j
        - \log \frac1n \big(\textstyle\sum_{j \ne k} w_j + \hat w_{-k}\big)\Big)
        \nabla \log q(b_k) - \sum_k \frac{w_k}{\sum_j w_j} \nabla \log q(b_k),
    \qquad \log \hat w_{-k} = \frac{1}{n-1} \sum_{j \ne k} \log w_j $$
 
-(geometric), or w-hat is the arithmetic mean of the others. The second sum is the direct term.
-Unbiased because slot k's baseline is a function of the other samples only, which are independent of
-b_k. Without a baseline, as for a single sample, it is REINFORCE for the bound.
+The guess w-hat is the geometric mean of the other weights, or optionally their arithmetic mean. The
+second sum is the direct term: the gradient through log q inside the weights.
+
+Unbiased because the baseline of sample k depends only on the other samples, which are independent of
+b_k. Without a baseline, which is also the case for a single sample, this is REINFORCE for the bound.
 Reference: Mnih & Rezende, "Variational inference for Monte Carlo objectives", ICML 2016.
 """
 
@@ -60,7 +62,10 @@ class VIMCO(Estimator):
 
 
 def local_signals(values: Tensor, baseline: Baseline) -> Tensor:
-    """Return each slot's learning signal `[n, *batch]`: the bound minus the one with it guessed."""
+    """Return the learning signal of each slot, `[n, *batch]`.
+
+    The signal is the bound minus the bound in which this slot's weight is replaced by a guess.
+    """
     if len(values) == 1:
         return values
     top, others = others_of_each(values)

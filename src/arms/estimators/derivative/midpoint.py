@@ -1,22 +1,26 @@
-r"""MIDPOINT: pairs of samples; a derivative at their midpoint cancels the noise of other latents.
+r"""MIDPOINT: pairs of samples, with a control variate from the derivative at their midpoint.
 
-For a pair (b, b') with s = b - b', and any C that is a function of b + b' alone,
+For a pair (b, b') with s = b - b', and any vector C that depends on b + b' only,
 
 $$ g = \tfrac12 \Big[ \big(f(b) - f(b') - C \cdot s\big)\, s + E[s s' \mid b + b']\, C \Big],
    \qquad C = \nabla f\big((b + b')/2\big) $$
 
-Unbiased because (C . s) s has the expectation E[s s' | b + b'] C given b + b', which is added back,
-and what is left is leave-one-out REINFORCE on two samples. If f is quadratic, f(b) - f(b') = C . s
-exactly, and latent k has no noise but its own. Derivatives at b and b' themselves would be biased:
-they depend on the pair's orientation.
+If f is quadratic, f(b) - f(b') = C . s exactly. The gradient of a latent then contains no noise from
+other latents.
 
-Further pairs with the same midpoint come from exchanging latents at random, and C is the mean of
-grad f at the midpoint and at the ends of the other pairs (`at_midpoints=False`: at those alone).
-With several independent midpoints, and C~ the mean C of the others,
+Several pairs can share a midpoint. They are made by exchanging latents between b and b' at random.
+Then C is the mean of grad f at the midpoint and at the samples of the other pairs. With
+`at_midpoints=False`, only the samples of the other pairs are used. If there are several independent
+midpoints, let C~ be the mean of C over the other midpoints. Then
 
 $$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\,\tilde C - \mathrm{Cov}(b)\,\tilde C\big] $$
 
-is subtracted too, with a coefficient from the other rows of the batch (1/2 if there are none).
+is subtracted too. Its coefficient is fitted on the other rows of the batch, and is 1/2 without other
+rows.
+
+Unbiased because the expectation of (C . s) s given b + b' is E[s s' | b + b'] C, which is added back.
+Without C, the estimate is leave-one-out REINFORCE on two samples. Derivatives at b and b' themselves
+would make it biased, because they depend on the sign of s.
 Reference: this project (docs/midpoint.md).
 """
 
@@ -35,7 +39,7 @@ from arms.latents import ExchangeablePairs, HasMean
 
 @dataclass(frozen=True)
 class Midpoint(Estimator):
-    """Pairs of samples with the derivative at their midpoint as a control variate.
+    """Pairs of samples, with the derivative of f at their midpoints as a control variate.
 
     It is for differentiable objectives of many latents, defined between 0 and 1 too.
 
@@ -91,7 +95,7 @@ class Midpoint(Estimator):
 
 
 def cross_paired(num_samples: int, coupling: Coupling | None = None) -> Midpoint:
-    """Return the midpoint estimator that evaluates no midpoints, with three pairs to each."""
+    """Return a midpoint estimator that evaluates no midpoints, with three pairs per midpoint."""
     return Midpoint(num_samples, coupling, pairs=3, own_bits=False, at_midpoints=False)
 
 

@@ -1,15 +1,17 @@
-r"""REBAR and RELAX: the score function with a control variate that has mean zero.
+r"""REBAR and RELAX: the score function with a learned control variate of mean zero.
 
 $$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi))
      + \partial_\phi c(z) - \partial_\phi c(\tilde z),
    \qquad c(z) = \eta\, f(\sigma(z/\tau)) + r(z) $$
 
-averaged over n/2 samples (multiplying averages, as the ARMS authors' code does, is biased). Here z
-= phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b. REBAR has no free
-function r. Without the first term of c (`relaxation=None`), the objective may be a black box.
+The estimate is averaged over n/2 samples. (The ARMS authors' code multiplies averages instead, which
+is biased.) Here z = phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b. REBAR
+has no free function r. With `relaxation=None`, c has no first term, and the objective may be a black
+box.
 
-Unbiased because E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)], which is E[c(z)],
-for any fixed c. c changes the variance only, so eta, tau and r may learn (`variance_loss`).
+Unbiased because, for any fixed c, E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)],
+and E[c(z~)] = E[c(z)]. The function c changes only the variance. Its parameters eta, tau and r can
+therefore be trained on `variance_loss`.
 Reference: Tucker et al., "REBAR: Low-variance, unbiased gradient estimates for discrete latent
 variable models", NeurIPS 2017; Grathwohl et al., "Backpropagation through the void: Optimizing
 control variates for black-box gradient estimation", ICLR 2018.
@@ -31,7 +33,7 @@ HIDDEN = 137
 
 
 class Relaxation(nn.Module):
-    """The learned temperature tau > 0 and scale eta of c(z) = eta f(sigma(z / tau)).
+    """The learned temperature tau > 0 and scale eta in c(z) = eta f(sigma(z / tau)).
 
     Args:
         temperature: The initial tau.
@@ -59,7 +61,10 @@ class Relaxation(nn.Module):
 
 
 class AdditiveControl(nn.Module):
-    """r(z) = sum_i h(z_i) with one piecewise linear h for any number of latents, zero at first."""
+    """The control r(z) = sum_i h(z_i) with a piecewise linear h, which starts at zero.
+
+    It has the same h for every latent, and takes any number of latents.
+    """
 
     knots: Tensor
 
@@ -74,7 +79,7 @@ class AdditiveControl(nn.Module):
 
 
 class HiddenControl(nn.Module):
-    """The network of `relax_control`."""
+    """The network that `relax_control` returns."""
 
     def __init__(self, d: int, hidden: int, context: int) -> None:
         super().__init__()
@@ -85,10 +90,12 @@ class HiddenControl(nn.Module):
     def forward(self, z: Tensor, context: Tensor | None = None) -> Tensor:
         if self.context is not None and context is None:
             remedy = "pass the latents as arms.Bits(logits, x)"
-            raise ValueError(f"relax_control(..., context=c) needs a context x: {remedy}")
+            what = "relax_control(..., context=c) needs a context x, got none"
+            raise ValueError(f"{what}: {remedy}")
         if self.context is None and context is not None:
             remedy = f"make it with relax_control(..., context={context.shape[-1]})"
-            raise ValueError(f"this relax_control takes no context, got Bits(logits, x): {remedy}")
+            what = "this relax_control was made without context, got Bits(logits, x)"
+            raise ValueError(f"{what}: {remedy}")
         hidden = self.latent(z)
         if self.context is not None:
             hidden = hidden + self.context(context)
@@ -97,7 +104,7 @@ class HiddenControl(nn.Module):
 
 
 class ReplicaControl(nn.Module):
-    """The same network for each of R replicas: z `[n, R, B, d]`, context `[R, B, c]`."""
+    """The network of `relax_control` for R replicas: z `[n, R, B, d]`, context `[R, B, c]`."""
 
     def __init__(self, replicas: int, d: int, context: int, generator: Generator) -> None:
         super().__init__()
@@ -160,9 +167,9 @@ class RELAX(Learnable):
         if not isinstance(self.relaxation, Relaxation | None):
             raise ValueError(f"relaxation must be an arms.Relaxation, got {self.relaxation!r}")
         if not isinstance(self.control, nn.Module | None):
-            raise ValueError(f"control must be a module or None, got {self.control!r}")
+            raise ValueError(f"control must be an nn.Module or None, got {self.control!r}")
         if self.relaxation is None and self.control is None:
-            raise ValueError("RELAX needs a relaxation or a control, got neither")
+            raise ValueError("RELAX needs a relaxation, a control, or both, got neither")
         count = count_samples(self, 2, even=True)
         set_design(self, RelaxedPairs(count // 2, self.relaxation))
 
@@ -196,7 +203,7 @@ class RELAX(Learnable):
 def _relaxed_part(
     relaxation: Relaxation, z: Tensor, values: Tensor, derivatives: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return eta f(sigma(z / tau)) and its derivative, from f and df/db at the relaxed points."""
+    """Return eta f(sigma(z / tau)) and its derivative, given f and df/db at the relaxed points."""
     relaxed, scale = relaxation(z), relaxation.scale.to(z)
     # d sigma(z / tau) / dz
     inner = relaxed * (1 - relaxed) / relaxation.temperature.to(z).unsqueeze(-1)
@@ -211,7 +218,8 @@ def _free_part(control: nn.Module, z: Tensor, context: Tensor | None) -> tuple[T
         try:
             free: Tensor = control(z) if context is None else control(z, context)
         except RuntimeError as error:
-            raise ValueError(f"the control does not take {list(z.shape)}: {error}") from error
+            what = f"the control must accept a tensor of shape {list(z.shape)}"
+            raise ValueError(f"{what}, but it raised: {error}") from error
         if free.shape != z.shape[:-1]:
             shapes = f"shape {list(z.shape[:-1])}, got {list(free.shape)}"
             raise ValueError(f"the control must return one value per sample, {shapes}")

@@ -4,18 +4,20 @@ $$ g = \frac{1}{n} \sum_i \Big(f(b_i)
      - \frac{1}{n-1} \sum_{j \ne i} \big(f(b_j) + (S h_{j0})(b_j)\big)\Big) (b_i - p)
    + \frac{1}{n} \sum_i \big(S[h_{i1}(\cdot)\,(\cdot - p)]\big)(b_i) $$
 
-S is the expected change of a Gibbs sampler's step, (S h)(x) = mean_k |x_k - p_k| (h(x with bit k
-flipped) - h(x)), where |x_k - p_k| is the probability that bit k is redrawn to the other value. The
-functions (h_i0, h_i1) of sample i are a small network H of what the other samples know:
+S is the expected change of a function in one step of a Gibbs sampler,
+(S h)(x) = mean_k |x_k - p_k| (h(x with bit k flipped) - h(x)). Here |x_k - p_k| is the probability
+that the sampler changes bit k. The functions h_i0 and h_i1 of sample i are the two outputs of a small
+network H, which sees only the other samples:
 
 $$ h_i(x) = \frac{1}{n-1} \sum_{j \ne i} H\big(G_j \cdot (x - b_j),\ f(b_j)\big),
    \qquad G_j = \frac{\partial f}{\partial b}(b_j) $$
 
-All flips cost n (n-1) (d+1) evaluations of H: flipping bit k changes G.x by G_k (1 - 2 x_k).
-Unbiased because E[(S h)(b)] = 0 for every h that does not depend on b: the Gibbs sampler leaves the
-distribution invariant. Given the other samples h_i is fixed; S h_j0 at b_j, which depends on b_i,
-has mean zero given all samples but b_j. H may be anything, and learns on `variance_loss`; its
-outputs start at zero, where RODEO is LOORF.
+All flips together cost n (n-1) (d+1) evaluations of H, because flipping bit k changes G.x by
+G_k (1 - 2 x_k). The outputs of H start at zero, where RODEO is LOORF. H is trained on `variance_loss`.
+
+Unbiased because E[(S h)(b)] = 0 for every h that does not depend on b: the Gibbs sampler does not
+change the distribution. Given the other samples, h_i is constant. S h_j0 at b_j depends on b_i, but has
+mean zero given all samples except b_j.
 Reference: Shi et al., "Gradient estimation with discrete Stein operators", NeurIPS 2022.
 """
 
@@ -36,7 +38,7 @@ HIDDEN = 16
 
 
 class SteinControl(nn.Module):
-    """H: one hidden layer on two numbers, with two outputs whose scales start at zero.
+    """The network H: one hidden layer, two inputs, and two outputs whose scales start at zero.
 
     Args:
         hidden: Width of the hidden layer, of LeakyReLU units.
@@ -69,7 +71,7 @@ class SteinControl(nn.Module):
 
 @dataclass(frozen=True)
 class RODEO(Learnable):
-    """RODEO on n >= 2 independent samples. Keep one and train it on `variance_loss`, like RELAX.
+    """RODEO on n >= 2 independent samples. Train its parameters on `variance_loss`, as for RELAX.
 
     Args:
         num_samples: n.

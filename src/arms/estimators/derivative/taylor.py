@@ -1,12 +1,14 @@
-r"""A linear control variate: the objective's derivative at the mean, for smooth f of few latents.
+r"""A linear control variate from the derivative at the mean, for smooth f of few latents.
 
 $$ g - \alpha Z, \qquad Z = \hat g[c \cdot (b - p)] - \mathrm{Cov}(b)\, c, \qquad
    c = \nabla f(p) $$
 
-where g-hat is any unbiased estimator that is linear in the values of f, such as ARMS. Unbiased
-because c does not depend on the samples: g-hat is unbiased for the function c . b too, and the
-gradient of its expectation c . p is Cov(b) c. The coefficient alpha comes from the other rows of
-the batch, and is 1/2 if there are none, because 1 can do harm where f is far from linear.
+Here g-hat is any unbiased estimator that is linear in the values of f, such as ARMS. The coefficient
+alpha is fitted on the other rows of the batch. Without other rows it is 1/2, because 1 increases the
+variance if f is far from linear.
+
+Unbiased because c does not depend on the samples. Therefore g-hat is also unbiased for the linear
+function c . b, whose expectation c . p has the gradient Cov(b) c.
 Reference: MuProp (Gu et al. 2016), here with any inner estimator and a fitted coefficient.
 """
 
@@ -22,7 +24,7 @@ from arms.latents import HasMean
 
 @dataclass(frozen=True)
 class WithTaylor(Wrapper):
-    """An estimator with a first-order control variate at the mean: one more evaluation.
+    """Add a first-order control variate at the mean to an estimator, for one more evaluation.
 
     >>> import arms, torch
     >>> WithTaylor(arms.ARMS(4))(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
@@ -30,12 +32,12 @@ class WithTaylor(Wrapper):
     """
 
     inner: Estimator
-    """An unbiased estimator of the expectation, linear in the values, without derivatives."""
+    """An unbiased estimator of the expectation, linear in the values and without derivatives."""
 
     def __post_init__(self) -> None:
         inner, target = self.inner, self.inner.target
         if inner.design.needs.derivatives or not (inner.unbiased and target.is_expectation):
-            wanted = "an unbiased estimator of the expectation without derivatives"
+            wanted = "an unbiased inner estimator of the expectation that uses no derivatives"
             raise ValueError(f"WithTaylor needs {wanted}, such as arms.ARMS(4), got {inner}")
         self.wrap(WithMean(inner.design), requires=(*inner.requires, HasMean))
 

@@ -1,10 +1,12 @@
-r"""ARM: augment-REINFORCE-merge, antithetic pairs with the noise left in.
+r"""ARM: augment-REINFORCE-merge, antithetic pairs that keep their continuous noise.
 
 $$ g = \big(f(b') - f(b)\big)\,(u - \tfrac12), \qquad
    b = 1[u < \sigma(\phi)], \quad b' = 1[1 - u < \sigma(\phi)] $$
 
-averaged over n/2 pairs. Unbiased because it is REINFORCE on the logistic noise behind b, averaged
-over the antithetic pair u, 1 - u. DisARM integrates out u given the bits, and is never worse.
+The estimate is averaged over n/2 pairs. The noise u is uniform.
+
+Unbiased because the estimate is REINFORCE for the noise behind b, averaged over the pair u and
+1 - u. DisARM takes the expectation over u given the bits, so its variance is never higher.
 Reference: Yin & Zhou, "ARM: Augment-REINFORCE-merge gradient for stochastic binary networks",
 ICLR 2019.
 """

@@ -1,19 +1,23 @@
-r"""DisARM (also U2G, ARTS): antithetic pairs, their correlation divided out.
+r"""DisARM (also U2G, ARTS): antithetic pairs with a correction for their correlation.
 
 $$ g = \big(f(b) - f(b')\big)\,\frac{b - b'}{2\,(1-\rho)} $$
 
-averaged over n/2 pairs. Unbiased because (f(b) - f(b'))(b - b')/2 has expectation
-(f(1) - f(0)) P(b = 1, b' = 0), and P(b = 1, b' = 0) = p(1-p)(1-rho) whatever the dependence. The
-variance increases with rho, so the most negative correlation that p allows is best: this is DisARM
-(ARMS with n = 2), where 1/(1 - rho) = max(p, 1-p). Other correlations make it ARTS.
-A category is reached by bits on a binary tree, each an antithetic pair. For node v, with theta_v =
-log P_right - log P_left and w_v = sigmoid(theta_v),
+The estimate is averaged over n/2 pairs. DisARM uses the most negative correlation rho that p allows.
+It is ARMS with n = 2, and 1/(1 - rho) = max(p, 1-p). With any other correlation the estimator is
+called ARTS.
+
+Unbiased because (f(b) - f(b'))(b - b')/2 has the expectation (f(1) - f(0)) P(b = 1, b' = 0), and
+P(b = 1, b' = 0) = p(1-p)(1-rho) for every joint distribution of the pair. The variance increases
+with rho, so the most negative correlation is best.
+
+With more than two categories, the bits of a binary tree choose the category, and each bit has an
+antithetic partner. For node v, with theta_v = log P_right - log P_left and w_v = sigmoid(theta_v),
 
 $$ g_v = \frac{f - f'}{2}\,\big(1_v\,(b - w_v) - 1'_v\,(b' - w_v)\big) \cdot
    \begin{cases} 1/(1-\rho_v) & \text{if both reach } v \\ 1 & \text{otherwise,} \end{cases} $$
 
-where 1_v says whether a sample reaches the node. This is DisARM of all bits, with those that are
-not reached, and do not influence f, replaced by their mean given the other one.
+where 1_v is one if a sample reaches the node. This is DisARM for all bits. A bit that is not reached
+does not affect f, so it is replaced by its mean given the other bit.
 Reference: Dong, Mnih & Tucker, "DisARM: An antithetic gradient estimator for binary latent
 variables", NeurIPS 2020; Yin et al., "Probabilistic best subset selection via gradient-based
 optimization", 2020; Dimitriev & Zhou 2021 (ARTS); Dong, Mnih & Tucker, "Coupled gradient estimators
@@ -34,7 +38,7 @@ from arms.latents import Binary, Bits, Latent
 
 @dataclass(frozen=True)
 class DisARM(Estimator):
-    """DisARM, the average of n/2 antithetic pairs. With K categories it costs K^2 per latent.
+    """DisARM, the average of n/2 antithetic pairs. The cost per latent is K^2 for K categories.
 
     Args:
         num_samples: n, even.
@@ -60,7 +64,7 @@ class DisARM(Estimator):
 
 
 def mean_over_pairs(design: Pairs, draw: Draw, difference: Tensor) -> Tensor:
-    """Return the mean over pairs of DisARM's estimate, given f - f' of each pair."""
+    """Return DisARM's estimate averaged over pairs, given the differences f - f'."""
 
     def of_part(part: Latent, samples: Tensor) -> Tensor:
         if not part.has(Binary):

@@ -1,10 +1,11 @@
-r"""The exact gradient, by enumerating all joint states.
+r"""The exact gradient, by enumeration of all joint states.
 
 $$ g = \sum_b \big(f(b) - \textstyle\sum_{b'} p(b')\,f(b')\big)\,p(b)\,\nabla_\phi \log p(b) $$
 
-over all states: 2^d for d bits, K^d for d categories, whatever `num_samples` is. Unbiased because
-nothing is random. Subtracting the mean does not change the sum, and saves the digits that a large
-constant in f would cost.
+There are 2^d states for d bits, and K^d for d categories. The number of samples is ignored.
+
+Unbiased because nothing is random. Subtracting the mean of f does not change the sum, and avoids
+rounding errors if f contains a large constant.
 Reference: the definition of the expectation.
 """
 

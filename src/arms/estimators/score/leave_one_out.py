@@ -1,19 +1,23 @@
-r"""Leave-one-out REINFORCE: the baseline of every sample is the mean of the others.
+r"""Leave-one-out REINFORCE: the baseline of each sample is the mean of f over the other samples.
 
 $$ r = \frac{1}{n-1} \sum_i \Big(f(b_i) - \frac{1}{n}\sum_j f(b_j)\Big)\,\nabla \log p(b_i) $$
 
-On independent samples this is LOORF (RLOO), whose baseline, the mean of the other values, is
-independent of b_i. On coupled samples, correcting r for their dependence gives ARMS, for bits
-g = r / (1 - rho). Unbiased because r averages (f(b_i) - f(b_j)) (b_i - b_j) / 2 over pairs,
-whose expectation is (f(1) - f(0)) P(b_i = 1, b_j = 0) = (f(1) - f(0)) p (1-p) (1-rho), the gradient
-times 1 - rho if all pairs share the correlation rho, given all other variables.
+With independent samples, g = r. This is LOORF, also called RLOO. With coupled samples, r is biased,
+and the design corrects it. The result is ARMS. For bits, the corrected estimate is
+g = r / (1 - rho), where rho is the correlation of two samples of the same bit.
 
-For the best of k, which needs independent samples, the weights are those of `arms.weights`:
+Unbiased because of two facts about bits. First, r is the average of (f(b_i) - f(b_j)) (b_i - b_j) / 2
+over all pairs of samples. Second, given all other latents, this term has the expectation
+(f(1) - f(0)) P(b_i = 1, b_j = 0), and the probability equals p (1-p) (1-rho). The gradient is
+(f(1) - f(0)) p (1-p), so r must be divided by 1 - rho. All pairs must have the same correlation.
+
+For the best of k, the samples must be independent. The weights are those of `arms.weights`:
 
 $$ g = \sum_i w_i \, \nabla \log p(b_i), \qquad
    w_i = \frac{1}{\binom{n}{k}} \sum_{S \ni i} \big(\max_{S} f - \max_{S \setminus i} f\big) $$
 
-over all subsets S of k samples. The subtracted maximum is a function of the other samples only.
+The sum is over all subsets S of k samples that contain sample i. The subtracted maximum does not
+depend on sample i, so it is a valid baseline.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019;
 Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary Variables", 2021;
 Walder & Karkhanis, "Pass@K policy optimization", 2025.
@@ -53,11 +57,13 @@ class LeaveOneOut(Estimator):
             return
         target = BestOf(self.best_of)
         if type(self.design) is not Independent:
-            what = f"the {target} needs independent samples, got {self.design}"
-            raise ValueError(f"{what}: use arms.LOORF(n, target)")
+            what = f"best_of={target.k} needs independent samples, got {self.design}"
+            raise ValueError(f"{what}: use arms.LOORF(n, {target})")
         least, n = max(2, target.k), self.design.num_samples
         if n < least:
-            raise ValueError(f"the {target} needs at least {least} samples, got {n}")
+            raise ValueError(
+                f"{target!r} needs at least {least} samples, got {n}: increase num_samples"
+            )
         set_design(self, self.design, target=target)
 
     def __repr__(self) -> str:

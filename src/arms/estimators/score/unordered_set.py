@@ -1,13 +1,15 @@
-r"""The unordered-set estimator: n different joint states, weighted by how likely each was first.
+r"""The unordered-set estimator: n different joint states, drawn without replacement.
 
 $$ g = \sum_{s \in S} p_s R_s \Big(f_s - \sum_{t \in S} p_t R_{st} f_t\Big) \nabla \log p_s, \qquad
    R_s = \frac{P^{-s}(S \setminus s)}{P(S)}, \quad
    R_{st} = \frac{P^{-s,t}(S \setminus s, t)}{P^{-s}(S \setminus s)}, \quad R_{ss} = 1 $$
 
-where P(S) is the probability that the set S is drawn, and P^{-s} the same among all states but s.
-Unbiased because p_s R_s is the probability that s was drawn first given the set, so the sum over s
-averages over the first draw, an ordinary one; given s, the inner sum does the same for the states
-drawn after it. g becomes exact as S comes to hold all probability mass.
+P(S) is the probability of drawing the set S. P^{-s} is the same probability if state s is excluded.
+
+Unbiased because p_s R_s is the probability, given the set, that s was drawn first. The first draw is
+an ordinary sample, so the sum over s is the expectation of REINFORCE given the set. Given s, the inner
+sum is the same expectation over the second draw, so it is a valid baseline. The estimate becomes exact
+if the set contains all states with positive probability.
 Reference: Kool, van Hoof & Welling, "Estimating gradients for discrete random variables by sampling
 without replacement", ICLR 2020.
 """
@@ -23,7 +25,7 @@ from arms.estimators.base import Estimator, count_samples, set_design
 
 @dataclass(frozen=True)
 class UnorderedSet(Estimator):
-    """The unordered-set estimator with its built-in baseline: n of the joint states, all different.
+    """The unordered-set estimator, with its built-in baseline, on n different joint states.
 
     It is for a single choice, or for few states that carry most of the probability.
 

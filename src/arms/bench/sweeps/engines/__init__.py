@@ -22,7 +22,7 @@ def make_engine(name: str, **options: object) -> SweepEngine:
 
     >>> make_engine("here", address="10.0.0.1:6379")
     Traceback (most recent call last):
-    ValueError: the engine here has no option address: leave it out, or choose another engine
+    ValueError: the engine 'here' has no option address: remove the option, or choose another engine
     """
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)
@@ -30,6 +30,6 @@ def make_engine(name: str, **options: object) -> SweepEngine:
     if unknown := [
         each for each in given if each not in inspect.signature(ENGINES[name]).parameters
     ]:
-        what = f"the engine {name} has no option {unknown[0]}"
-        raise ValueError(f"{what}: leave it out, or choose another engine")
+        what = f"the engine {name!r} has no option {unknown[0]}"
+        raise ValueError(f"{what}: remove the option, or choose another engine")
     return ENGINES[name](**given)

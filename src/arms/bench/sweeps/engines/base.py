@@ -86,7 +86,7 @@ def check_resources(cpus_per_job: int, gpus_per_job: float | None) -> float:
     gpus = float(torch.cuda.is_available()) if gpus_per_job is None else gpus_per_job
     if not 0 <= gpus <= 1:
         raise ValueError(
-            f"gpus_per_job must be between 0 and 1 (a run is on one GPU), got {gpus:g}"
+            f"gpus_per_job must be from 0 to 1, because a run uses at most one GPU, got {gpus:g}"
         )
     return gpus
 

@@ -67,7 +67,7 @@ class Processes(SweepEngine):
                 worker.connection.send((job, settings))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             what = f"model must be a function that other processes can import, got {error}"
-            raise ValueError(f"{what}: define it in a module, or give 'module:name'") from None
+            raise ValueError(f"{what}: define it in a module, or pass 'module:name'") from None
 
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
         busy = {worker.connection: worker for worker in self._workers if worker.job is not None}
@@ -113,7 +113,8 @@ def _local_devices(cpus_per_job: int, gpus_per_job: float) -> list[str]:
         cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
         return ["cpu"] * max(1, cores // cpus_per_job)
     if not torch.cuda.is_available():
-        raise ValueError(f"gpus_per_job is {gpus_per_job:g}, and PyTorch sees no GPU here: give 0")
+        what = f"gpus_per_job is {gpus_per_job:g}, but PyTorch finds no GPU on this machine"
+        raise ValueError(f"{what}: set it to 0")
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     return [gpu for gpu in gpus for _ in range(int(1 / gpus_per_job))]
 

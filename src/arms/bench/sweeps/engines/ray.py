@@ -43,7 +43,8 @@ class RayCluster(SweepEngine):
             import ray
         except ModuleNotFoundError:
             raise ValueError(
-                "the engine ray needs Ray: pip install 'arms-grad[ray]' ('.[ray]' in its folder)"
+                "the engine 'ray' needs the package Ray: run pip install 'arms-grad[ray]', or "
+                "pip install '.[ray]' in a clone of the repository"
             ) from None
         self._ray: Any = ray
         self._is_ours = not ray.is_initialized()
@@ -111,7 +112,8 @@ def _connect(ray: Any, address: str) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         first = str(error).splitlines()[0]
         raise ValueError(
-            f"no Ray cluster at {address!r}: {first}: give --address HOST:PORT, or leave it out"
+            f"no Ray cluster answers at {address!r} ({first}): check --address HOST:PORT, or "
+            "remove it to start a cluster on this machine"
         ) from None
 
 
