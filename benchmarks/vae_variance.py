@@ -1,7 +1,7 @@
 """Variance, and for biased estimators bias, of the gradient at a discrete VAE's logits, given the images.
 
     ARMS_DATA_DIR=... python benchmarks/vae_variance.py
-    python benchmarks/vae_variance.py --plot
+    python benchmarks/vae_variance.py --plot docs/figures/midpoint_variance.png
     python benchmarks/vae_variance.py --markdown
     python benchmarks/vae_variance.py --seed 1 --estimators loorf midpoint flips reinmax --output ...
 
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from trained_models import (
     IMAGES,
+    NETWORKS,
     Known,
     LogWeights,
     configured,
@@ -40,7 +41,6 @@ from trained_models import (
 
 import arms
 from arms.bench.config import run_name
-from arms.bench.models.networks import NETWORKS
 from arms.bench.training.engine import keep_freed_memory
 from arms.estimators import num_samples_of
 
@@ -62,7 +62,6 @@ REFERENCE = "midpoint"
 GROUPS = 20
 """Of draws: what the jackknife leaves out one of, and what one call makes, so that it fits into the cache."""
 RESULTS = Path(__file__).parent / "results" / "vae_variance.json"
-FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "midpoint_variance.png"
 
 Row = dict[str, Any]
 
@@ -220,8 +219,8 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def plot(result: dict[str, Any]) -> None:
-    """Draw the ratios of the unbiased at the middle budget and the last models."""
+def plot(result: dict[str, Any], names: Sequence[str], path: Path) -> None:
+    """Draw the ratios of these estimators at the middle budget and the last models."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -229,14 +228,16 @@ def plot(result: dict[str, Any]) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     from arms.bench.report.figures import style_of
+    from arms.bench.report.groups import labeled_if_biased
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.4), sharex=True, layout="constrained")
+    height = 0.9 + 0.21 * len(names)
+    figure, axes = pyplot.subplots(1, 2, figsize=(8, height), sharex=True, layout="constrained")
     for axis, network in zip(axes, ("nonlinear", "linear"), strict=True):
         rows = [
             row
             for row in result["rows"]
             if (row["network"], row["steps"], row["budget"]) == (network, STEPS[-1], BUDGETS[1])
-            and row["unbiased"]
+            and row["estimator"] in names
         ]
         rows.sort(key=lambda row: -row["ratio"])
         for height, row in enumerate(rows):
@@ -246,18 +247,21 @@ def plot(result: dict[str, Any]) -> None:
                 markersize=6, linewidth=1.2,
             )  # fmt: skip
             axis.annotate(
-                f"{row['ratio']:.2f}", (row["ratio"], height), (8, 0), textcoords="offset points",
+                f"{ratio:.2f}" if (ratio := row["ratio"]) >= 0.1 else f"{ratio:.2g}",
+                (ratio, height), (8, 0), textcoords="offset points",
                 va="center", fontsize=7, color="#404040",
             )  # fmt: skip
         axis.axvline(1.0, color="#808080", linewidth=0.8, zorder=0)
         axis.set_yticks(
             range(len(rows)),
-            [f"{row['estimator']} ({row['evaluations']})" for row in rows],
+            [f"{labeled_if_biased(row['estimator'])} ({row['evaluations']})" for row in rows],
             fontsize=8,
         )
         axis.set_xscale("log")
         axis.margins(x=0.12)
-        axis.xaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]))
+        axis.xaxis.set_major_locator(
+            FixedLocator([0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
+        )
         axis.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
         axis.xaxis.set_minor_locator(NullLocator())
         axis.grid(axis="x", linewidth=0.4, alpha=0.6)
@@ -268,7 +272,7 @@ def plot(result: dict[str, Any]) -> None:
         "Gradient variance relative to LOORF (log scale, lower is better); evaluations in parentheses",
         fontsize=9,
     )
-    figure.savefig(FIGURE, dpi=130)
+    figure.savefig(path, dpi=130)
 
 
 def main() -> None:
@@ -284,18 +288,18 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument(
-        "--plot", action="store_true", help="draw the figure of the results that are there"
+        "--plot", type=Path, metavar="PNG", help="draw the figure of the results that are there"
     )
     parser.add_argument(
         "--markdown", action="store_true", help="print the tables of the results that are there"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the models and the images")
-    parser.add_argument("--estimators", nargs="+", default=[*UNBIASED, *BIASED])
+    parser.add_argument("--estimators", nargs="+", help="default: all; unbiased ones in the figure")
     options = parser.parse_args()
     if options.plot or options.markdown:
         result = json.loads(options.output.read_text())
         if options.plot:
-            plot(result)
+            plot(result, options.estimators or UNBIASED, options.plot)
         if options.markdown:
             print(markdown(result))
         return
@@ -318,7 +322,7 @@ def main() -> None:
             Problem(model, images, seed=steps + options.seed),
             options.draws,
             options.reference_draws,
-            options.estimators,
+            options.estimators or [*UNBIASED, *BIASED],
         ):
             result["rows"].append({"network": network, "steps": steps} | row)
             bias = (

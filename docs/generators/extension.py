@@ -12,8 +12,12 @@ from sphinx.util.typing import ExtensionMetadata
 from generators import colors, filled, mathematics, picture
 
 ROOT = Path(__file__).parents[2]
-LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s:#]+)\)")
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s:#]+)(#[\w-]+)?\)")
+PAGES = {
+    "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "code_of_conduct.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
 """Files of the repository's root that the site has as pages."""
 API = re.compile(r"\]\([\w./-]*\bapi/\w+\.md#(arms[\w.]*)\)")
 FORMULA = re.compile(r"^( *)\$\$(.*?)\$\$", re.DOTALL | re.MULTILINE)
@@ -29,6 +33,7 @@ TOGETHER = re.compile(r"(?<=\d) ([±/]) (?=\d)")
 def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))
     app.connect("source-read", read)
+    app.connect("include-read", read_included)
     app.connect("autodoc-process-docstring", restructured, priority=400)  # before napoleon
     app.connect("html-page-context", finish)
     app.connect("build-finished", add_font)
@@ -44,6 +49,17 @@ def read(_: Sphinx, page: str, source: list[str]) -> None:
     source[0] = relinked(text, page)
 
 
+def read_included(_: Sphinx, path: Path, __: str, content: list[str]) -> None:
+    """Lead the links of a file of the repository's root to the pages that show such files."""
+    if path.parent == Path(".."):  # relative to docs/
+        content[0] = LINK.sub(_from_root, content[0])
+
+
+def _from_root(found: re.Match[str]) -> str:
+    page = PAGES.get(found[2])
+    return f"[{found[1]}](docs/{page}{found[3] or ''})" if page else found[0]
+
+
 def relinked(markdown: str, page: str) -> str:
     """Return a page for the site: links to names of the API, and names in place of links that lead nowhere.
 
@@ -51,8 +67,8 @@ def relinked(markdown: str, page: str) -> str:
 
     >>> relinked("[`Bits`](../api/latents.md#arms.Bits), [runs](../../results)", "recipes/ddp")
     '[`Bits`](#arms.Bits), runs'
-    >>> relinked("[how](../CONTRIBUTING.md)", "extending")
-    '[how](contributing.md)'
+    >>> relinked("[how](../CONTRIBUTING.md#tests)", "extending")
+    '[how](contributing.md#tests)'
     """
 
     def lead(found: re.Match[str]) -> str:
@@ -61,7 +77,8 @@ def relinked(markdown: str, page: str) -> str:
         if path.startswith("docs/"):
             return found[0]
         if path in PAGES:
-            return f"[{found[1]}]({posixpath.relpath(PAGES[path], folder or '.')})"
+            address = posixpath.relpath(PAGES[path], folder or ".")
+            return f"[{found[1]}]({address}{found[3] or ''})"
         return found[1] if (ROOT / path).is_dir() or path.endswith(".md") else found[0]
 
     return LINK.sub(lead, API.sub(r"](#\1)", markdown))

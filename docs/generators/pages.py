@@ -16,7 +16,7 @@ import arms
 import arms.designs
 from arms.designs import BitCoupling, CategoryCoupling, Coupling
 from arms.estimate import takes
-from arms.estimators import ENTRIES, Estimator, num_samples_of
+from arms.estimators import ENTRIES, Estimator, num_samples_of, registry
 from arms.estimators.registry import PAPER_FORMS, TABLE
 from generators import measured
 from generators.measured import table
@@ -231,6 +231,8 @@ def in_python(name: str) -> str:
     """Return a call that makes the estimator of that name, with eight samples."""
     factory = factories()[name]
     made = factory.func if isinstance(factory, partial) else factory
+    if made is registry.flips:
+        made = arms.Flips  # with the coupling that it has anyway
     shown = getattr(made, "__name__", "")
     if getattr(arms, shown, None) is not made:
         return f'arms.as_estimator("{name}", 8)'

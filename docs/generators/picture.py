@@ -22,24 +22,19 @@ class Step:
 
 STEPS = (
     Step(
-        ("Is it the K-sample bound", "of importance weights?"),
-        "vimco",
-        "bound",
-        ("disarm-ms, n = 2K",),
-    ),
-    Step(
-        ("Can all states be evaluated?", "(16 bits at most)"),
+        ("Can you afford to evaluate", "every state of every row?"),
         "exact",
         "expectation",
-        ("unordered-set for some",),
+        ("no noise at all",),
     ),
-    Step(("Is f a black box?", "(no df/db)"), "arms", "expectation", ("any number of latents",)),
+    Step(("Is f a black box?", "(no df/db)"), "arms", "expectation", ("loorf for subsets",)),
     Step(
         ("Is f meaningless", "between 0 and 1?"),
         "cross-paired",
         "expectation",
         ("derivatives at 0 and 1",),
     ),
+    Step(("Does a batch have", "at least 8 rows?"), "flips", "expectation", ("n = 4: 6 evaluations",)),
     Step(
         ("Are there a dozen latents", "or fewer?"),
         "arms-taylor",
@@ -47,7 +42,7 @@ STEPS = (
         ("one derivative, at b = p",),
     ),
 )
-LAST = Step((), "flips", "expectation", ("midpoint below 8 rows",))
+LAST = Step((), "midpoint", "expectation", ("n = 4: 5 evaluations",))
 
 
 def draw() -> str:
@@ -63,7 +58,7 @@ def draw() -> str:
         y += HEIGHT + GAP
     parts.append(_answer(4, y, LEFT, LAST))
     height = y + HEIGHT + 4
-    title = "Which estimator: five questions from top to bottom; the first yes decides, and five times no is flips."
+    title = "Which estimator: five questions from top to bottom; the first yes decides, and five times no is midpoint."
     return (
         f'<svg class="decision" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}">'
         f"<title>{title}</title>{''.join(parts)}</svg>"

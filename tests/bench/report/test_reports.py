@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from run_directories import bounds_of, make_run
 
+from arms import as_estimator
 from arms.bench.config import TrainConfig
 from arms.bench.report import build_report, collect
 from arms.bench.report.curves import MAX_POINTS, training_panels
@@ -352,6 +353,13 @@ def test_every_estimator_has_looks_of_its_own() -> None:
     unfolded = {TrainConfig(estimator=name).label for name in PAPER_FORMS}
     assert set(STYLES) <= set(ALL_ESTIMATORS) | unfolded
     assert len(set(STYLES.values())) == len(STYLES)
+    for on_bound in (False, True):
+        colors = [
+            STYLES[name].color
+            for name in set(STYLES) & set(ALL_ESTIMATORS)
+            if as_estimator(name, 8).target.subtracts_log_q == on_bound
+        ]
+        assert len(set(colors)) == len(colors) > 9
     others = [style_of(name) for name in ("st", "gumbel-softmax", "mine")]
     assert others == [style_of(name) for name in ("st", "gumbel-softmax", "mine")]
     assert len({*others}) == 3

@@ -1,7 +1,8 @@
 """Figures: one description, drawn once by matplotlib, for files and for the page alike.
 
-Every estimator has the same color, dash and marker in every figure. The colors are those of Okabe
-and Ito, which color-blind readers can distinguish. Dash and marker do so in black and white.
+Every estimator has the same color, dash and marker in every figure. Two estimators of the same target
+never share a color. The colors are from the palettes of Okabe and Ito and of Tol, which color-blind
+readers can distinguish. Dash and marker do so in black and white.
 """
 
 import io
@@ -42,7 +43,10 @@ SETTINGS: dict[str, Any] = {
 }
 
 VERMILION, BLUE, SKY, GREEN = "#D55E00", "#0072B2", "#56B4E9", "#009E73"
-PURPLE, ORANGE, GRAY, BLACK = "#CC79A7", "#E69F00", "#808080", "#000000"
+PINK, ORANGE, GRAY, BLACK = "#CC79A7", "#E69F00", "#808080", "#000000"
+INDIGO, WINE, OLIVE, FOREST = "#6A5ACD", "#A3285E", "#999933", "#117733"
+TEAL, SAND, BROWN, MAGENTA = "#44AA99", "#C4A85A", "#8C510A", "#AA4499"
+ROSE, SLATE = "#CC6677", "#48627A"
 
 DASHES: Mapping[str, tuple[float, tuple[float, ...]]] = {
     "solid": (0, ()),
@@ -68,30 +72,31 @@ STYLES: dict[str, Style] = {
     "arms-dirichlet": Style(BLUE, "solid", "s"),
     "arms-gaussian": Style(SKY, "solid", "D"),
     "loorf": Style(GREEN, "dash", "^"),
-    "disarm": Style(PURPLE, "dash", "v"),
+    "disarm": Style(PINK, "dash", "v"),
     "relax": Style(ORANGE, "dash", "P"),
-    "rebar": Style(ORANGE, "dot", "X"),
-    "double-cv": Style(GREEN, "dot", "s"),
-    "rodeo": Style(GREEN, "solid", "p"),
-    "arm": Style(GRAY, "dash", "X"),
-    "reinforce": Style(GRAY, "dot", "P"),
-    "exact": Style(GRAY, "solid", "*"),
-    "flips": Style(PURPLE, "solid", "*"),
-    "midpoint": Style(VERMILION, "dash", "*"),
-    "midpoint-single": Style(VERMILION, "dot", "D"),
-    "cross-paired": Style(BLUE, "dash", "p"),
-    "arms-taylor": Style(VERMILION, "dashdot", "X"),
+    "rebar": Style(SAND, "dot", "X"),
+    "double-cv": Style(OLIVE, "dot", "s"),
+    "rodeo": Style(FOREST, "solid", "p"),
+    "arm": Style(BROWN, "dash", "X"),
+    "reinforce": Style(ROSE, "dot", "P"),
+    "exact": Style(SLATE, "solid", "*"),
+    "flips": Style(WINE, "solid", "*"),
+    "midpoint": Style(INDIGO, "dash", "*"),
+    "midpoint-single": Style(MAGENTA, "dot", "D"),
+    "cross-paired": Style(TEAL, "dash", "p"),
+    "arms-taylor": Style("#E377C2", "dashdot", "X"),
     "reinmax": Style(GRAY, "longdash", "o"),
+    # On the bound, an estimator has the color of the one that it is made of.
     "arms-ms": Style(VERMILION, "longdash", "o"),
     "arms-ms-dirichlet": Style(BLUE, "longdash", "s"),
     "arms-ms-gaussian": Style(SKY, "longdash", "D"),
     "loorf-ms": Style(GREEN, "dashdot", "^"),
-    "disarm-ms": Style(PURPLE, "dashdot", "v"),
-    "flips-ms": Style(PURPLE, "longdash", "*"),
-    "midpoint-ms": Style(VERMILION, "dashdot", "*"),
-    "midpoint-ms-shared": Style(VERMILION, "dashdot", "D"),
+    "disarm-ms": Style(PINK, "dashdot", "v"),
+    "flips-ms": Style(WINE, "longdash", "*"),
+    "midpoint-ms": Style(INDIGO, "dashdot", "*"),
+    "midpoint-ms-shared": Style(MAGENTA, "dashdot", "D"),
     "vimco": Style(ORANGE, "dashdot", "p"),
-    "reinforce-ms": Style(GRAY, "dashdot", "P"),
+    "reinforce-ms": Style(ROSE, "dashdot", "P"),
 }
 UNFOLDED = ("arms-ms", "arms-ms-dirichlet", "arms-ms-gaussian", "loorf-ms", "disarm-ms")
 STYLES |= {f"{name} (unfolded)": replace(STYLES[name], marker="X") for name in UNFOLDED}

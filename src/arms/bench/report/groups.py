@@ -66,6 +66,11 @@ class Row:
         return self.estimator in BIASED_ESTIMATORS
 
     @property
+    def pictured(self) -> RunData | None:
+        """The first run that has a picture of samples."""
+        return next((run for run in self.runs if run.picture), None)
+
+    @property
     def evaluated_runs(self) -> list[RunData]:
         """The runs with bounds at their last step."""
         return [run for run in self.runs if run.bounds is not None]

@@ -15,10 +15,10 @@ from markupsafe import Markup, escape
 
 from arms import __version__
 from arms.bench.output import shorten
-from arms.bench.report.collect import Collection
+from arms.bench.report.collect import Collection, RunData
 from arms.bench.report.figures import Panel
-from arms.bench.report.groups import Group, labeled_if_biased
-from arms.bench.report.tables import MARKING_RULE, Table
+from arms.bench.report.groups import Group
+from arms.bench.report.tables import MARKING_RULE, Table, headline
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 ID = re.compile(r"\b[mp][0-9a-f]{10}\b")  # of a marker or a clipped area
@@ -32,6 +32,12 @@ class Section(NamedTuple):
     panels: Mapping[str, Panel]
     drawings: Sequence[bytes]  # the panels as SVG files
     files: Sequence[Path]
+
+    @property
+    def first_panel(self) -> str:
+        """The panel that stands beside the result: the test bound, if it was recorded."""
+        bounds = [key for key in self.panels if key.startswith("test_bound")]
+        return [*bounds, *self.panels][0]
 
 
 def render(
@@ -56,8 +62,16 @@ def render(
         rule=MARKING_RULE,
         version=__version__,
         base64=lambda data: base64.b64encode(data).decode(),
-        labeled_if_biased=labeled_if_biased,
+        headline=headline,
+        strip=strip,
     )
+
+
+def strip(run: RunData) -> str:
+    """Return the shape, as CSS, of the upper part of a run's picture: the images of its first replica."""
+    assert run.picture
+    width, height = (int.from_bytes(run.picture[at : at + 4]) for at in (16, 20))  # of a PNG
+    return f"{width} / {max(1, height * 3 // (1 + 2 * run.config.replicas))}"
 
 
 def summary(collection: Collection) -> str:

@@ -76,6 +76,27 @@ def comparison_table(group: Group, name: str) -> Table | None:
     return Table(group.setting.title, name, list(columns), _labeled(rows, [*columns.values()]))
 
 
+def headline(group: Group) -> str | None:
+    """Say which unbiased estimator has the highest test bound, or None if fewer than two have one."""
+    found = [(row, bound_cell(row, "test", TEST_BOUND_SAMPLES)) for row in group.rows]
+    bounds = [(row, cell) for row, cell in found if cell and math.isfinite(cell.mean)]
+    bounds.sort(key=lambda bound: -bound[1].mean)
+    unbiased = [bound for bound in bounds if not bound[0].biased]
+    if len(unbiased) < 2:
+        return None
+    (first, best), (second, next_best) = unbiased[:2]
+    steps = f"after {group.setting.steps:,} steps"
+    highest = f"{first.label} has the highest test bound {steps}, {best} nats"
+    if mark_best([best, next_best], [False] * 2)[1] == replace(next_best, best=True):
+        said = f"{highest}. {second.label} is within the standard error, with {next_best}."
+    else:
+        said = f"{highest}. {second.label} is next, with {next_best}."
+    above = [f"{row.label} {cell}" for row, cell in bounds[: bounds.index(unbiased[0])]]
+    return (
+        said if not above else f"Of the unbiased estimators, {said} Above it: {', '.join(above)}."
+    )
+
+
 def beside_paper(group: Group, name: str) -> list[Table]:
     """Return our numbers beside the printed ones, one table per default K of the released code."""
     by_k: dict[int, list[Row]] = {}
