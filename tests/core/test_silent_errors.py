@@ -66,6 +66,23 @@ def test_rows_of_another_scale_do_not_bias_each_other(estimator: str) -> None:
     assert scores(logits.grad[:, 0], truth).abs().max() < score_limit(3, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("estimator", ["flips", "arms-taylor"])
+def test_controls_that_are_rounding_errors_alone(
+    estimator: str, d: int, dtype: torch.dtype
+) -> None:
+    """Quadratic f and even bits: in many rows, what is fitted would be a rounding error."""
+    weights = torch.tensor([0.83, -1.37], dtype=dtype)[:d]
+    grad = arms.as_estimator(estimator, 4)(
+        lambda b: (b @ weights).square(), torch.zeros(400, 16, d, dtype=dtype), seeded()
+    ).grad.double()
+    truth = exact_gradient(lambda b: (b @ weights.double()).square(), torch.zeros(d).double())
+    error = grad.mean((0, 1)) - truth
+    assert (error.abs() < 6 * grad.mean(1).std(0) / 20 + 1e-5).all()
+    assert grad.abs().max() < 10
+
+
 @pytest.mark.parametrize("length", [1, 2, 5, SHORT, SHORT + 1])
 @pytest.mark.parametrize("dim", [0, -1])
 def test_a_sum_of_others_does_not_depend_on_the_entry(length: int, dim: Any) -> None:
