@@ -361,6 +361,25 @@ def test_no_latents_at_all(name: str) -> None:
     assert logits.grad.shape == (4, 0)
 
 
+@pytest.mark.parametrize("name", ["flips", "midpoint", "arms"])
+def test_a_joint_latent_with_an_empty_part(name: str) -> None:
+    """The gradient of the other part is what it is alone."""
+
+    def grad(empty: bool) -> Tensor:
+        logits = torch.zeros(4, 2, 3, requires_grad=True)
+        parts = {"mask": torch.zeros(4, 0)} if empty else {}
+        joint = arms.Joint(**parts, action=arms.OneHot(logits), last=torch.zeros(4, 1))
+
+        def objective(action: Tensor, last: Tensor, **mask: Tensor) -> Tensor:
+            return action.flatten(-2).cumsum(-1).square().sum(-1) + last.sum(-1)
+
+        arms.expectation(objective, joint, name, 4, seeded()).sum().backward()
+        assert logits.grad is not None
+        return logits.grad
+
+    assert torch.equal(grad(empty=True), grad(empty=False))
+
+
 def test_every_order_of_three_items_is_a_state() -> None:
     states = {tuple(state) for state in Ranks(torch.zeros(3)).states().tolist()}
     assert states == {tuple(map(float, order)) for order in permutations(range(3))}
