@@ -349,6 +349,23 @@ WITHOUT_LATENTS = [
 ]
 
 
+def test_a_latent_follows_its_logits() -> None:
+    """Also after they have changed in place, and after a caller has changed a mean."""
+    logits = torch.zeros(3)
+    latent = arms.Bits(logits)
+    with torch.inference_mode():
+        latent.sample(1, seeded())
+    latent.mean().zero_()
+    latent.uncertainty()
+    weights = torch.ones(3, requires_grad=True)
+    (latent.mean() * weights).sum().backward()
+    assert weights.grad is not None
+    assert (weights.grad == 0.5).all()
+    logits.fill_(30.0)
+    assert (latent.sample(100, seeded()) == 1).all()
+    assert (latent.uncertainty() < 1e-9).all()
+
+
 @pytest.mark.parametrize("name", WITHOUT_LATENTS)
 def test_no_latents_at_all(name: str) -> None:
     if name == "unordered-set":

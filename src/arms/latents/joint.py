@@ -88,6 +88,12 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
         object.__setattr__(found, "logits", logits)
         return found
 
+    def detach(self) -> Self:
+        found = super().detach()
+        parts = {name: part.detach() for name, part in found.parts.items()}
+        object.__setattr__(found, "parts", parts)
+        return found
+
     def to_objective(self, points: Tensor) -> dict[str, Any]:
         return {name: part.to_objective(own) for name, part, own in self._items(points)}
 
