@@ -76,6 +76,7 @@ def test_randomness_under_vmap_is_refused_in_our_words(transform: Any, name: str
         transform(value_of(name))(torch.zeros(5, 3))
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # PyTorch's own
 def test_what_that_message_advises_works_too() -> None:
     logits = torch.zeros(5, 3)
     assert vmap(value_of("flips"), randomness="different")(logits).shape == (5,)
