@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 from torch.autograd import forward_ad
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+LARGEST_EXACT = 2**53  # up to here, float64 holds every integer
 
 
 def as_count(value: object, least: int, what: str, *, even: bool = False) -> int:

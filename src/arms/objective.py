@@ -10,7 +10,15 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from arms import arguments
-from arms.arguments import FLOATS, as_count, is_finite, is_readable, true_or_unreadable, version_of
+from arms.arguments import (
+    FLOATS,
+    LARGEST_EXACT,
+    as_count,
+    is_finite,
+    is_readable,
+    true_or_unreadable,
+    version_of,
+)
 from arms.designs import Draw
 from arms.estimators.base import Estimator, Objective, Values
 from arms.latents import Latent
@@ -39,7 +47,6 @@ class Options:
 
 DEFAULT = Options()
 HASH = 3_686_842_777  # the first four indices differ, others match by chance only
-LARGEST_EXACT = 2**53  # up to here, float64 holds every integer
 
 
 class Evaluation(NamedTuple):

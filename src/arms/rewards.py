@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from arms.arguments import FLOATS, at_least_float32, check_dense, is_readable
+from arms.arguments import FLOATS, LARGEST_EXACT, at_least_float32, check_dense, is_readable
 from arms.targets import BestOf, Expectation, ImportanceBound
 
 
@@ -71,8 +71,13 @@ def weights(
         dtype, values = torch.get_default_dtype(), rewards.double()
     if mask is not None:
         values = torch.where(mask, values, 0.0)
+    if mask is None:  # a shape can always be read
+        _check_count(len(values), least, target, masked=False)
     if is_readable(values):
-        _check_values(values, mask, dtype, target, least)
+        whole = not rewards.dtype.is_floating_point
+        _check_values(values, dtype, LARGEST_EXACT - 1 if whole else math.inf)
+        if mask is not None:
+            _check_count(_least_of_groups(mask, least), least, target, masked=True)
     found = rule(values, mask)
     return (found if mask is None else torch.where(mask, found, 0.0)).to(dtype)
 
@@ -122,25 +127,27 @@ def _check_types(rewards: object, mask: object) -> None:
         raise ValueError(f"mask must be on {where}, got {mask.device}")
 
 
-def _check_values(
-    values: Tensor, mask: Tensor | None, dtype: torch.dtype, target: object, least: int
-) -> None:
-    """Raise if the weights would be undefined, or not finite in their dtype."""
-    n = len(values)
-    if values.numel():
-        # Sums of n rewards, and the weights, must be finite.
-        limit = min(torch.finfo(values.dtype).max / n, torch.finfo(dtype).max)
-        low, high = (end.item() for end in values.aminmax())
-        if not (high - low <= limit and -limit <= low and high <= limit):  # NaN is not, either
-            _refuse(values, low, high, limit, dtype)
-    fewest = n
-    if mask is not None:
-        sizes = mask.sum(0)
-        fewest = int(sizes.min()) if sizes.numel() else least
-        if not fewest:  # empty groups have no weights
-            fewest = int(sizes.masked_fill(sizes == 0, least).min())
+def _check_values(values: Tensor, dtype: torch.dtype, most: float) -> None:
+    """Raise if the weights would not be finite in their dtype."""
+    if not values.numel():
+        return
+    # Sums of n rewards, and the weights, must be finite.
+    limit = min(torch.finfo(values.dtype).max / len(values), torch.finfo(dtype).max, most)
+    low, high = (end.item() for end in values.aminmax())
+    if not (high - low <= limit and -limit <= low and high <= limit):  # NaN is not, either
+        _refuse(values, low, high, limit, dtype)
+
+
+def _least_of_groups(mask: Tensor, least: int) -> int:
+    """Return the least number of samples in a group; empty groups have no weights."""
+    sizes = mask.sum(0)
+    return int(sizes.masked_fill(sizes == 0, least).min()) if sizes.numel() else least
+
+
+def _check_count(fewest: int, least: int, target: object, *, masked: bool) -> None:
+    """Raise if a group has too few samples for the target."""
     if fewest < least:
-        remedy = "draw more samples" + ("" if mask is None else ", or mask out the whole group")
+        remedy = "draw more samples" + (", or mask out the whole group" if masked else "")
         raise ValueError(
             f"{target!r} needs at least {least} samples per group, got {fewest}: {remedy}"
         )

@@ -189,6 +189,21 @@ def test_weights_under_vmap_and_compile(target: object, masked: bool) -> None:
     torch.testing.assert_close(compiled(rewards[0], *masks[1]), weigh(rewards[0], *masks[1]))
 
 
+@pytest.mark.parametrize(("n", "target"), [(0, None), (1, None), (3, arms.BestOf(5))])
+def test_too_few_samples_are_refused_under_vmap_and_compile(
+    n: int, target: arms.BestOf | None
+) -> None:
+    """Their number is a shape. Without a check, the weights would be NaN."""
+
+    def weigh(rewards: Tensor) -> Tensor:
+        return arms.weights(rewards, target)
+
+    torch.compiler.reset()
+    for transformed in (torch.vmap(weigh, 1, 1), torch.compile(weigh, backend="eager")):
+        with pytest.raises(ValueError, match=rf"samples per group, got {n}: draw more"):
+            transformed(torch.ones(n, 4))
+
+
 def test_many_samples_in_groups_of_different_sizes() -> None:
     """Their binomial coefficients are far beyond the largest float."""
     rewards = torch.randn(1500, 3, generator=torch.Generator().manual_seed(0)).double()
@@ -243,6 +258,7 @@ def test_weights_carry_no_gradient_and_leave_the_rewards_alone() -> None:
         ),
         (torch.ones(3).to(torch.float8_e5m2), {}, r"float8_e5m2: call .float\(\)"),
         (torch.tensor([3e38, -3e38, 0.0]), {}, "must be at most .* got -3e.38 to 3e.38: divide"),
+        (torch.tensor([2**60, 2**60 + 100]), {}, r"must be at most 9\.01e\+15"),
         (torch.ones(3), {"mask": torch.ones(3)}, "mask must be a boolean tensor"),
         (
             torch.ones(3),

@@ -66,6 +66,23 @@ def test_rows_of_another_scale_do_not_bias_each_other(estimator: str) -> None:
     assert scores(logits.grad[:, 0], truth).abs().max() < score_limit(3, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("estimator", ["flips", "arms-taylor"])
+def test_controls_that_are_rounding_errors_alone(
+    estimator: str, d: int, dtype: torch.dtype
+) -> None:
+    """Quadratic f and even bits: in many rows, what is fitted would be a rounding error."""
+    weights = torch.tensor([0.83, -1.37], dtype=dtype)[:d]
+    grad = arms.as_estimator(estimator, 4)(
+        lambda b: (b @ weights).square(), torch.zeros(400, 16, d, dtype=dtype), seeded()
+    ).grad.double()
+    truth = exact_gradient(lambda b: (b @ weights.double()).square(), torch.zeros(d).double())
+    error = grad.mean((0, 1)) - truth
+    assert (error.abs() < 6 * grad.mean(1).std(0) / 20 + 1e-5).all()
+    assert grad.abs().max() < 10
+
+
 @pytest.mark.parametrize("length", [1, 2, 5, SHORT, SHORT + 1])
 @pytest.mark.parametrize("dim", [0, -1])
 def test_a_sum_of_others_does_not_depend_on_the_entry(length: int, dim: Any) -> None:
@@ -351,6 +368,23 @@ WITHOUT_LATENTS = [
 ]
 
 
+def test_a_latent_follows_its_logits() -> None:
+    """Also after they have changed in place, and after a caller has changed a mean."""
+    logits = torch.zeros(3)
+    latent = arms.Bits(logits)
+    with torch.inference_mode():
+        latent.sample(1, seeded())
+    latent.mean().zero_()
+    latent.uncertainty()
+    weights = torch.ones(3, requires_grad=True)
+    (latent.mean() * weights).sum().backward()
+    assert weights.grad is not None
+    assert (weights.grad == 0.5).all()
+    logits.fill_(30.0)
+    assert (latent.sample(100, seeded()) == 1).all()
+    assert (latent.uncertainty() < 1e-9).all()
+
+
 @pytest.mark.parametrize("name", WITHOUT_LATENTS)
 def test_no_latents_at_all(name: str) -> None:
     if name == "unordered-set":
@@ -363,6 +397,25 @@ def test_no_latents_at_all(name: str) -> None:
     arms.expectation(lambda b: b.sum(-1), logits, name, 4).sum().backward()
     assert logits.grad is not None
     assert logits.grad.shape == (4, 0)
+
+
+@pytest.mark.parametrize("name", ["flips", "midpoint", "arms"])
+def test_a_joint_latent_with_an_empty_part(name: str) -> None:
+    """The gradient of the other part is what it is alone."""
+
+    def grad(empty: bool) -> Tensor:
+        logits = torch.zeros(4, 2, 3, requires_grad=True)
+        parts = {"mask": torch.zeros(4, 0)} if empty else {}
+        joint = arms.Joint(**parts, action=arms.OneHot(logits), last=torch.zeros(4, 1))
+
+        def objective(action: Tensor, last: Tensor, **mask: Tensor) -> Tensor:
+            return action.flatten(-2).cumsum(-1).square().sum(-1) + last.sum(-1)
+
+        arms.expectation(objective, joint, name, 4, seeded()).sum().backward()
+        assert logits.grad is not None
+        return logits.grad
+
+    assert torch.equal(grad(empty=True), grad(empty=False))
 
 
 def test_every_order_of_three_items_is_a_state() -> None:

@@ -9,6 +9,7 @@ from arms.arguments import at_least_float32
 from arms.latents import Latent
 
 PSEUDO_ROWS = 4  # that the prior counts for: with few rows, a ratio of sums is noisy
+NEGLIGIBLE = 1e-6  # a control's square relative to the estimate's: it may be rounding error alone
 SHORT = 128  # the longest axis along which sums of others are computed as a matrix product
 
 
@@ -24,8 +25,9 @@ def subtract_fitted_control(
 
     N and M are sums over the event axes, and M-bar is the mean of M over the other rows. This
     estimates the coefficient with the least variance, shrunk towards alpha_0, the `prior`, as by L
-    more rows. The result is unbiased if the control has mean zero, because rows (of the last batch
-    axis) are independent, and so is alpha_x of what it multiplies.
+    more rows. Rows whose control is negligible do not count. The result is unbiased if the control
+    has mean zero, because rows (of the last batch axis) are independent, and so is alpha_x of what
+    it multiplies.
     """
     estimate, control = at_least_float32(estimate), at_least_float32(control)
     batch = latent.batch_shape
@@ -33,9 +35,10 @@ def subtract_fitted_control(
     if rows == 1:
         return estimate - prior * control
     along, square = latent.sum_event(estimate * control), latent.sum_event(control.square())
-    finite = along.isfinite() & square.isfinite()  # a row of NaN must not spoil the others
-    along = sum_of_others(torch.where(finite, along, 0.0), -1)
-    square = sum_of_others(torch.where(finite, square, 0.0), -1)
+    fits = square > NEGLIGIBLE * latent.sum_event(estimate.square())
+    fits &= along.isfinite() & square.isfinite()  # a row of NaN must not spoil the others
+    along = sum_of_others(torch.where(fits, along, 0.0), -1)
+    square = sum_of_others(torch.where(fits, square, 0.0), -1)
     pseudo = PSEUDO_ROWS * square / (rows - 1)
     total = square + pseudo
     fitted = (along + prior * pseudo) / torch.where(total > 0, total, 1.0)
@@ -66,11 +69,15 @@ def products_of_controls(latent: Latent, estimate: Tensor, first: Tensor, second
     """Return the products that `fit_two_controls` sums over other rows, `[*batch, 6]`.
 
     They are weighted inner products: of the first control with the first control, the second
-    control and the estimate, and of the second control with the same three.
+    control and the estimate, and of the second control with the same three. They are 0 for a
+    control that is negligible in its row.
     """
     axes = len(latent.batch_shape)
     every = torch.stack([first, second, estimate], axes).flatten(axes + 1)
     products = every @ every.mT  # [*batch, 3, 3]
+    squares = products.diagonal(dim1=-2, dim2=-1)
+    counts = (squares > NEGLIGIBLE * squares[..., 2:]).to(products.dtype)
+    products = products * counts.unsqueeze(-1) * counts.unsqueeze(-2)
     size = products[..., 2, 2, None].pow(0.25)
     return products[..., :2, :].flatten(-2) * size
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Generator, Tensor
@@ -30,6 +30,13 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     context: Tensor | None = None
 
+    _remembers: ClassVar[bool] = False  # what was computed of the logits before
+
+    def detach(self) -> Self:
+        found = super().detach()  # another object: logits of the user's own may change in place
+        object.__setattr__(found, "_remembers", True)
+        return found
+
     def with_logits(self, logits: Tensor) -> Self:
         return type(self)(logits, self.context)  # faster than `dataclasses.replace`
 
@@ -54,18 +61,18 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return torch.lerp(of_zero, of_one, samples.to(of_one.dtype))
 
     def mean(self) -> Tensor:
-        if self.logits.requires_grad:  # a graph is good for one backward pass
-            return torch.sigmoid(at_least_float32(self.logits))
-        return self._constant_mean
+        if self._remembers:
+            return self._constant_mean
+        return torch.sigmoid(at_least_float32(self.logits))
 
     @lazy_property
     def _constant_mean(self) -> Tensor:
         return torch.sigmoid(at_least_float32(self.logits))
 
     def rest(self) -> Tensor:
-        if self.logits.requires_grad:
-            return torch.sigmoid(-at_least_float32(self.logits))
-        return self._constant_rest
+        if self._remembers:
+            return self._constant_rest
+        return torch.sigmoid(-at_least_float32(self.logits))
 
     @lazy_property
     def _constant_rest(self) -> Tensor:
@@ -94,11 +101,11 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return vector * step * step  # bits are swapped independently: only the diagonal remains
 
     def uncertainty(self) -> Tensor:
-        return self._constant_uncertainty
+        return self._constant_uncertainty if self._remembers else self.detach().uncertainty()
 
     @lazy_property
     def _constant_uncertainty(self) -> Tensor:
-        return (self._constant_mean.detach() * self._constant_rest.detach()).mul_(2)
+        return (self.mean() * self.rest()).mul_(2)
 
     def evidence(self) -> Tensor:
         return at_least_float32(self.logits.detach()).square()

@@ -88,6 +88,12 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
         object.__setattr__(found, "logits", logits)
         return found
 
+    def detach(self) -> Self:
+        found = super().detach()
+        parts = {name: part.detach() for name, part in found.parts.items()}
+        object.__setattr__(found, "parts", parts)
+        return found
+
     def to_objective(self, points: Tensor) -> dict[str, Any]:
         return {name: part.to_objective(own) for name, part, own in self._items(points)}
 
@@ -161,29 +167,33 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
     def probs_at(self, variable: Tensor) -> Tensor:
         found = [
             torch.where(inside.unsqueeze(-1), part.probs_at(at), 0.0)
-            for part, at, inside in self._by_variable(variable)
+            for part, _, at, inside in self._by_variable(variable, self.logits)
         ]
         widest = max(one.shape[-1] for one in found)
         return torch.stack([pad(one, (0, widest - one.shape[-1])) for one in found]).sum(0)
 
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
-        shares = zip(self._split(samples), self._by_variable(variable), strict=True)
-        found = [inside * part.values_at(own, at).long() for own, (part, at, inside) in shares]
+        shares = self._by_variable(variable, samples)
+        found = [inside * part.values_at(own, at).long() for part, own, at, inside in shares]
         return torch.stack(found).sum(0)
 
     def change_(self, samples: Tensor, variable: Tensor, value: Tensor) -> None:
-        shares = zip(self._split(samples), self._by_variable(variable), strict=True)
-        for own, (part, at, inside) in shares:  # views of the samples
+        for part, own, at, inside in self._by_variable(variable, samples):  # views of the samples
             part.change_(own, at, torch.where(inside, value, part.values_at(own, at)))
 
-    def _by_variable(self, variable: Tensor) -> Iterator[tuple[Neighbors, Tensor, Tensor]]:
-        """Yield each part, indices into its variables, and a mask of where it has the variable."""
+    def _by_variable(
+        self, variable: Tensor, tensor: Tensor
+    ) -> Iterator[tuple[Neighbors, Tensor, Tensor, Tensor]]:
+        """Yield each part that has variables, its share of a tensor, and indices into its variables.
+
+        The last item is a mask of where the part has the variable.
+        """
         first = 0
-        for part in self._parts_with_neighbors():
-            count = part.count_variables()
-            at = variable - first
-            yield part, at.clamp(0, count - 1), (at >= 0) & (at < count)
-            first += count
+        for part, own in zip(self._parts_with_neighbors(), self._split(tensor), strict=True):
+            if count := part.count_variables():
+                at = variable - first
+                yield part, own, at.clamp(0, count - 1), (at >= 0) & (at < count)
+                first += count
 
     def _parts_with_neighbors(self) -> list[Neighbors]:
         return [part for part in self.parts.values() if isinstance(part, Neighbors)]
