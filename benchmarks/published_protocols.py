@@ -135,6 +135,7 @@ def run_ensemble(
     def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
         state, variances = trainer.state(), trainer.gradient_variance().tolist()
         is_last = trainer.steps_done == configs[0].steps // args.looks * args.looks
+        print(f"  step {trainer.steps_done:,}: {elbo.mean():.2f}", flush=True)
         for index, (config, row) in enumerate(zip(configs, rows, strict=True)):
             part = slice(index * config.replicas, (index + 1) * config.replicas)
             counts = list(COUNTS[config.likelihood])
