@@ -11,7 +11,7 @@ from pathlib import Path
 from generators import measured, protocols, speed, studies
 
 DOCS = Path(__file__).parents[1]
-DIRECT_TERM = "benchmarks/direct_term.py"
+DIRECT_TERM, LINEAR = "benchmarks/direct_term.py", "direct_term_linear"
 TABLES: Mapping[str, Callable[[], str]] = {
     "measured: variance": measured.variance_table,
     "measured: bias": measured.bias_table,
@@ -28,8 +28,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "measured: exact gradient of ReinMax's 8x4": protocols.or_not_run(protocols.exact_table),
     "measured: commands of protocols": protocols.or_not_run(protocols.command),
     "measured: direct term, nonlinear": partial(studies.printed, f"{DIRECT_TERM} show"),
-    "measured: direct term, linear": partial(
-        studies.printed, f"{DIRECT_TERM} show --result {studies.RESULTS}/direct_term_linear.json"
+    "measured: direct term, linear": protocols.or_not_run(
+        partial(studies.printed, f"{DIRECT_TERM} show --result {studies.RESULTS}/{LINEAR}.json"),
+        LINEAR,
     ),
 }
 PLACE = re.compile(r"<!-- ((?:measured|picture): [^>]*?) -->\n(.*?)<!-- end -->", re.DOTALL)

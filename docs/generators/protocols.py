@@ -36,14 +36,10 @@ RODEO_PRINTED = {
 """Training ELBO after 10^6 steps: the first three are recalled, the others are from a summary page."""
 
 
-def available() -> bool:
-    """Return whether the result file is there."""
-    return (ROOT / "benchmarks" / "results" / f"{NAME}.json").is_file()
-
-
-def or_not_run(make: Callable[[], str]) -> Callable[[], str]:
-    """Return a function that says so where nothing was measured."""
-    return lambda: make() if available() else NOT_RUN
+def or_not_run(make: Callable[[], str], name: str = NAME) -> Callable[[], str]:
+    """Return a function that says so where the result file is not there."""
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    return lambda: make() if path.is_file() else NOT_RUN
 
 
 def number(value: float, form: str = ".2f") -> str:
@@ -172,8 +168,8 @@ def rodeo_table() -> str:
     parts = []
     for kind in ("bernoulli", "scaled-gaussian"):
         found = rows(kind, (2, 200))
-        for steps in sorted({row["steps"] for row in found}):
-            parts.append(_rodeo_runs(kind, [row for row in found if row["steps"] == steps]))
+        lengths = sorted({row["steps"] for row in found})
+        parts += [_rodeo_runs(kind, [r for r in found if r["steps"] == steps]) for steps in lengths]
     return "\n\n".join(parts) or NOT_RUN
 
 
