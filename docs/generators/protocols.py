@@ -205,7 +205,8 @@ def _rodeo_runs(kind: str, found: Sequence[Row]) -> str:
 
 def command() -> str:
     """Return a link to the result file, and the commands that made it, by device."""
-    found, by_device = result(NAME), {}
+    found = result(NAME)
+    by_device: dict[str, dict[str, None]] = {}
     for row in found["rows"] + found["times"]:
         where = f"{row['device']}, PyTorch {row['torch']}, precision {row['precision']}"
         by_device.setdefault(where, {})[row["command"]] = None
