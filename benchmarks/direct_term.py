@@ -21,6 +21,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -148,22 +149,24 @@ def train_linear(args: argparse.Namespace) -> None:
 def show(result: Path) -> None:
     """Print the table."""
     rows = json.loads(result.read_text())["rows"]
-    print(f"| n = {N} | direct term | seeds | {' | '.join(SHOWN)} |")
-    print("|---|---|--:|" + "--:|" * len(SHOWN))
+    base = [
+        value for row in rows if row["estimator"] == "vimco" for value in row.get("variance", [])
+    ]
+    more = ["gradient variance relative to VIMCO"] if base else []
+    print(f"| n = {N} | direct term | seeds | {' | '.join([*SHOWN, *more])} |")
+    print("|---|---|--:|" + "--:|" * len([*SHOWN, *more]))
     labels = dict.fromkeys((row["estimator"], row["direct term"]) for row in rows)
     for name, whole in labels:
-        same = [
-            row["bounds"] for row in rows if (row["estimator"], row["direct term"]) == (name, whole)
+        same = [row for row in rows if (row["estimator"], row["direct term"]) == (name, whole)]
+        cells = [
+            format_mean_std([value for one in same for value in one["bounds"][split][str(k)]])
+            for split, k in SHOWN.values()
         ]
-        if same:
-            cells = [
-                format_mean_std([value for one in same for value in one[split][str(k)]])
-                for split, k in SHOWN.values()
-            ]
-            seeds = sum(len(one["train"]["1"]) for one in same)
-            print(
-                f"| `{name}` | {'yes' if whole else 'no: biased'} | {seeds} | {' | '.join(cells)} |"
-            )
+        if base:
+            own = fmean(value for one in same for value in one["variance"])
+            cells.append(f"{own / fmean(base):.2f}")
+        seeds = sum(len(one["bounds"]["train"]["1"]) for one in same)
+        print(f"| `{name}` | {'yes' if whole else 'no: biased'} | {seeds} | {' | '.join(cells)} |")
 
 
 def main() -> None:

@@ -6,12 +6,13 @@
     python benchmarks/published_protocols.py rodeo --output rodeo.json
     python benchmarks/published_protocols.py time --output time.json
     python benchmarks/published_protocols.py merge --files *.json --output benchmarks/results/published_protocols.json
-    python benchmarks/published_tables.py
+    python docs/generators
 
 `reinmax` and `rodeo` train each estimator as one ensemble of seeds; with `--together`, estimators that need the same
 from the model share one. `exact` trains with the exact gradient. Processes may run side by side, each with its own
-output file; finished runs in it are not repeated. `time` measures a training step of each estimator alone, one after
-the other; the bounds at equal time are read from the curves with these times. `merge` joins files.
+output file; finished runs in it are not repeated. `time` measures a training step of each estimator alone; the bounds
+at equal time are read from the curves with these times. `merge` joins files, and notes in every row what made it.
+`docs/generators` writes the tables of docs/rodeo.md and docs/reinmax.md.
 
 A curve has, for every seed: the mean training ELBO since the last look, the test ELBO and K-sample bounds of the test
 set, and the variance of the gradient as both papers' code measures it, with moving averages over steps.
@@ -21,6 +22,7 @@ import argparse
 import json
 import multiprocessing
 import multiprocessing.synchronize
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -33,7 +35,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from training_ensembles import Results, Row, parser_of, rounded, train_ensemble
+from training_ensembles import Results, Row, field_of, parser_of, rounded, train_ensemble
 
 from arms.bench.config import TrainConfig
 from arms.bench.data import Dataset, load
@@ -63,6 +65,7 @@ COUNTS = {"gray": (1,), "bernoulli": (1, 3), "scaled-gaussian": (1, 3)}
 LAST = 100
 """K of one more bound on the test set, at the end of a run of RODEO's protocol."""
 TIMED_STEPS = 2_000
+CPU = "one CPU thread"
 SHORT = 4_000
 """Fewer steps than that, for trials, have no rise of the rate."""
 
@@ -135,6 +138,7 @@ def run_ensemble(
     def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
         state, variances = trainer.state(), trainer.gradient_variance().tolist()
         is_last = trainer.steps_done == configs[0].steps // args.looks * args.looks
+        print(f"  step {trainer.steps_done:,}: {elbo.mean():.2f}", flush=True)
         for index, (config, row) in enumerate(zip(configs, rows, strict=True)):
             part = slice(index * config.replicas, (index + 1) * config.replicas)
             counts = list(COUNTS[config.likelihood])
@@ -164,82 +168,100 @@ def test_bounds(
 
 
 def merge(args: argparse.Namespace) -> None:
-    """Join the rows of several files, and name each command once."""
+    """Join the rows of several files, each with its command, device, precision and PyTorch."""
     contents = [json.loads(path.read_text()) for path in args.files]
-    joined = {key: value for one in contents for key, value in one.items() if key != "rows"}
-    joined["command"] = "\n".join(dict.fromkeys(one["command"] for one in contents))
+    commands = dict.fromkeys(made_by(one)["command"] for one in contents)
+    joined: dict[str, Any] = {"command": "\n".join(commands)}
     for kind in ("rows", "times"):
-        joined[kind] = [row for one in contents for row in one.get(kind, [])]
+        joined[kind] = [row | made_by(one) for one in contents for row in one.get(kind, [])]
     args.output.write_text(json.dumps(joined) + "\n")
 
 
+def made_by(content: dict[str, Any]) -> Row:
+    """Return what made the rows of a file, without the folder that it was written to."""
+    command = re.sub(r"(--output )\S*/", r"\1", content["command"])
+    facts = {name: content[name] for name in ("precision", "torch")}
+    return {"command": command, "device": content.get("device", CPU), **facts}
+
+
 def time_steps(args: argparse.Namespace) -> None:
-    """Measure the time of a training step: every configuration alone, one after the other."""
+    """Measure the time of a training step of every configuration."""
     configs = list(of_reinmax(args, estimators_of(args, REINMAX)))
     configs += [*of_exact(args), *of_rodeo(args, RODEO)]
     configs = [replace(one, steps=TIMED_STEPS, warmup_steps=0) for one in configs]
-    if args.device == "cpu":
-        rows = [time_step(one, args.device) for one in configs]
-    else:
-        # Processes compile at the same time, and measure in turn.
-        context = multiprocessing.get_context("spawn")
-        ready, turn, times = context.Barrier(len(configs)), context.Lock(), context.SimpleQueue()
-        shared = (args.device, ready, turn, times)
-        work = [context.Process(target=_time_in_turn, args=(one, *shared)) for one in configs]
-        for process in work:
-            process.start()
-        for process in work:
-            process.join()
-        rows = []
-        while not times.empty():
-            rows.append(times.get())
-    command = " ".join(["python", *sys.argv])
-    content = {"command": command, "torch": torch.__version__, "times": rows}
+    on_cpu = args.device == "cpu"
+    seconds = seconds_on_cpu(configs) if on_cpu else seconds_on_gpu(configs, args.device)
+    rows = []
+    for config, one in zip(configs, seconds, strict=True):
+        named = {name: field_of(config, name) for name in KEY if name not in ("steps", "seed")}
+        rows.append(named | {"us per step": round(1e6 * one, 1)})
+    content = {
+        "command": " ".join(["python", *sys.argv]),
+        "device": CPU if on_cpu else torch.cuda.get_device_name(),
+        "precision": args.precision,
+        "torch": torch.__version__,
+        "times": rows,
+    }
     args.output.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def time_step(config: TrainConfig, device: str, measure: Any = None) -> Row:
-    """Return the least time of a step over a few blocks of steps, after compilation."""
-    if device == "cpu":
-        torch.set_num_threads(1)
-    block = 500 if device.startswith("cuda") else 20
-    trainer = Trainer(config, load(config.dataset), device)
-    engine = Engine(trainer)
+def seconds_on_cpu(configs: Sequence[TrainConfig]) -> list[float]:
+    """Return the least time of a step, each in turn, so that a change of the clock affects all."""
+    advances = [blocks_of(config, "cpu", 20) for config in configs]
+    for advance in advances:
+        advance()
+    rounds = [[advance() for advance in advances] for _ in range(5)]
+    return [min(times) for times in zip(*rounds, strict=True)]
+
+
+def seconds_on_gpu(configs: Sequence[TrainConfig], device: str) -> list[float]:
+    """Return the least time of a step. Processes compile at the same time, and measure in turn."""
+    context = multiprocessing.get_context("spawn")
+    ready, turn, times = context.Barrier(len(configs)), context.Lock(), context.SimpleQueue()
+    work = [
+        context.Process(target=_time_in_turn, args=(index, config, device, ready, turn, times))
+        for index, config in enumerate(configs)
+    ]
+    for process in work:
+        process.start()
+    for process in work:
+        process.join()
+    found = {}
+    while not times.empty():
+        index, seconds = times.get()
+        found[index] = seconds
+    return [found[index] for index in range(len(configs))]
+
+
+def blocks_of(config: TrainConfig, device: str, steps: int) -> Callable[[], float]:
+    """Return a function that trains for some steps, and returns the seconds of each."""
+    engine = Engine(Trainer(config, load(config.dataset), device))
 
     def advance() -> float:
         begin = perf_counter()
-        engine.advance(block)
+        engine.advance(steps)
         if device.startswith("cuda"):
             torch.cuda.synchronize()
-        return perf_counter() - begin
+        return (perf_counter() - begin) / steps
 
-    def least() -> float:
-        return min(advance() for _ in range(3))
-
-    advance()  # compiles
-    seconds = measure(least) if measure else least()
-    asked = trainer.estimator.design.needs
-    named = {name: getattr(config, name) for name in KEY if name not in ("steps", "seed")}
-    named["estimator"] = config.label
-    needs = {"evaluations": asked.evaluations or 0, "derivatives": asked.derivatives}
-    return named | needs | {"us per step": round(1e6 * seconds / block, 1), "device": device}
+    return advance
 
 
 def _time_in_turn(
+    index: int,
     config: TrainConfig,
     device: str,
     ready: "multiprocessing.synchronize.Barrier",
     turn: "multiprocessing.synchronize.Lock",
-    times: "multiprocessing.SimpleQueue[Row]",
+    times: "multiprocessing.SimpleQueue[tuple[int, float]]",
 ) -> None:
-    def measure(least: Callable[[], float]) -> float:
+    try:
+        advance = blocks_of(config, device, 500)
+        advance()  # compiles
         with suppress(BrokenBarrierError):  # another process has failed, or takes too long
             ready.wait(timeout=120)
         with turn:
-            return least()
-
-    try:
-        times.put(time_step(config, device, measure))
+            times.put((index, min(advance() for _ in range(3))))
     except BaseException:
         ready.abort()
         raise

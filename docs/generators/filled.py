@@ -5,11 +5,13 @@ python docs/generators    # writes it into the pages
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from generators import measured, protocols, speed
+from generators import measured, protocols, speed, studies
 
 DOCS = Path(__file__).parents[1]
+DIRECT_TERM, LINEAR = "benchmarks/direct_term.py", "direct_term_linear"
 TABLES: Mapping[str, Callable[[], str]] = {
     "measured: variance": measured.variance_table,
     "measured: bias": measured.bias_table,
@@ -23,7 +25,13 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "measured: packs": speed.packs_table,
     "measured: protocol of RODEO": protocols.or_not_run(protocols.rodeo_table),
     "measured: protocol of ReinMax": protocols.or_not_run(protocols.reinmax_table),
+    "measured: exact gradient of ReinMax's 8x4": protocols.or_not_run(protocols.exact_table),
     "measured: commands of protocols": protocols.or_not_run(protocols.command),
+    "measured: direct term, nonlinear": partial(studies.printed, f"{DIRECT_TERM} show"),
+    "measured: direct term, linear": protocols.or_not_run(
+        partial(studies.printed, f"{DIRECT_TERM} show --result {studies.RESULTS}/{LINEAR}.json"),
+        LINEAR,
+    ),
 }
 PLACE = re.compile(r"<!-- ((?:measured|picture): [^>]*?) -->\n(.*?)<!-- end -->", re.DOTALL)
 

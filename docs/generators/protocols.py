@@ -7,14 +7,16 @@ from statistics import fmean, stdev
 from typing import Any
 
 from arms.bench.report.groups import labeled_if_biased
+from arms.estimators import as_estimator
 from generators.measured import ROOT, result, table
 
 NAME = "published_protocols"
 Row = dict[str, Any]
 NOT_RUN = "Not measured yet."
-CHECKPOINT = 10_000
-"""The step at which the exact gradient of 8x4 ends, and all others are compared with it."""
+COLLAPSED = 200.0
+"""Losses above it: the decoder predicts the mean image, which alone has a loss of 206."""
 
+LOSSES = ("train", "test K=1")
 REINMAX_SHAPES = ((8, 4), (4, 24))
 REINMAX_PRINTED = {
     (8, 4, "reinmax"): "124.66",
@@ -34,14 +36,10 @@ RODEO_PRINTED = {
 """Training ELBO after 10^6 steps: the first three are recalled, the others are from a summary page."""
 
 
-def available() -> bool:
-    """Return whether the result file is there."""
-    return (ROOT / "benchmarks" / "results" / f"{NAME}.json").is_file()
-
-
-def or_not_run(make: Callable[[], str]) -> Callable[[], str]:
-    """Return a function that says so where nothing was measured."""
-    return lambda: make() if available() else NOT_RUN
+def or_not_run(make: Callable[[], str], name: str = NAME) -> Callable[[], str]:
+    """Return a function that says so where the result file is not there."""
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    return lambda: make() if path.is_file() else NOT_RUN
 
 
 def number(value: float, form: str = ".2f") -> str:
@@ -67,7 +65,9 @@ def rows(likelihood: str, shape: tuple[int, int]) -> list[Row]:
 
 def named(row: Row) -> str:
     """Return the estimator, its temperature and n, marked if biased."""
-    hot = f", τ = {row['temperature']:g}" if row["temperature"] else ""
+    made = as_estimator(row["estimator"], row["num_samples"])
+    temperature = row["temperature"] or getattr(made, "temperature", 0.0)
+    hot = f", τ = {temperature:g}" if temperature else ""
     return f"`{labeled_if_biased(row['estimator'])}`{hot}, n = {row['num_samples']}"
 
 
@@ -92,8 +92,25 @@ def at_step(row: Row, step: float, name: str = "train") -> list[float] | None:
 
 
 def losses(values: Sequence[float] | None) -> str:
-    """Return a cell of negative ELBOs."""
-    return "" if values is None else spread([-value for value in values])
+    """Return a cell of negative ELBOs: the mean over the seeds that did not collapse, if any."""
+    if values is None:
+        return ""
+    kept = [-value for value in values if -value < COLLAPSED]
+    if len(kept) == len(values):
+        return spread(kept)
+    count = f"{len(values) - len(kept)} of {len(values)} collapsed"
+    return f"{spread(kept)}; {count}" if kept else count
+
+
+def seconds_used(row: Row) -> str:
+    """Return the seconds that all seeds of a run took together, looks left out."""
+    return f"{row['us per step of the pack'] * row['steps'] / 1e6:,.0f}"
+
+
+def milliseconds(row: Row) -> str:
+    """Return a cell with the time of a step."""
+    found = microseconds(row)
+    return f"{found / 1e3:.1f}" if found else ""
 
 
 def reinmax_table() -> str:
@@ -102,58 +119,80 @@ def reinmax_table() -> str:
 
 
 def _reinmax_shape(shape: tuple[int, int]) -> str:
-    found = rows("gray", shape)
+    found = [row for row in rows("gray", shape) if row["estimator"] != "exact"]
     base = next(row for row in found if row["estimator"] == "reinmax")
     base_time = microseconds(base)
     columns = [
-        *(f"{shape[0]}x{shape[1]}", "steps", "us per step", "seconds", "printed"),
-        *(f"train at {CHECKPOINT:,}", "train at the end", "test at the end", "train, equal time"),
+        *(f"{shape[0]}x{shape[1]}", "steps", "seconds used", "ms per step", "printed"),
+        *("train", "test", "lowest test", "train, equal time", "test, equal time"),
     ]
     lines = []
-    for row in sorted(found, key=lambda row: row["estimator"] == "exact"):
-        last, time = row["curve"][-1], microseconds(row)
-        equal = None
-        if time and base_time:
-            equal = at_step(row, min(1.0, base_time / time) * base["curve"][-1]["step"])
+    for row in found:
+        curve, time = row["curve"], microseconds(row)
+        share = min(1.0, base_time / time) if time and base_time else 0.0
+        by_seed = zip(*(look["test K=1"] for look in curve), strict=True)
         lines.append(
             [
                 named(row),
                 f"{row['steps']:,}",
-                f"{time:,.0f}" if time else "",
-                f"{time * row['steps'] / 1e6:,.0f}" if time else "",
+                seconds_used(row),
+                milliseconds(row),
                 REINMAX_PRINTED.get((*shape, row["estimator"]), ""),
-                losses(at_step(row, CHECKPOINT)),
-                losses(last["train"]),
-                losses(last["test K=1"]),
-                "" if row["estimator"] == "exact" else losses(equal),
+                *(losses(curve[-1][name]) for name in LOSSES),
+                losses([max(values) for values in by_seed]),
+                *(losses(at_step(row, share * base["curve"][-1]["step"], name)) for name in LOSSES),
             ]
         )
     return table(columns, lines)
 
 
+def exact_table() -> str:
+    """Return the losses of 8x4 where the run with the exact gradient ends."""
+    found = rows("gray", REINMAX_SHAPES[0])
+    ends = [row["curve"][-1]["step"] for row in found if row["estimator"] == "exact"]
+    if not ends:
+        return NOT_RUN
+    lines = [
+        [
+            named(row) if row["estimator"] != "exact" else "`exact`",
+            str(len(row["curve"][-1]["train"])),
+            *(losses(at_step(row, ends[0], name)) for name in LOSSES),
+        ]
+        for row in sorted(found, key=lambda row: row["estimator"] != "exact")
+    ]
+    return table([f"8x4, step {ends[0]:,}", "seeds", "train", "test"], lines)
+
+
 def rodeo_table() -> str:
-    """Return one table per likelihood: bounds, gradient variance, time."""
-    found = {kind: rows(kind, (2, 200)) for kind in ("bernoulli", "scaled-gaussian")}
-    return "\n\n".join(_rodeo_likelihood(kind, of) for kind, of in found.items() if of)
+    """Return one table per likelihood and length: bounds, gradient variance, time."""
+    parts = []
+    for kind in ("bernoulli", "scaled-gaussian"):
+        found = rows(kind, (2, 200))
+        lengths = sorted({row["steps"] for row in found})
+        parts += [_rodeo_runs(kind, [r for r in found if r["steps"] == steps]) for steps in lengths]
+    return "\n\n".join(parts) or NOT_RUN
 
 
-def _rodeo_likelihood(kind: str, found: Sequence[Row]) -> str:
+def _rodeo_runs(kind: str, found: Sequence[Row]) -> str:
     loorf = next(row for row in found if row["estimator"] == "loorf")
     title = "Bernoulli" if kind == "bernoulli" else "Gaussian"
     columns = [
-        *(title, "seeds", "evaluations + derivatives", "us per step", "variance / LOORF"),
+        f"{title}, {loorf['steps']:,} steps",
+        *("seeds", "seconds used", "evaluations + derivatives", "ms per step"),
+        "variance relative to LOORF",
         *("train", "test, K = 3", "test, K = 100", "printed, 10⁶ steps"),
     ]
     base = fmean(loorf["curve"][-1]["variance"])
     lines = []
     for row in sorted(found, key=lambda row: fmean(row["curve"][-1]["train"])):
-        last, time = row["curve"][-1], microseconds(row)
+        last = row["curve"][-1]
         lines.append(
             [
                 named(row),
                 str(len(last["train"])),
+                seconds_used(row),
                 f"{row['evaluations']} + {row['derivatives']}",
-                f"{time:,.0f}" if time else "",
+                milliseconds(row),
                 f"{fmean(last['variance']) / base:.2f}",
                 spread(last["train"]),
                 spread(last["test K=3"]),
@@ -165,7 +204,15 @@ def _rodeo_likelihood(kind: str, found: Sequence[Row]) -> str:
 
 
 def command() -> str:
-    """Return a link to the result file, and the commands that made it."""
-    lines = result(NAME)["command"].splitlines()
-    link = f"[{NAME}.json](../benchmarks/results/{NAME}.json), on {result(NAME)['device']}:"
-    return "\n".join([link, "", "```text", *lines, "```"])
+    """Return a link to the result file, and the commands that made it, by device."""
+    found = result(NAME)
+    by_device: dict[str, dict[str, None]] = {}
+    for row in found["rows"] + found["times"]:
+        where = f"{row['device']}, PyTorch {row['torch']}, precision {row['precision']}"
+        by_device.setdefault(where, {})[row["command"]] = None
+    link = f"[{NAME}.json](../benchmarks/results/{NAME}.json)"
+    blocks = [
+        "\n".join([f"On {where}:", "", "```text", *commands, "```"])
+        for where, commands in by_device.items()
+    ]
+    return "\n\n".join([f"All are in {link}.", *blocks])

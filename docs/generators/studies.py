@@ -24,13 +24,16 @@ class Study:
 
     def page(self) -> str:
         """Return the page as Markdown."""
-        words = self.command.split()
-        done = subprocess.run(  # noqa: S603
-            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        tables = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
         note = f"Printed by `python {self.command}`."
-        return f"# {self.title}\n\n{self.text}\n\n{note}\n\n{tables}\n"
+        return f"# {self.title}\n\n{self.text}\n\n{note}\n\n{printed(self.command)}\n"
+
+
+def printed(command: str) -> str:
+    """Return what a script prints."""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, *command.split()], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
 
 
 STUDIES: Mapping[str, Study] = {

@@ -205,7 +205,7 @@ def test_the_page_of_commands_counts_runs_rightly() -> None:
             ],
             r"\| [a-z].* ± ",
         ),
-        ("bound.md", ["benchmarks/direct_term.py", "show"], r"\|"),
+        ("direct_term.md", ["benchmarks/direct_term.py", "show"], r"\|"),
         (
             "training.md",
             ["benchmarks/recipe_tables.py", "comparison"],

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from docstring_parser import DocstringStyle, parse
-from generators import colors, extension, filled, measured, pages, picture, speed
+from generators import colors, extension, filled, measured, pages, picture, protocols, speed
 from sphinx.pycode import ModuleAnalyzer
 
 import arms
@@ -26,6 +27,7 @@ from arms.bench.report.paper import all_printed
 from arms.estimators import registry
 
 ROOT = Path(__file__).parents[2]
+ON_CPU = "one CPU thread"
 
 
 @pytest.fixture(scope="module")
@@ -368,6 +370,40 @@ def test_times_on_a_gpu_are_those_of_their_files() -> None:
     shown = f"\u2212{-moved['moved by']:.3f} ± {moved['standard error']:.3f}"
     assert cells(speed.precision_table())["`medium`"][2] == shown
     assert cells(speed.precision_table())["std of the seeds"] == ["0.11", "0.05", "0.20", "0.13"]
+
+
+def test_rows_of_the_protocols_say_what_made_them() -> None:
+    found = measured.result("published_protocols")
+    rows = found["rows"] + found["times"]
+    assert list(dict.fromkeys(row["command"] for row in rows)) == found["command"].splitlines()
+    for row in rows:
+        assert re.search(r"--output [\w-]+\.json", row["command"])
+        assert ("--device cpu" in row["command"]) == (row["device"] == ON_CPU)
+        assert ("+cpu" in row["torch"]) == (row["device"] == ON_CPU)
+    assert {row["device"] for row in found["times"]} == {ON_CPU}
+
+
+def test_losses_at_equal_time_are_read_from_the_curves() -> None:
+    rows = measured.result("published_protocols")
+    keys = {"categories": 8, "latents": 4, "num_samples": 1}
+    same = [row for row in rows["rows"] if all(row[key] == keys[key] for key in keys)]
+    (flips,) = [row for row in same if row["estimator"] == "flips"]
+    times = [row for row in rows["times"] if all(row[key] == keys[key] for key in keys)]
+    by_name = {row["estimator"]: row["us per step"] for row in times}
+    step = 96_000 * by_name["reinmax"] / by_name["flips"]
+    before, after = [look for look in flips["curve"] if abs(look["step"] - step) < 2000]
+    share = (step - before["step"]) / (after["step"] - before["step"])
+    looks = zip(before["train"], after["train"], strict=True)
+    loss = -fmean((1 - share) * early + share * late for early, late in looks)
+    found = cells(protocols.reinmax_table().split("\n\n")[0])["`flips`, n = 1"]
+    assert found[-2].startswith(f"{loss:.2f} ± ")
+
+
+def test_seeds_that_collapsed_are_counted() -> None:
+    assert protocols.losses([-124.0, -214.0, -125.0]) == "124.50 ± 0.71; 1 of 3 collapsed"
+    assert protocols.losses([-214.0, -214.5]) == "2 of 2 collapsed"
+    assert protocols.losses([-124.0, -125.0]) == "124.50 ± 0.71"
+    assert protocols.losses(None) == ""
 
 
 def test_times_in_the_words_of_the_page_on_speed_are_those_of_the_files() -> None:

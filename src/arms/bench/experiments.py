@@ -189,10 +189,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "table4": Experiment(
         "test log-likelihood after training on the bound (the runs of table2)", BOUND
     ),
-    **{
-        name: Experiment(f"RODEO's protocol, {name.removeprefix('rodeo-')} evaluations", sweep)
-        for name, sweep in RODEO_SWEEPS.items()
-    },
+    "rodeo-2": Experiment("RODEO's protocol, 2 evaluations", RODEO_SWEEPS["rodeo-2"]),
+    "rodeo-3": Experiment("RODEO's protocol, 3 evaluations", RODEO_SWEEPS["rodeo-3"]),
+    "rodeo-layers": Experiment("RODEO's protocol, several layers", RODEO_SWEEPS["rodeo-layers"]),
     **{
         name: Experiment(f"ReinMax's protocol, {name.removeprefix('reinmax-')} latents", sweep)
         for name, sweep in REINMAX_SWEEPS.items()

@@ -153,6 +153,7 @@ def test_the_catalogue_is_well_formed() -> None:
     assert list(data.DATASETS) == [
         "digits",
         "dynamic-mnist",
+        "mnist-drawn-once",
         "static-mnist",
         "fashion-mnist",
         "omniglot",

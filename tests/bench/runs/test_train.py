@@ -153,7 +153,7 @@ def test_options_are_checked_before_anything_is_written(
         (
             [CONFIG, replace(CONFIG, estimator="loorf", seed=7)],
             ["a", "b"],
-            "decay_factor, encoder_scale only, got 0 and 7 for seed: train them",
+            "may differ in estimator, folded, temperature, .* only, got 0 and 7 for seed: train them separately",
         ),
     ],
 )

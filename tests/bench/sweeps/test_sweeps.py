@@ -106,7 +106,7 @@ def test_all_experiments_share_their_runs(say: Say) -> None:
     code, said, _ = say("experiments", "run", "all", *words)
     assert code == 0
     assert said.startswith("figure1: no training runs\n")
-    assert said.splitlines()[-1].startswith("total: 240 runs in 32 jobs")
+    assert said.splitlines()[-1].startswith("total: 354 runs in 66 jobs")
     code, _, error = say("experiments", "run", "table1", *words, "--results", "nowhere")
     assert (code, error.count("\n")) == (2, 1)
     assert "results must name existing folders or archives, got nowhere" in error

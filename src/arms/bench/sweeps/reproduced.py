@@ -336,7 +336,7 @@ def against_vimco(numbers: Sequence[Beside]) -> str:
         "[gradient variances](bound.md#measured). We do not know why the paper differs, because "
         "the code that made its numbers [is not released](released_code.md#estimators), except for "
         "one unused function that omits the direct term. Training with that function alone is "
-        "biased, and in short runs it also [ends above VIMCO](bound.md#without-the-direct-term)."
+        "biased, and in short runs it also [ends above VIMCO](direct_term.md)."
     )
 
 
