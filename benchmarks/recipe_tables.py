@@ -11,11 +11,12 @@ import argparse
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
-from recipe import DATASETS, OF_ELBO, SHARED, target_of
+from recipe import DATASETS, OF_BOUND, OF_ELBO, SHARED, target_of
 from training_ensembles import BOUND
 
 from arms.bench.report.groups import labeled_if_biased
@@ -159,7 +160,7 @@ def _order(item: tuple[tuple[str, int], dict[str, Row]]) -> tuple[bool, float]:
 
 
 def print_leads(comparison: Comparison) -> None:
-    """Print the difference of flips to the best other estimators, each with its own recipe."""
+    """Print the difference of flips or flips-ms to the best others, each with its own recipe."""
     rows = []
     for network, steps in SHORT.items():
         found = comparison.of(network, steps, "own")
@@ -178,7 +179,56 @@ def print_leads(comparison: Comparison) -> None:
                 ours = bounds["flips", OF_ELBO["flips"]]
                 cells.append(f"{difference(ours, bounds[best])} (`{best[0]}`)")
             rows.append(cells)
+    found = comparison.of("linear", SHORT["linear"], "own")
+    for data in DATASETS:
+        on_bound = {n: final(row[data]) for (name, n), row in found.items() if name == "vimco"}
+        k = max(on_bound, key=lambda n: fmean(on_bound[n]))
+        ours = final(found["flips-ms", OF_BOUND["flips-ms"]][data])
+        lead = f"{difference(ours, on_bound[k])} (`vimco`, K = {k})"
+        rows.append([f"{TITLES[data]}, linear, bound with K = 4", lead, ""])
     table(["data set, network", "best other unbiased estimator", "best biased estimator"], rows)
+
+
+def print_times(comparison: Comparison) -> None:
+    """Print the time of a training step relative to LOORF."""
+    names = ["loorf", *(name for name in OF_ELBO if name != "loorf")]
+    rows = [
+        [net, *(f"{comparison.time(net, name, OF_ELBO[name]):.2f}" for name in names)]
+        for net in SHORT
+    ]
+    table(["network", *map(labeled_if_biased, names)], rows)
+
+
+def print_leads_at_equal_time(comparison: Comparison) -> None:
+    """Print the smallest difference of flips to finished others when it has trained as long as they."""
+    rows = []
+    for network, steps in SHORT.items():
+        found = comparison.of(network, steps, "own")
+        ours = found.pop(("flips", OF_ELBO["flips"]))
+        pace = comparison.time(network, "flips", OF_ELBO["flips"])
+        for data in DATASETS:
+            cells = [f"{TITLES[data]}, {network}"]
+            for biased in (False, True):
+                leads = []
+                for key, of_data in found.items():
+                    if target_of(key[0]) == "elbo" and (key[0] in BIASED_ESTIMATORS) == biased:
+                        end = steps * comparison.time(network, *key) / pace
+                        now, theirs = at_step(ours[data], end), final(of_data[data])
+                        lead = fmean(now) - fmean(theirs)
+                        leads.append((lead, f"{difference(now, theirs)} (`{key[0]}`)"))
+                cells.append(min(leads)[1])
+            rows.append(cells)
+    table(["data set, network", "smallest lead, unbiased", "smallest lead, biased"], rows)
+
+
+def at_step(row: Row, step: float) -> list[float]:
+    """Return the test bound of every seed at some step, on a line between two evaluations."""
+    for before, after in pairwise(row["curve"]):
+        if before["step"] <= step <= after["step"]:
+            share = (step - before["step"]) / (after["step"] - before["step"])
+            pairs = zip(before["test"], after["test"], strict=True)
+            return [(1 - share) * one + share * other for one, other in pairs]
+    raise ValueError(f"expected a step between the evaluations of a run, got {step:g}")
 
 
 def print_long_runs(comparison: Comparison) -> None:
@@ -287,6 +337,16 @@ def main() -> None:
         return
     print("## Lead of flips\n\nDifference in nats and its standard error.\n")
     print_leads(comparison)
+    print(
+        "\n## Time of a training step\n\nOne CPU thread, five seeds at once, relative to loorf.\n"
+    )
+    print_times(comparison)
+    print(
+        "\n## Lead of flips at equal time\n\n"
+        "The others are at the end of their training. Flips is stopped after the same time, before the\n"
+        "cosine schedule has lowered its rate to zero.\n"
+    )
+    print_leads_at_equal_time(comparison)
     for network, steps in SHORT.items():
         for whose, title in (("own", "its own recipe"), ("shared", "the recipe of flips")):
             print(f"\n## {network.capitalize()}, {steps:,} steps, {title}\n")

@@ -61,7 +61,8 @@ STUDIES: Mapping[str, Study] = {
     "recipe_comparison": Study(
         "Estimators with the frozen recipe",
         "Test bounds (K = 100, nats, mean and standard deviation of five seeds). Work is evaluations +\n"
-        "derivatives of the model per image and step. Time is that of a step on a GPU, relative to `loorf`.\n"
+        "derivatives of the model per image and step. Time is that of a step on one CPU thread, relative to\n"
+        "`loorf`.\n"
         "[Training](../training.md#comparison) has the conclusions.",
         "benchmarks/recipe_tables.py comparison",
     ),

@@ -209,7 +209,7 @@ def test_the_page_of_commands_counts_runs_rightly() -> None:
         (
             "training.md",
             ["benchmarks/recipe_tables.py", "comparison"],
-            r"\| (MNIST|Fashion|Omniglot), ",
+            r"\| (MNIST|Fashion|Omniglot), |\| (linear|nonlinear) \|",
         ),
         ("audit.md", ["benchmarks/audits.py", "--markdown"], r"\||arms audit"),
         ("rewards.md", ["benchmarks/best_of_variance.py", "--markdown"], r"\|"),
@@ -221,6 +221,45 @@ def test_its_tables_are_those_of_the_results(page: str, words: list[str], rows: 
     lines = [line.strip() for line in run(*words).splitlines() if re.match(rows, line.strip())]
     assert len(lines) >= 2
     assert [line for line in lines if line not in text] == []
+
+
+def test_held_out_runs_have_the_settings_of_the_frozen_recipe() -> None:
+    """Each estimator has its own recipe, or that of flips, and seeds that the search did not use."""
+    recipe, compared, searched = (
+        result(name) for name in ("recipe", "recipe_comparison", "recipe_search")
+    )
+    wanted = {
+        (case, one["encoder_scale"], one["learning_rate"]) for case, one in recipe["recipe"].items()
+    }
+    assert len(compared["rows"]) > 50
+    for row in compared["rows"]:
+        target, shared = (
+            ("bound", "flips-ms")
+            if row["estimator"] in ("flips-ms", "vimco")
+            else ("elbo", "flips")
+        )
+        case = f"{target} {row['network']} {row['steps']}"
+        settings = row["encoder_scale"], row["learning_rate"]
+        assert {(f"{case} {whose}", *settings) for whose in (row["estimator"], shared)} & wanted
+    seen = {row["seed"] + i for row in searched["rows"] for i in range(row["replicas"])}
+    new = {row["seed"] + i for row in compared["rows"] for i in range(row["replicas"])}
+    assert not seen & new
+    assert {row["dataset"] for row in searched["rows"]} == {"dynamic-mnist"}
+
+
+def test_the_frozen_recipe_is_the_best_of_the_search() -> None:
+    best: dict[str, tuple[float, float, float]] = {}
+    for row in result("recipe_search")["rows"]:
+        values = row["curve"][-1]["valid"]
+        target = "bound" if row["estimator"] in ("flips-ms", "vimco") else "elbo"
+        case = f"{target} {row['network']} {row['steps']} {row['estimator']}"
+        if None not in values:
+            found = (fmean(values), row["encoder_scale"], row["learning_rate"])
+            best[case] = max(found, best.get(case, found))
+    assert {case: one[1:] for case, one in best.items()} == {
+        case: (one["encoder_scale"], one["learning_rate"])
+        for case, one in result("recipe")["recipe"].items()
+    }
 
 
 @pytest.mark.parametrize("name", studies.STUDIES)
