@@ -52,8 +52,8 @@ def fit_two_controls(
     over half a row more (4 / d^2 rows, if that is more: rows of few logits say little) in which the
     controls are as large and explain nothing. Rows are weighted by the root of their estimate's
     norm: few rows make most of a variance with heavy tails, and a row that happens to estimate 0
-    must not count for 0. The coefficients are 0 if there are no other rows. Both are `[*batch]`
-    with trailing axes, to multiply controls.
+    must not count for 0. If all other rows estimate 0, the coefficients are 0 and nearly 1. Both are
+    `[*batch]` with trailing axes, to multiply controls.
     """
     batch = latent.batch_shape or (1,)
     products = products_of_controls(latent, estimate, first, second).view(*batch, 6)
@@ -78,13 +78,13 @@ def coefficients_of_controls(latent: Latent, products: Tensor) -> tuple[Tensor, 
     """Return the coefficients of `fit_two_controls`, given the sums `[*batch, 6]` over others."""
     rows = latent.batch_shape[-1] if latent.batch_shape else 1
     pseudo = max(0.5, 4 / max(1, latent.event_shape.numel()) ** 2) / max(1, rows - 1)
+    # So little that it decides only where no other row estimates anything but 0.
+    products.narrow(-1, 4, 2).add_(torch.finfo(products.dtype).tiny)
     products = products.view(*latent.batch_shape, 2, 3)
     sizes = products.diagonal(dim1=-2, dim2=-1) * (1 + pseudo)
     # In units of each control's size, where the determinant is never small; 0 where that is 0.
-    (_, shared, one), (back, _, other) = (
-        part.unbind(-1)
-        for part in (products / sizes.unsqueeze(-1)).nan_to_num_(0.0, 0.0, 0.0).unbind(-2)
-    )
+    scaled = (products / sizes.unsqueeze(-1)).nan_to_num_(0.0, 0.0, 0.0)
+    _, shared, one, back, _, other = scaled.flatten(-2).unbind(-1)
     rest = 1 - shared * back
     first = torch.addcmul(one, shared, other, value=-1).div_(rest)
     second = torch.addcmul(other, back, one, value=-1).div_(rest)
