@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from trained_models import (
     IMAGES,
+    NETWORKS,
     Known,
     LogWeights,
     configured,
@@ -39,7 +40,6 @@ from trained_models import (
 
 import arms
 from arms.bench.config import run_name
-from arms.bench.models.networks import NETWORKS
 from arms.bench.training.engine import keep_freed_memory
 from arms.estimate import draw_points, gradient
 from arms.estimators.bound.slots import direct_term

@@ -31,12 +31,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
-from trained_models import IMAGES, Known, configured, quotient, rounded, trained, variance, write
+from trained_models import (
+    IMAGES,
+    NETWORKS,
+    Known,
+    configured,
+    quotient,
+    rounded,
+    trained,
+    variance,
+    write,
+)
 from vae_variance import GROUPS, Problem, shown
 
 import arms
 from arms.bench.config import run_name
-from arms.bench.models.networks import NETWORKS
 from arms.bench.training.engine import keep_freed_memory
 from arms.designs import BitCoupling, Coupling, Midpoints, Systematic
 from arms.designs.midpoints import mean_of_siblings, mean_per_midpoint, repeat_per_pair

@@ -14,6 +14,8 @@ from arms.bench.runs.loading import load_model
 from arms.bench.runs.train import train
 
 IMAGES = 16
+NETWORKS = ("linear", "nonlinear")
+"""Of the models that are measured."""
 
 
 class Known(NamedTuple):

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from trained_models import (
     IMAGES,
+    NETWORKS,
     Known,
     LogWeights,
     configured,
@@ -40,7 +41,6 @@ from trained_models import (
 
 import arms
 from arms.bench.config import run_name
-from arms.bench.models.networks import NETWORKS
 from arms.bench.training.engine import keep_freed_memory
 from arms.estimators import num_samples_of
 
