@@ -1,5 +1,6 @@
 """The contracts of designs, which say where the objective is evaluated, and of couplings."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -185,6 +186,17 @@ class BitCoupling(Coupling, ABC):
     def count_distribution(self, logits: Tensor, n: int) -> Tensor | None:
         """Return P(b_1 + ... + b_n = s) `[n + 1, *logits.shape]` in float64, None if unknown."""
         return None
+
+    def bit_probabilities(self, logits: Tensor, n: int) -> Tensor | None:
+        """Return P of every n-tuple of bits `[2^n, *logits.shape]`, the last changing fastest.
+
+        None if it is unknown. Here, tuples with the same number of ones are equally likely.
+        """
+        if (counts := self.count_distribution(logits, n)) is None:
+            return None
+        ones = torch.cartesian_prod(*[torch.arange(2)] * n).view(-1, n).sum(-1)
+        ways = torch.tensor([math.comb(n, count) for count in range(n + 1)])
+        return (counts / ways.view(-1, *[1] * logits.ndim))[ones]
 
     def correlation(self, logits: Tensor, n: int) -> Tensor:
         """Return rho, the common correlation of two of the n samples."""
