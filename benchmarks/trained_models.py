@@ -15,7 +15,7 @@ from arms.bench.runs.train import train
 
 IMAGES = 16
 NETWORKS = ("linear", "nonlinear")
-"""Those of the paper."""
+"""Of the models that are measured."""
 
 
 class Known(NamedTuple):

@@ -40,7 +40,7 @@ from arms import (
     UnorderedSet,
     WithTaylor,
 )
-from arms.designs import Dirichlet, Gaussian, Stratified, Systematic
+from arms.designs import Cyclic, Dirichlet, Gaussian, Stratified, Systematic
 from arms.estimators.derivative.midpoint import cross_paired
 
 
@@ -116,6 +116,7 @@ EXPECTATION = [
     DisARM(4, correlation=0.4),
     *(ARMS(n, coupling) for coupling in COUPLED for n in (2, 3, 4)),
     ARMS(3, Stratified()),
+    *(ARMS(n, Cyclic()) for n in (2, 3, 4)),
     *(UnorderedSet(n) for n in (2, 3)),
     Exact(),
 ]
@@ -129,6 +130,7 @@ DERIVATIVES = [
     *(cross_paired(n, coupling) for coupling in (None, Systematic()) for n in (4, 6)),
     *(Flips(n) for n in (1, 2, 3, 4)),
     *(Flips(n, coupling=coupling) for coupling in (None, Dirichlet()) for n in (2, 3)),
+    Flips(3, coupling=Systematic()),
     Flips(2, coupling=Gaussian()),
     *(Flips(n, flips=m) for n, m in ((1, 2), (2, 2), (3, 3), (2, 3))),
     *(WithTaylor(ARMS(n, coupling)) for coupling in (Dirichlet(), Systematic()) for n in (2, 3)),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from arms.arguments import unknown_name
 from arms.designs.base import BitCoupling, CategoryCoupling, Coupling, Design, Draw, Needs, Rows
 from arms.designs.couplings.copulas import Dirichlet, Gaussian
-from arms.designs.couplings.systematic import Stratified, Systematic
+from arms.designs.couplings.systematic import Cyclic, Stratified, Systematic
 from arms.designs.flips import WithFlips
 from arms.designs.midpoints import Midpoints, SharedPairs
 from arms.designs.pairs import CorrelatedPair, Pairs, RelaxedPairs
@@ -18,7 +18,7 @@ __all__ += ["AllStates", "AntitheticNoise", "Coupled", "Independent", "WithoutRe
 __all__ += ["Midpoints", "Pairs", "Perturbed", "RelaxedPairs", "SharedPairs"]
 __all__ += ["AfterSamples", "SideBySide", "WithFlips", "WithMean"]
 __all__ += ["COUPLINGS", "BitCoupling", "CategoryCoupling", "Coupling", "as_coupling"]
-__all__ += ["CorrelatedPair", "Dirichlet", "Gaussian", "Stratified", "Systematic"]
+__all__ += ["CorrelatedPair", "Cyclic", "Dirichlet", "Gaussian", "Stratified", "Systematic"]
 
 COUPLINGS: Mapping[str, Callable[[], Coupling]] = {
     "dirichlet": Dirichlet,

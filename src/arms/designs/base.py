@@ -1,5 +1,6 @@
 """The interfaces of designs, which choose the points to evaluate, and of couplings."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -199,6 +200,17 @@ class BitCoupling(Coupling, ABC):
         unknown.
         """
         return None
+
+    def bit_probabilities(self, logits: Tensor, n: int) -> Tensor | None:
+        """Return P of every n-tuple of bits `[2^n, *logits.shape]`, the last changing fastest.
+
+        None if it is unknown. Here, tuples with the same number of ones are equally likely.
+        """
+        if (counts := self.count_distribution(logits, n)) is None:
+            return None
+        ones = torch.cartesian_prod(*[torch.arange(2)] * n).view(-1, n).sum(-1)
+        ways = torch.tensor([math.comb(n, count) for count in range(n + 1)])
+        return (counts / ways.view(-1, *[1] * logits.ndim))[ones]
 
     def correlation(self, logits: Tensor, n: int) -> Tensor:
         """Return rho, the correlation of any two of the n samples."""

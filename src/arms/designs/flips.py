@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32, lazy_property
 from arms.designs.base import Coupling, Design, Draw, Needs
-from arms.designs.couplings.systematic import Systematic
+from arms.designs.couplings.systematic import Cyclic
 from arms.designs.midpoints import repeat_per_pair
 from arms.designs.samples import Coupled, Independent
 from arms.latents import Latent, Neighbors
@@ -47,7 +47,7 @@ class WithFlips(Design):
     """
 
     flips: int = 1
-    coupling: Coupling | None = field(default_factory=Systematic)
+    coupling: Coupling | None = field(default_factory=Cyclic)
 
     base: Independent | Coupled = field(init=False, repr=False, compare=False)
     requires: ClassVar[tuple[type, ...]] = (Neighbors,)
@@ -75,11 +75,9 @@ class WithFlips(Design):
             return uncertain
         # An infinite logit must leave the distribution of others finite, and so must a row of NaN.
         evidence = latent.evidence().clamp_(max=MOST_EVIDENCE).nan_to_num_(0.0)
-        found = uncertain * evidence.sum(-2, keepdim=True)
-        total, weight = found.sum(-1, keepdim=True), uncertain.sum(-1, keepdim=True)
-        weight.clamp_(min=torch.finfo(weight.dtype).tiny)
-        floor = total.div_(weight).mul_(FLOOR).clamp_(min=LEAST)
-        return found.addcmul_(uncertain, floor)
+        evidence, weight = evidence.sum(-2, keepdim=True), uncertain.sum(-1, keepdim=True)
+        floor = (uncertain @ evidence.mT).mul_(FLOOR).clamp_(min=LEAST)
+        return torch.addcmul(floor, evidence, weight).mul_(uncertain)
 
     def copied(self, of_samples: Tensor) -> Tensor:
         """Return, for every flip, the row of the sample that it copies."""
@@ -173,7 +171,7 @@ def _ends(weights: Tensor) -> Tensor:
 def _systematic(ends: Tensor, noise: Tensor, m: int) -> Tensor:
     """Return m variables `[*batch, m]` for each uniform number `[*batch, 1]`."""
     steps = torch.arange(m, dtype=noise.dtype, device=noise.device)
-    return _choose(ends, (noise + steps) / m)
+    return _choose(ends, noise + steps, m)
 
 
 def _all_systematic(distribution: Tensor, m: int) -> tuple[Tensor, Tensor]:
@@ -185,7 +183,7 @@ def _all_systematic(distribution: Tensor, m: int) -> tuple[Tensor, Tensor]:
     return _systematic(ends.repeat(len(middle), 1), middle.unsqueeze(-1), m).T, cuts.diff()
 
 
-def _choose(ends: Tensor, noise: Tensor) -> Tensor:
-    """Return for each uniform number an index with probability proportional to its weight."""
-    at = (noise * BELOW_ONE * ends[..., -1:]).contiguous()
-    return torch.searchsorted(ends, at, right=True).clamp(max=ends.shape[-1] - 1)
+def _choose(ends: Tensor, noise: Tensor, top: int = 1) -> Tensor:
+    """Return for each uniform number below `top` an index that is as likely as its weight says."""
+    at = (noise * (ends[..., -1:] * (BELOW_ONE / top))).contiguous()
+    return torch.searchsorted(ends, at, right=True).clamp_(max=ends.shape[-1] - 1)

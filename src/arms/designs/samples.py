@@ -1,6 +1,5 @@
 """Designs that only draw samples: independent or coupled samples, and all states."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -101,14 +100,11 @@ class Coupled(Design):
     def variable_outcomes(self, variable: Latent) -> Rows | None:
         coupling, n = self.coupling, self.num_samples
         if variable.has(Binary) and isinstance(coupling, BitCoupling):
-            counts = coupling.count_distribution(variable.logits, n)
-            if counts is None:
+            chances = coupling.bit_probabilities(variable.logits, n)
+            if chances is None:
                 return None
             patterns = torch.cartesian_prod(*[torch.arange(2)] * n).view(-1, n)
-            # Samples are exchangeable: patterns with the same number of ones are equally likely.
-            ways = torch.tensor([math.comb(n, ones) for ones in range(n + 1)])
-            chances = (counts.squeeze(-1) / ways)[patterns.sum(-1)]
-            return Rows(patterns.T.unsqueeze(-1).double(), chances)
+            return Rows(patterns.T.unsqueeze(-1).double(), chances.squeeze(-1))
         assert isinstance(coupling, CategoryCoupling)
         probs = torch.softmax(variable.logits[0], -1).tolist()
         found = coupling.category_probabilities(probs, n)

@@ -18,12 +18,12 @@ from arms.arguments import as_count, unknown_name
 from arms.designs import (
     Coupled,
     Coupling,
+    Cyclic,
     Design,
     Dirichlet,
     Gaussian,
     Independent,
     Stratified,
-    Systematic,
 )
 from arms.estimators.base import Estimate, Estimator, variance_loss
 from arms.estimators.biased.gapped import GappedStraightThrough
@@ -102,7 +102,7 @@ def on_bound(rule: Factory, num_samples: int, folded: bool = True, **options: An
 
 def flips(num_samples: int, **options: Any) -> Flips:
     """Return `Flips`, with its default coupling made here: compilers do not trace the class's."""
-    return Flips(num_samples, **{"coupling": Systematic(), **options})
+    return Flips(num_samples, **{"coupling": Cyclic(), **options})
 
 
 arms_ms = partial(on_bound, ARMS)

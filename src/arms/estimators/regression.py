@@ -56,8 +56,8 @@ def fit_two_controls(
     artificial row has controls of average size and estimate 0. It counts as half a row, or as 4 /
     d^2 rows if that is more, because rows with few logits contain little information. Each row is
     weighted by the square root of its estimate's norm: with heavy tails, few rows make most of the
-    variance, and a row with estimate 0 must not count. The coefficients are 0 if there are no other
-    rows. Both are `[*batch]` with trailing axes of length one.
+    variance, and a row with estimate 0 must not count. If all other rows have the estimate 0, the
+    coefficients are 0 and nearly 1. Both are `[*batch]` with trailing axes of length one.
     """
     batch = latent.batch_shape or (1,)
     products = products_of_controls(latent, estimate, first, second).view(*batch, 6)
@@ -86,13 +86,13 @@ def coefficients_of_controls(latent: Latent, products: Tensor) -> tuple[Tensor, 
     """Compute the coefficients from sums of products over the other rows, `[*batch, 6]`."""
     rows = latent.batch_shape[-1] if latent.batch_shape else 1
     pseudo = max(0.5, 4 / max(1, latent.event_shape.numel()) ** 2) / max(1, rows - 1)
+    # So little that it decides only where no other row estimates anything but 0.
+    products.narrow(-1, 4, 2).add_(torch.finfo(products.dtype).tiny)
     products = products.view(*latent.batch_shape, 2, 3)
     sizes = products.diagonal(dim1=-2, dim2=-1) * (1 + pseudo)
     # In units of each control's size, where the determinant is never small; 0 where that is 0.
-    (_, shared, one), (back, _, other) = (
-        part.unbind(-1)
-        for part in (products / sizes.unsqueeze(-1)).nan_to_num_(0.0, 0.0, 0.0).unbind(-2)
-    )
+    scaled = (products / sizes.unsqueeze(-1)).nan_to_num_(0.0, 0.0, 0.0)
+    _, shared, one, back, _, other = scaled.flatten(-2).unbind(-1)
     rest = 1 - shared * back
     first = torch.addcmul(one, shared, other, value=-1).div_(rest)
     second = torch.addcmul(other, back, one, value=-1).div_(rest)

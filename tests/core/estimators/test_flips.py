@@ -16,6 +16,7 @@ from arms.checks.oracle import exact_target_gradient, smooth_objective
 from arms.designs import Dirichlet, Draw, WithFlips
 from arms.estimate import draw_points
 from arms.estimators.base import TensorObjective
+from arms.estimators.regression import fit_two_controls
 from arms.latents import Neighbors
 from arms.layers import reason_not_first_layer
 from arms.objective import Options, evaluate
@@ -258,6 +259,16 @@ def test_eight_rows_in_which_few_flips_say_anything() -> None:
 
 
 # --- What is refused ------------------------------------------------------------------------------
+
+
+def test_rows_that_found_nothing_leave_the_choice_to_values() -> None:
+    latent, nothing, values = Bits(torch.zeros(8, 3)), torch.zeros(8, 3), torch.ones(8, 3)
+    estimate = nothing.clone()
+    estimate[0] = 1.0  # all other rows see this, and it sees rows of zero only
+    one, other = fit_two_controls(latent, estimate, nothing, estimate - values / 2)
+    assert not one.any()
+    assert 0.9 < other[0] < 1
+    assert (other[1:] > 1.5).all()
 
 
 def test_a_black_box_is_refused_with_advice() -> None:

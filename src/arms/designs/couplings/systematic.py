@@ -126,6 +126,39 @@ class Systematic(SystematicBits, CategoryCoupling):
         return found
 
 
+@dataclass(frozen=True)
+class Cyclic(Systematic):
+    r"""Systematic samples of bits in an order that is random up to a rotation only.
+
+    $$ b_i = 1[\mathrm{frac}(u + i/n) < p], \qquad u \text{ uniform}, $$
+
+    takes one random number per latent instead of n. The number of ones has the distribution that
+    it has with `Systematic`, and two samples are (1, 0) as often as (0, 1). So the same factor
+    corrects the leave-one-out estimate, but samples are not exchangeable: their correlation depends
+    on which two they are. Categories are those of `Systematic`.
+
+    >>> Cyclic().sample_bits(torch.zeros(1), 4).sum(0)  # always
+    tensor([2.])
+    """
+
+    def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
+        probs = torch.sigmoid(at_least_float32(logits.detach()))
+        shifts = torch.arange(as_count(n, 2, "n"), dtype=probs.dtype, device=probs.device) / n
+        at = uniform(1, probs, generator) + shifts.view(-1, *[1] * probs.ndim)
+        return indicator_below(at.frac_(), probs).to(logits.dtype)
+
+    def bit_probabilities(self, logits: Tensor, n: int) -> Tensor:
+        probs = torch.sigmoid(logits.detach().double())
+        shifts = (torch.arange(n, dtype=torch.float64) / n).view(-1, *[1] * logits.ndim)
+        ends = torch.cat([(-shifts + one).remainder(1) for one in (probs, 0 * probs)])
+        cuts = torch.cat([ends, torch.ones_like(ends[:1])]).sort(0).values  # where a bit changes
+        middle = (cuts[1:] + cuts[:-1]) / 2
+        code = torch.zeros_like(middle, dtype=torch.long)
+        for shift in shifts:
+            code = 2 * code + ((middle + shift).frac() < probs)
+        return torch.zeros(2**n, *logits.shape).double().scatter_add_(0, code, cuts.diff(dim=0))
+
+
 def _categories_first(tensor: Tensor) -> Tensor:
     """Move categories to the first axis, padded by zeros to a power of two."""
     count = tensor.shape[-1]

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from arms.arguments import as_count
-from arms.designs import Coupling, Draw, Systematic, WithFlips
+from arms.designs import Coupling, Cyclic, Draw, WithFlips
 from arms.estimators.base import Estimator, count_samples, set_design
 from arms.estimators.regression import coefficients_of_controls, products_of_controls, sum_of_others
 from arms.estimators.score.leave_one_out import leave_one_out
@@ -65,7 +65,7 @@ class Flips(Estimator):
     num_samples: int
     flips: int | None = None
     safe: bool | None = None
-    coupling: Coupling | None = field(default_factory=Systematic)
+    coupling: Coupling | None = field(default_factory=Cyclic)
 
     def __post_init__(self) -> None:
         if self.safe not in (None, True, False):
