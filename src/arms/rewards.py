@@ -149,7 +149,7 @@ def _check_count(fewest: int, least: int, target: object, *, masked: bool) -> No
     if fewest < least:
         remedy = "draw more samples" + (", or mask out the whole group" if masked else "")
         raise ValueError(
-            f"{target!r} needs at least {least} samples per group, got {fewest}: {remedy}"
+            f"the {target} needs at least {least} samples per group, got {fewest}: {remedy}"
         )
 
 
