@@ -64,6 +64,7 @@ REINMAX: Fields = {
     "num_samples": 1,
     "steps": 96_000,
     "replicas": 10,
+    "learning_rate": 5e-4,
     "categories": 8,
     "latents": 4,
 }

@@ -463,6 +463,7 @@ def test_the_preset_of_rodeo(
     ("words", "expected"),
     [
         ([], (8, 4, "reinmax", 1.3, 5e-4, 0)),
+        (["--latents", "7"], (8, 7, "reinmax", 1.5, 5e-4, 0)),
         (["--categories", "16", "--latents", "12"], (16, 12, "reinmax", 1.5, 7e-4, 2000)),
         (["--estimator", "st-gumbel"], (8, 4, "st-gumbel", 0, 5e-4, 0)),
         (["--temperature", "1"], (8, 4, "reinmax", 1, 5e-4, 0)),

@@ -9,6 +9,7 @@ from run_directories import bounds_of, make_run
 
 from arms import as_estimator
 from arms.bench.config import TrainConfig
+from arms.bench.presets import apply_preset
 from arms.bench.report import build_report, collect
 from arms.bench.report.curves import MAX_POINTS, training_panels
 from arms.bench.report.figures import DASHES, MARKERS, STYLES, style_of
@@ -284,6 +285,21 @@ def test_printed_numbers_stand_beside_ours(tmp_path: Path) -> None:
     assert str(column(by_half, "train, paper's table 1")["disarm, R=2"]) == "\u2212113.26 ± 0.05"
     assert any("not certain" in caveat for caveat in by_half.caveats)
     assert any("decoder_samples all (paper: extra)" in caveat for caveat in by_n.caveats)
+
+
+def test_what_differs_from_the_paper_is_said(tmp_path: Path) -> None:
+    """Also what all runs have in common, which no label names."""
+    given = {"dataset": "omniglot", "estimator": "loorf", "num_samples": 4, "replicas": 2}
+    make_run(tmp_path / "a", apply_preset("fast", given | {"warmup_steps": 10}))
+    (group,) = groups_of(tmp_path)
+    (table,) = beside_paper(group, "name")
+    said = " ".join(table.caveats)
+    for words in ("schedule cosine (paper: constant)", "warmup_steps 10", "learning_rate 0.006"):
+        assert words in said
+    make_run(tmp_path / "b", apply_preset("fast", given | {"encoder_scale": 4.0}))
+    (group,) = groups_of(tmp_path)
+    (table,) = beside_paper(group, "name")
+    assert "encoder_scale 1.0, 4.0 (paper: 1.0)" in " ".join(table.caveats)
 
 
 def test_paper_numbers_are_all_there(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ HALF_BUDGET = {"disarm", "relax", "rebar", "arm"}
 COMPARED_FIELDS = (
     *("steps", "decoder_samples", "batch_size", "latents"),
     *("learning_rate", "prior_learning_rate", "precision"),
+    *("schedule", "warmup_steps", "decay_every", "encoder_scale"),
 )
 UNCERTAIN_K = (
     "The released code reports a K-sample bound, by default with K = n for ARMS, LOORF and all "
