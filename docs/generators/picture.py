@@ -34,7 +34,9 @@ STEPS = (
         "expectation",
         ("derivatives at 0 and 1",),
     ),
-    Step(("Does a batch have", "at least 8 rows?"), "flips", "expectation", ("n = 4: 6 evaluations",)),
+    Step(
+        ("Does a batch have", "at least 8 rows?"), "flips", "expectation", ("n = 4: 6 evaluations",)
+    ),
     Step(
         ("Are there a dozen latents", "or fewer?"),
         "arms-taylor",
