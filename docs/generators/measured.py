@@ -24,7 +24,9 @@ def result(name: str) -> Any:
 
 def source(name: str, depth: int = 0) -> str:
     """Return a link to a result file and the script that made it, from a page that many folders below docs/."""
-    return f"[{name}.json]({'../' * (depth + 1)}benchmarks/results/{name}.json), by `python benchmarks/{name}.py`"
+    script = name.replace("_seed1", ".py --seed 1") if name.endswith("_seed1") else f"{name}.py"
+    file = f"{'../' * (depth + 1)}benchmarks/results/{name}.json"
+    return f"[{name}.json]({file}), by `python benchmarks/{script}`"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
@@ -146,15 +148,25 @@ def about(name: str) -> str:
     return "\n\n".join(part for part in parts if part) or "No committed measurement contains it."
 
 
+def _vae_file(name: str) -> tuple[str, list[Row]]:
+    """Return the measurement on trained VAEs that contains an estimator: its name and its rows."""
+    files = {file: result(file)["rows"] for file in ("vae_variance", "vae_variance_seed1")}
+    having = (file for file, rows in files.items() if name in {row["estimator"] for row in rows})
+    file = next(having, "vae_variance")
+    return file, files[file]
+
+
 def _on_vaes(name: str) -> str:
-    rows = [row for row in result("vae_variance")["rows"] if row["estimator"] == name]
+    file, rows = _vae_file(name)
+    rows = [row for row in rows if row["estimator"] == name]
     if not rows:
         note = result("vae_variance")["notes"].get(name)
         return f"It was not measured on trained VAEs ({note})." if note else ""
     lines = []
     for budget in sorted({row["budget"] for row in rows}):
-        mine = by_network(vae_rows(name, budget)) if vae_rows(name, budget) else []
+        mine = [row for row in rows if (row["budget"], row["steps"]) == (budget, STEPS)]
         if mine:
+            mine = by_network(mine)
             cells = [
                 str(mine[0]["evaluations"]),
                 str(mine[0]["derivatives"]),
@@ -166,11 +178,11 @@ def _on_vaes(name: str) -> str:
     columns = ["evaluations", "derivatives", "linear", "nonlinear"]
     unbiased = rows[0]["unbiased"]
     columns += [] if unbiased else ["bias, linear", "bias, nonlinear"]
-    note = result("vae_variance")["notes"].get(name)
+    note = result(file)["notes"].get(name)
     more = "" if unbiased else ", and bias relative to the length of the gradient"
     words = (
         f"**On VAEs** trained for {STEPS:,} steps on dynamic MNIST, 200 latents: variance relative to LOORF "
-        f"with the same number of evaluations{more} ({source('vae_variance', 2)}){f'; {note}' if note else ''}."
+        f"with the same number of evaluations{more} ({source(file, 2)}){f'; {note}' if note else ''}."
     )
     parts = [words, table(columns, lines, left=0)]
     return "\n\n".join([*parts, _wins(name)] if unbiased else parts)
@@ -178,7 +190,7 @@ def _on_vaes(name: str) -> str:
 
 def _wins(name: str) -> str:
     """Return in how many cases the estimator has the lowest variance of those that need no more from f."""
-    every = [row for row in result("vae_variance")["rows"] if row["unbiased"]]
+    every = [row for row in _vae_file(name)[1] if row["unbiased"]]
     values_only = not any(row["derivatives"] for row in every if row["estimator"] == name)
     peers = (
         "unbiased estimators" + (" without derivatives" if values_only else "") + " measured here"
@@ -197,6 +209,8 @@ def _wins(name: str) -> str:
     ]
     if not won:
         return f"It has the lowest variance of the {peers} in none of the {len(cases_of_it)} cases."
+    if won == cases_of_it:
+        return f"It has the lowest variance of the {peers} in all of the {len(won)} cases."
     budgets: dict[tuple[str, int], list[str]] = {}
     for network, steps, budget in won:
         budgets.setdefault((network, steps), []).append(str(budget))

@@ -293,6 +293,7 @@ def test_measured_tables_hold_the_numbers_of_their_files() -> None:
     )
     assert "in none of the 18 cases" in measured.about("arm")
     assert "without derivatives measured here in 9 of 18 cases" in measured.about("arms")
+    assert "unbiased estimators measured here in all of the 18 cases" in measured.about("flips")
     assert "unbiased estimators measured here in 8 of 18 cases" in measured.about("midpoint")
 
 
