@@ -24,7 +24,9 @@ def result(name: str) -> Any:
 
 def source(name: str, depth: int = 0) -> str:
     """Return a link to a result file and the script that made it, from a page that many folders below docs/."""
-    return f"[{name}.json]({'../' * (depth + 1)}benchmarks/results/{name}.json), by `python benchmarks/{name}.py`"
+    script = name.replace("_seed1", ".py --seed 1") if name.endswith("_seed1") else f"{name}.py"
+    file = f"{'../' * (depth + 1)}benchmarks/results/{name}.json"
+    return f"[{name}.json]({file}), by `python benchmarks/{script}`"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
@@ -149,15 +151,25 @@ def about(name: str) -> str:
     )
 
 
+def _vae_file(name: str) -> tuple[str, list[Row]]:
+    """Return the measurement on trained VAEs that contains an estimator: its name and its rows."""
+    files = {file: result(file)["rows"] for file in ("vae_variance", "vae_variance_seed1")}
+    having = (file for file, rows in files.items() if name in {row["estimator"] for row in rows})
+    file = next(having, "vae_variance")
+    return file, files[file]
+
+
 def _on_vaes(name: str) -> str:
-    rows = [row for row in result("vae_variance")["rows"] if row["estimator"] == name]
+    file, rows = _vae_file(name)
+    rows = [row for row in rows if row["estimator"] == name]
     if not rows:
         note = result("vae_variance")["notes"].get(name)
         return f"This estimator was not measured on trained VAEs: {note}." if note else ""
     lines = []
     for budget in sorted({row["budget"] for row in rows}):
-        mine = by_network(vae_rows(name, budget)) if vae_rows(name, budget) else []
+        mine = [row for row in rows if (row["budget"], row["steps"]) == (budget, STEPS)]
         if mine:
+            mine = by_network(mine)
             cells = [
                 str(mine[0]["evaluations"]),
                 str(mine[0]["derivatives"]),
@@ -169,23 +181,28 @@ def _on_vaes(name: str) -> str:
     columns = ["evaluations", "derivatives", "linear", "nonlinear"]
     unbiased = rows[0]["unbiased"]
     columns += [] if unbiased else ["bias, linear", "bias, nonlinear"]
-    note = result("vae_variance")["notes"].get(name)
+    note = result(file)["notes"].get(name)
     more = "" if unbiased else " The bias is relative to the length of the gradient."
     words = (
         f"**Discrete VAEs.** The models have 200 binary latents and were trained for {STEPS:,} steps on dynamic "
         "MNIST, with linear and with nonlinear networks. The table shows the variance of the gradient relative to "
         f"LOORF with the same number of evaluations. Lower is better.{more} "
-        f"{f'Note: {note}. ' if note else ''}Source: {source('vae_variance', 2)}."
+        f"{f'Note: {note}. ' if note else ''}Source: {source(file, 2)}."
     )
     parts = [words, table(columns, lines, left=0)]
     return "\n\n".join([*parts, _wins(name)] if unbiased else parts)
 
 
 def _wins(name: str) -> str:
-    """Return in how many cases the estimator has the lowest variance."""
+    """Return in how many cases the estimator has the lowest variance of those that need no more from f."""
+    every = [row for row in _vae_file(name)[1] if row["unbiased"]]
+    values_only = not any(row["derivatives"] for row in every if row["estimator"] == name)
+    peers = (
+        "unbiased estimators" + (" without derivatives" if values_only else "") + " measured here"
+    )
     cases: dict[tuple[str, int, int], list[Row]] = {}
-    for row in result("vae_variance")["rows"]:
-        if row["unbiased"]:
+    for row in every:
+        if not (values_only and row["derivatives"]):
             cases.setdefault((row["network"], row["steps"], row["budget"]), []).append(row)
     won = [
         case
@@ -196,8 +213,9 @@ def _wins(name: str) -> str:
         case for case, rows in cases.items() if name in {row["estimator"] for row in rows}
     ]
     if not won:
-        count = len(cases_of_it)
-        return f"In none of the {count} measured cases is it the unbiased estimator with the lowest variance."
+        return f"In none of the {len(cases_of_it)} cases does it have the lowest variance of the {peers}."
+    if won == cases_of_it:
+        return f"In all {len(won)} cases it has the lowest variance of the {peers}."
     budgets: dict[tuple[str, int], list[str]] = {}
     for network, steps, budget in won:
         budgets.setdefault((network, steps), []).append(str(budget))
@@ -205,10 +223,7 @@ def _wins(name: str) -> str:
         f"{network}, {'untrained' if steps == 1 else f'{steps:,} steps'}, at most {' or '.join(counts)} evaluations"
         for (network, steps), counts in budgets.items()
     )
-    return (
-        f"In {len(won)} of the {len(cases_of_it)} measured cases it is the unbiased estimator with the lowest "
-        f"variance: {told}."
-    )
+    return f"In {len(won)} of the {len(cases_of_it)} cases it has the lowest variance of the {peers}: {told}."
 
 
 def _on_toy(name: str) -> str:
