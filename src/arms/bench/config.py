@@ -80,7 +80,8 @@ class ModelConfig(_Group):
     """The model."""
 
     network: str = "linear"
-    """Hidden layers: none; two of 200; 512 and 256, reversed in the decoder; or your model's name."""
+    """Hidden layers: none; two of 200; 512 and 256, reversed in the decoder; or your model's
+    name."""
     latents: int = 200
     """Number of latent variables; each is a bit, or a choice among `categories`."""
     layers: tuple[int, ...] = ()
@@ -193,7 +194,8 @@ class OptimizerConfig(_Group):
     prior_learning_rate: float = 1e-2
     """Learning rate of the prior's logits; 0 keeps the prior uniform."""
     schedule: Schedule = "constant"
-    """Learning rates: constant, decreasing to 0 along a cosine, or cut every `decay_every` steps."""
+    """Learning rates: constant, decreasing to 0 along a cosine, or cut every `decay_every`
+    steps."""
     warmup_steps: int = 0
     """Number of steps over which learning rates first increase linearly."""
     decay_every: int = 0
@@ -201,7 +203,8 @@ class OptimizerConfig(_Group):
     decay_factor: float = 0.1
     """Factor of each cut, for the schedule `step`."""
     precision: Precision = "highest"
-    """Matrix products on a GPU: highest is float32, high TF32, medium also bfloat16 in gradients."""
+    """Matrix products on a GPU: highest is float32, high TF32, medium also bfloat16 in
+    gradients."""
 
     def check(self) -> None:
         steps, warmup, every, cuts = (

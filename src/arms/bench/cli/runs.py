@@ -95,7 +95,7 @@ def archive(
         output: The .json file to write; it may also be one of the inputs.
     """
     if not runs:
-        what = "arms archive needs at least one run directory, or a folder of run directories, got none"
+        what = "arms archive needs a run directory, or a folder of run directories, got none"
         raise ValueError(f"{what}: write arms archive runs, for example")
     found: dict[Path, Run] = {}
     for place in runs:

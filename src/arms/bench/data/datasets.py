@@ -88,7 +88,7 @@ class Dataset:
             got = type(images).__name__
             raise ValueError(f"{expected}, got {got}: arms.bench.as_dataset converts it")
         if images.dtype != torch.uint8 or images.shape[1:] != (pixels,) or not len(images):
-            got = f"{images.dtype} {list(images.shape)}: flatten each image, and do not scale its values"
+            got = f"{images.dtype} {list(images.shape)}: flatten images, but do not scale them"
             raise ValueError(f"{expected} with at least one image, got {got}")
         if (largest := int(images.max())) > self.levels:
             got = f"the value {largest}: pass levels={largest}"

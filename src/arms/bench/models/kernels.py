@@ -203,10 +203,11 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
 def _tile(  # type: ignore[no-untyped-def]
     logits_row, bias_row, x_row, residual_row, pixel, inside, keep, KEEP: tl.constexpr
 ):
-    """Return both parts of -log p of a pixel, softplus(u) = max(u, 0) + log(1 + e^-|z|), u = +-z.
+    """Return the two parts of -log p of a pixel: max(u, 0), and 1 + e^-|z|.
 
-    The second part is returned without its logarithm. Many parts are multiplied first, so that a
-    single logarithm suffices.
+    The second part still needs a logarithm: -log p = softplus(u) = max(u, 0) + log(1 + e^-|z|),
+    where u is z or -z. Many second parts are multiplied first, so that one logarithm suffices for
+    all of them.
     """
     z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(
         bias_row + pixel, mask=inside, other=0.0

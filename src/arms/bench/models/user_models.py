@@ -162,7 +162,7 @@ def check_savable(model: nn.Module) -> None:
     """Raise if a checkpoint cannot store the model's entire state."""
     for name, value in model.state_dict().items():
         if is_lazy(value):
-            what = f"the lazy parameter {name} was never initialized, because forward never calls its layer"
+            what = f"the lazy parameter {name} was not initialized, because forward skips its layer"
             raise ValueError(f"{what}: remove that layer")
         if not isinstance(value, Tensor) or name.endswith("_extra_state"):
             wanted = "the state of a model must consist of parameters and buffers"

@@ -153,7 +153,7 @@ class Run:
             }
             if unknown := set(found) - {field.name for field in fields(TrainConfig)}:
                 names = ", ".join(sorted(unknown))
-                what = f"{file} has unknown fields {names}, so another version of this library wrote it"
+                what = f"{file} has unknown fields {names}, written by another version of arms"
                 raise ValueError(f"{what}: read it with that version")
             try:
                 self._config = TrainConfig(**found)

@@ -109,7 +109,7 @@ def committed(results: Path) -> list[Group]:
     collection = collect([task.path for job in jobs for task in job.tasks if task.state == "done"])
     if collection.problems:
         raise ValueError(
-            f"{results} must contain complete runs, got {collection.problems[0]}: archive them again"
+            f"{results} must contain complete runs, got {collection.problems[0]}: archive again"
         )
     return group_runs(collection.runs)
 
