@@ -52,7 +52,7 @@ class _Group:
                 _require(isinstance(value, kind), f"{name} must be {expected}, got {value!r}")
             if kind is str:
                 half = re.search("[\ud800-\udfff]", value)  # config.json could not be read again
-                _require(not half, f"{name} must be Unicode, got half a surrogate pair: {value!r}")
+                _require(not half, f"{name} must be valid Unicode, got {value!r}")
             if get_origin(kind) is Literal:
                 choices = ", ".join(get_args(kind))
                 _require(value in get_args(kind), f"{name} must be one of {choices}, got {value!r}")
@@ -217,7 +217,7 @@ class OptimizerConfig(_Group):
         example = f"try a third of steps, {max(1, steps // 3)}"
         _require(every or not cuts, f"schedule 'step' needs decay_every, got 0: {example}")
         got = f"got {every} with schedule {self.schedule!r}"
-        _require(cuts or not every, f"decay_every is for schedule 'step' only, {got}: leave it out")
+        _require(cuts or not every, f"decay_every needs schedule 'step', {got}: remove it")
         factor = self.decay_factor
         _require(factor <= 1, f"decay_factor must be at most 1, got {factor}")
 

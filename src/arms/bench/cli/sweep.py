@@ -188,9 +188,7 @@ def report(
         files: Write every table (.md, .tex, .csv) and figure (.pdf, .svg) too, into `<page>_files`.
     """
     if not runs:
-        what = (
-            "arms report needs at least one run directory, or a folder of run directories, got none"
-        )
+        what = "arms report needs a run directory, or a folder of run directories, got none"
         raise ValueError(f"{what}: write arms report runs, for example")
     if not any(True for path in runs for _ in run_sources(path)):
         names = " or ".join(map(str, runs))

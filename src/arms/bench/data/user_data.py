@@ -28,7 +28,7 @@ from arms.bench.data.datasets import (
 )
 
 HELD_OUT = 0.1  # share of the images for a validation set if there is none; also for a test set
-TO_GRAY = "turn colors into gray values, image.convert('L')"
+TO_GRAY = "convert them to gray values, for example with image.convert('L')"
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
 COLOR_NOTE = "color images turned gray"
 DEPTH_NOTE = "images of more than 8 bits rounded to 255 levels"

@@ -490,7 +490,7 @@ def _why_not_together(configs: Sequence[TrainConfig]) -> str:
     for name, first in asdict(configs[0]).items():
         values = [getattr(config, name) for config in configs]
         if name not in MAY_DIFFER and (other := [value for value in values if value != first]):
-            what = f"runs trained together may differ in {', '.join(MAY_DIFFER)} only"
+            what = f"runs that are trained together may differ only in {', '.join(MAY_DIFFER)}"
             return f"{what}, got {first!r} and {other[0]!r} for {name}: {remedy}"
     estimators = {config.label: config.make_estimator() for config in configs}
     if alone := [name for name, one in estimators.items() if evaluation_signature(one) is None]:
@@ -498,4 +498,5 @@ def _why_not_together(configs: Sequence[TrainConfig]) -> str:
         what = f"{alone[0]} cannot share an ensemble with other estimators"
         return f"{what}: train it separately, or choose among {', '.join(fitting)}"
     what = ", ".join(f"{name} ({describe_signature(one)})" for name, one in estimators.items())
-    return f"runs trained together must need the same from the model, got {what}: {remedy}"
+    expected = "runs that are trained together must make the same evaluations of the model"
+    return f"{expected}, got {what}: {remedy}"

@@ -15,7 +15,7 @@ midpoints, let C~ be the mean of C over the other midpoints. Then
 
 $$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\,\tilde C - \mathrm{Cov}(b)\,\tilde C\big] $$
 
-is subtracted too. Its coefficient is fitted on the other rows of the batch. It is 1/2 if there are
+is also subtracted. The coefficient of Z is fitted on the other rows of the batch. It is 1/2 if there are
 no other rows.
 
 Unbiased because the expectation of (C . s) s given b + b' is E[s s' | b + b'] C, which is added

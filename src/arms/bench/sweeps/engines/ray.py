@@ -11,7 +11,7 @@ from arms.bench.sweeps.engines.base import Outcome, Settings, SweepEngine
 from arms.bench.sweeps.jobs import Job
 
 SAVING_SECONDS = 60.0
-"""Time for a canceled job to save."""
+"""The number of seconds that a canceled job has to save its run."""
 
 
 class RayCluster(SweepEngine):
