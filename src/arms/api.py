@@ -34,26 +34,27 @@ def expectation(
 ) -> Tensor:
     """Estimate E[objective(b)] `[*batch]` for a discrete latent b, for `.backward()`.
 
-    The value is the mean of the objective's values. Calling `.backward()` gives the logits the
-    estimator's gradient, and everything else in the objective its ordinary gradient by autograd.
+    The result is the mean of the objective's values. In the backward pass, the logits receive the
+    estimator's gradient. All other tensors that the objective uses receive their usual gradient
+    from autograd.
 
     Args:
-        objective: Maps samples `[n, *batch, d]` to values `[n, *batch]`; it may be a black box. For
-            a joint latent it is called with one keyword argument per part.
-        logits: `[*batch, d]` for independent bits b ~ Bernoulli(sigmoid(logits)); a torch
-            `Bernoulli`; a `Categorical` with logits `[*batch, d, K]`, of which the objective
-            receives indices `[n, *batch, d]`; a `OneHotCategorical`, with samples
-            `[n, *batch, d, K]`; any of these in `Independent(..., 1)`; or a latent such as
+        objective: Maps samples `[n, *batch, d]` to values `[n, *batch]`. It may be a black box. For
+            a joint latent, it is called with one keyword argument per part.
+        logits: A tensor `[*batch, d]` for independent bits b ~ Bernoulli(sigmoid(logits)); a torch
+            `Bernoulli`; a `Categorical` with logits `[*batch, d, K]`, for which the objective
+            receives indices `[n, *batch, d]`; a `OneHotCategorical`, for which it receives `[n,
+            *batch, d, K]`; one of these in `Independent(..., 1)`; or a latent such as
             `arms.Subset(logits, k=3)`.
         estimator: The name of an estimator (see `arms.ESTIMATORS`), or an estimator.
         num_samples: The number of samples, 8 by default.
         generator: Source of all randomness; PyTorch's global generator by default.
-        target: `arms.BestOf(k)` for the expected best of k values instead of the expectation, which
-            only `loorf` estimates.
-        evaluations: The most evaluations of the objective, at samples and other points, instead of
-            `num_samples`.
-        chunk: Evaluate this many points at a time, and again in the backward pass, to save memory.
-        validate: Raise on NaN and infinity. On a GPU this waits for the device.
+        target: `arms.BestOf(k)` estimates the expected best of k values instead of the expectation.
+            Only `loorf` supports it.
+        evaluations: The largest number of evaluations of the objective, instead of `num_samples`.
+        chunk: Evaluate this many points at a time, to save memory. The backward pass evaluates them
+            again.
+        validate: Raise an error for NaN and infinity. On a GPU, this waits for the device.
 
     >>> import torch
     >>> logits = torch.zeros(5, 3, requires_grad=True)
@@ -84,16 +85,18 @@ def importance_bound(
 ) -> Tensor:
     """Estimate the importance-weighted bound on log p(x) `[*batch]`, for `.backward()`.
 
-    The bound is E[log(1/K sum_k w_k)] over independent samples, with weights w = p(x, b) / q(b) and
-    q given by the logits. The library computes log q. `.backward()` gives the logits the
-    estimator's gradient, and everything else in `log_joint` its ordinary gradient by autograd.
+    The bound is E[log(1/K sum_k w_k)] over independent samples, with weights w = p(x, b) / q(b).
+    The logits define q, and the library computes log q. In the backward pass, the logits receive
+    the estimator's gradient. All other tensors that `log_joint` uses receive their usual gradient
+    from autograd.
 
     Args:
         log_joint: Maps samples `[n, *batch, d]` to log p(x, b) `[n, *batch]`.
         logits: As for `expectation`.
-        estimator: The name of an estimator of a bound, or an estimator. docs/bound.md says which.
-        num_samples: The number of samples, 8 by default. K is n for `vimco`, `flips-ms`
-            and `reinforce-ms`, about n/3 for `midpoint-ms-shared`, and n/2 for the others.
+        estimator: The name of an estimator of a bound, or an estimator. docs/bound.md helps you
+            choose.
+        num_samples: The number of samples, 8 by default. K is n for `vimco`, `flips-ms` and
+            `reinforce-ms`, about n/3 for `midpoint-ms-shared`, and n/2 for all other estimators.
         generator: As for `expectation`.
         evaluations: As for `expectation`.
         chunk: As for `expectation`.
@@ -185,20 +188,20 @@ def draw(
 ) -> Handle:
     """Draw samples now, to pass their values to `arms.attach` later.
 
-    Use it for simulators, and for models with several layers. An optimizer step in between does no
-    harm, because the draw keeps its probabilities.
+    Use it for simulators, and for models with several layers. The draw stores its probabilities, so
+    you may take optimizer steps before you attach the values.
 
     Args:
-        logits: As for `expectation`. Those of a deeper layer are `[n, *batch, d]`, one row for each
-            sample of the layer before.
+        logits: As for `expectation`. For a deeper layer, `[n, *batch, d]`, with one row for each
+            sample of the layer before it.
         estimator: As for `expectation`.
         num_samples: As for `expectation`.
         generator: As for `expectation`.
         evaluations: As for `expectation`.
-        given: The draw of the layer before, if this is a deeper layer: the logits were computed
-            from its `samples`, or from its `points` if the first layer's estimator needs more than
-            values. Estimator and number of samples are then those of the first layer.
-        validate: Raise on NaN, and let `attach` detect changed points.
+        given: For a deeper layer: the draw of the layer before it. Compute the logits from its
+            `samples`, or from its `points` if the estimator needs derivatives. The estimator and
+            the number of samples are those of the first layer.
+        validate: Raise an error for NaN, and let `attach` detect points that were modified.
 
     >>> first = draw(torch.zeros(3), num_samples=2)
     >>> first.samples.sum(0)  # at p = 1/2 two coupled samples are complementary

@@ -1,13 +1,14 @@
-r"""Layers after the first: one independent draw per chain, with the other chains as its baseline.
+r"""Deeper layers: one independent sample per chain, with the other chains as its baseline.
 
 $$ g_i = \frac{1}{n-1} \Big(f_i - \frac1n \sum_j f_j\Big)\,\nabla \log p(b_i) $$
 
-for the logits of chain i of n, which depend on what the chain has drawn before. Unbiased because,
-given all earlier layers of all chains, b_i is independent of f_j, j != i. Points of the first layer
-that are not samples (midpoints) are followed by the *mean* of this layer, and derivatives hold
-deeper layers fixed: a control variate may be any function of the point. Proofs: docs/layers.md.
+This is the gradient for the logits of chain i of n. The logits depend on the earlier samples of the
+chain. The estimate is unbiased because, given all earlier layers of all chains, b_i is independent
+of f_j for j != i. The first layer may have points that are not samples, such as midpoints. These
+are followed by the *mean* of this layer, and derivatives treat deeper layers as constants. Both are
+valid, because a control variate may be any function of the point. Proofs: docs/layers.md.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019,
-applied chain by chain.
+applied to chains.
 """
 
 from collections.abc import Sequence

@@ -1,19 +1,20 @@
-r"""Sampling sites: discrete choices anywhere in a model, which needs no other change.
+r"""Sampling sites: discrete choices anywhere in a model, without further changes to the model.
 
 $$ g = \sum_i J_i^\top \Big(\frac{f_i - \operatorname{mean} f}{n - 1}\, \nabla \log p(b_i)\Big) $$
 
-The batch is repeated n times, every site draws one choice per copy, and f_i is the loss of copy i.
-J_i is the Jacobian of the site's logits in copy i. Two cases are unbiased:
+The batch is repeated n times, and every site draws one choice per copy. f_i is the loss of copy i,
+and J_i is the Jacobian of the site's logits in copy i. The estimate is unbiased in two cases:
 
-- Logits of the repeated batch: the choices of different copies are independent given all that came
-  before, so the other copies' losses are a baseline, as in `arms.layers`. Nothing is assumed of the
-  Jacobians.
-- Logits that were computed once, before the batch was repeated: all copies share one Jacobian, and
-  their choices may be coupled by the estimator's design.
+- The logits were computed from the repeated batch. Given everything before the site, the choices of
+  different copies are independent. The losses of the other copies are therefore a valid baseline,
+  as in `arms.layers`. The Jacobians may differ.
+- The logits were computed once, before the batch was repeated. All copies share one Jacobian, so
+  the estimator's design may couple their choices.
 
-Coupled copies need that shared Jacobian, because only the sum over copies is then unbiased. Equal
-logits are not enough: a layer that is initialized to zero makes logits equal and Jacobians
-different. So the number of rows decides, and nothing is ever inferred from values.
+Coupled copies need a shared Jacobian, because with coupling only the sum over copies is unbiased.
+Equal logits are not sufficient. For example, a layer that is initialized to zero gives equal logits with
+different Jacobians. The number of rows therefore decides between the two cases, and values are
+never compared.
 """
 
 from abc import ABC, abstractmethod

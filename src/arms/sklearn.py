@@ -295,7 +295,8 @@ class Regressions:
         return torch.where(masks > 0, torch.inf, (left.unsqueeze(-1) - gain).clamp(min=1e-12))
 
     def _factors(self, masks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return selected features, their Cholesky factor L, L⁻¹ cross, and the unexplained part."""
+        """Return selected features, their Cholesky factor L, L⁻¹ cross, and the unexplained
+        part."""
         most = max(1, int(masks.sum(-1).max()))
         chosen, index = masks.topk(most, dim=-1)  # smaller subsets are padded
         row, column = chosen.unsqueeze(-1), chosen.unsqueeze(-2)

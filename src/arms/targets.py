@@ -38,7 +38,7 @@ class Target(ABC):
 
     @abstractmethod
     def num_attached(self, n: int) -> int:
-        """Return on how many of n samples the value depends; these samples come first."""
+        """Return the number of leading samples, out of n, that the value depends on."""
 
 
 @dataclass(frozen=True)

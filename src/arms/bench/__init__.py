@@ -1,7 +1,7 @@
-"""The benchmark suite: discrete VAEs, runs that survive a crash, sweeps, reports.
+"""The benchmark suite: discrete VAEs, training runs that can be resumed, sweeps, and reports.
 
-It needs arms-grad[bench]. What most scripts need can be imported from here. Each name is loaded
-when it is first used: `import arms.bench` itself needs torch and numpy only.
+Requires arms-grad[bench]. The most useful names can be imported from here. Each name is loaded when
+it is first used, so `import arms.bench` itself needs only torch and numpy.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""The configuration of a run, its presets, its identity and its name."""
+"""The configuration of a run, and the identity and name derived from it."""
 
 import hashlib
 import json
@@ -29,15 +29,15 @@ IDENTITY_VERSION = 4
 """Version of the identity. Raise it when the same fields begin to mean another experiment. Leave
 the defaults of `TrainConfig` as they are, because identities are relative to them."""
 RETIRED_FIELDS = (("layer_samples", "chains"),)
-"""Fields that no longer exist, with the value that corresponds to the present behavior."""
+"""Fields that no longer exist, with the value that means the present behavior."""
 LEAST = {"seed": 0, "warmup_steps": 0, "decay_every": 0, "evaluate_every": 0, "categories": 2}
-"""The smallest value of whole numbers that do not start at 1."""
+"""The smallest value of integer fields whose minimum is not 1."""
 MAY_BE_ZERO = ("prior_learning_rate", "temperature")
-"""Numbers that are positive or 0."""
+"""Floating-point fields that may also be 0."""
 
 
 class _Group:
-    """A group of fields. Each is checked by its type, and then all of them by `check`."""
+    """A group of fields. The type of each field is checked, and then `check` is called."""
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -52,14 +52,14 @@ class _Group:
                 _require(isinstance(value, kind), f"{name} must be {expected}, got {value!r}")
             if kind is str:
                 half = re.search("[\ud800-\udfff]", value)  # config.json could not be read again
-                _require(not half, f"{name} must be Unicode, got half a surrogate pair: {value!r}")
+                _require(not half, f"{name} must be valid Unicode, got {value!r}")
             if get_origin(kind) is Literal:
                 choices = ", ".join(get_args(kind))
                 _require(value in get_args(kind), f"{name} must be one of {choices}, got {value!r}")
         self.check()
 
     def check(self) -> None:
-        """Raise if fields do not fit together."""
+        """Raise if the values of different fields are inconsistent."""
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -70,9 +70,9 @@ class DataConfig(_Group):
     """The data."""
 
     dataset: str = "digits"
-    """Data set by name (see `arms data list`), or an .npz or .npy file, or a folder of images."""
+    """A data set by name (see `arms data list`), an .npz or .npy file, or a folder of images."""
     batch_size: int = 50
-    """Images per step and replica."""
+    """Number of images per step and replica."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,12 @@ class ModelConfig(_Group):
     """The model."""
 
     network: str = "linear"
-    """No hidden layers; two of 200; 512 and 256, reversed in the decoder; or your model's name."""
+    """Hidden layers: none; two of 200; 512 and 256, reversed in the decoder; or your model's
+    name."""
     latents: int = 200
-    """Latent variables; each is a bit, or one of `categories`."""
+    """Number of latent variables; each is a bit, or a choice among `categories`."""
     layers: tuple[int, ...] = ()
-    """Latents of several stochastic layers, the one nearest the image first, such as 200 200."""
+    """Numbers of latents in each stochastic layer, starting nearest the image, such as 200 200."""
     categories: int = 2
     """Number of categories of each latent variable; 2 makes them bits."""
     likelihood: Likelihood = "bernoulli"
@@ -93,9 +94,9 @@ class ModelConfig(_Group):
     inputs: Inputs = "centered"
     """Networks get pixels minus their means, and bits as -1 and 1; or both as they are."""
     encoder_scale: float = 1.0
-    """Factor on the initial weights of the encoder's last layer; above 1, bits start decided."""
+    """Factor on the initial weights of the encoder's last layer; more makes bits more decided."""
     structure: str = ""
-    """Fingerprint of your own model; a built-in network has none."""
+    """Fingerprint of your own model; empty for a built-in network."""
 
     def check(self) -> None:
         as_count(self.latents * self.categories, 1, "latents times categories")
@@ -140,13 +141,13 @@ class EstimatorConfig(_Group):
     num_samples: int = 4
     """Evaluations of the decoder per image and step."""
     folded: bool = True
-    """Whether estimators of the bound include the direct term; without it, as in the papers."""
+    """Whether estimators of the bound include the direct term; False is as in the papers."""
     decoder_samples: DecoderSamples = "all"
     """What decoder and prior learn from: all samples (always, for a bound), or an extra one."""
     kl: KL = "sampled"
     """The KL divergence from the prior is part of the estimated objective, or in closed form."""
     temperature: float = 0.0
-    """Temperature of a biased estimator; 0 is the estimator's own default."""
+    """Temperature of a biased estimator; 0 means its default."""
 
     def check(self) -> None:
         name, options = resolve(self.estimator)  # aliases name the same run
@@ -158,7 +159,7 @@ class EstimatorConfig(_Group):
             _require(self.kl == "sampled", f"kl must be 'sampled' for estimators of a bound, {got}")
 
     def make_estimator(self) -> Estimator:
-        """Return the estimator of this configuration."""
+        """Create the estimator of this configuration."""
         options: dict[str, Any] = {} if self.folded else {"folded": False}
         options |= {"temperature": self.temperature} if self.temperature else {}
         try:
@@ -174,7 +175,7 @@ class EstimatorConfig(_Group):
 
     @property
     def label(self) -> str:
-        """What reports call the estimator."""
+        """The name of the estimator in reports."""
         return self.estimator if self.folded else f"{self.estimator} (unfolded)"
 
 
@@ -183,25 +184,27 @@ class OptimizerConfig(_Group):
     """The training."""
 
     replicas: int = 1
-    """Independent seeds trained at once."""
+    """Number of models with different seeds that are trained at once."""
     steps: int = 10_000
     """Optimization steps."""
     seed: int = 0
-    """Seed of everything: weights, batches, bits, samples."""
+    """Seed of all randomness: weights, batches, pixels and samples."""
     learning_rate: float = 1e-4
-    """Learning rate of Adam, for encoder and decoder."""
+    """Learning rate of Adam for the encoder and the decoder."""
     prior_learning_rate: float = 1e-2
-    """Learning rate of gradient ascent, for the prior logits; 0 keeps the prior uniform."""
+    """Learning rate of the prior's logits; 0 keeps the prior uniform."""
     schedule: Schedule = "constant"
-    """Both rates stay constant, fall to 0 along a cosine, or are cut every `decay_every` steps."""
+    """Learning rates: constant, decreasing to 0 along a cosine, or cut every `decay_every`
+    steps."""
     warmup_steps: int = 0
-    """Steps over which both rates first rise linearly, with any schedule."""
+    """Number of steps over which learning rates first increase linearly."""
     decay_every: int = 0
-    """Steps between two cuts of the schedule `step`."""
+    """Steps between two cuts, for the schedule `step`."""
     decay_factor: float = 0.1
-    """Factor by which each cut of the schedule `step` multiplies both rates."""
+    """Factor of each cut, for the schedule `step`."""
     precision: Precision = "highest"
-    """Matrix products on a GPU: highest float32, high TF32, medium also bfloat16 in gradients."""
+    """Matrix products on a GPU: highest is float32, high TF32, medium also bfloat16 in
+    gradients."""
 
     def check(self) -> None:
         steps, warmup, every, cuts = (
@@ -214,21 +217,21 @@ class OptimizerConfig(_Group):
         example = f"try a third of steps, {max(1, steps // 3)}"
         _require(every or not cuts, f"schedule 'step' needs decay_every, got 0: {example}")
         got = f"got {every} with schedule {self.schedule!r}"
-        _require(cuts or not every, f"decay_every is for schedule 'step' only, {got}: leave it out")
+        _require(cuts or not every, f"decay_every needs schedule 'step', {got}: remove it")
         factor = self.decay_factor
         _require(factor <= 1, f"decay_factor must be at most 1, got {factor}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationConfig(_Group):
-    """How often a run is evaluated and recorded. This does not affect its numbers."""
+    """How often a run is evaluated and recorded, which does not affect its results."""
 
     report_every: int = 100
     """Steps between two records of the metrics."""
     evaluate_every: int = 0
-    """Steps between test evaluations, a multiple of `report_every`; 0: only at the end."""
+    """Steps between test evaluations, a multiple of `report_every`; 0 means only at the end."""
     evaluate_images: int = 500
-    """Test images of such an evaluation; the final one uses all."""
+    """Number of test images per evaluation; the final evaluation uses all."""
 
     def check(self) -> None:
         whole = self.evaluate_every % self.report_every == 0
@@ -242,9 +245,9 @@ OBSERVATION = tuple(field.name for field in fields(ObservationConfig))
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConfig, DataConfig):
-    """All settings of a run: those that affect its numbers, and how often it is recorded.
+    """All settings of a run, those that affect its results and those of its records.
 
-    The defaults are the paper's, except for the decoder's gradient.
+    The defaults are those of the paper, except for the decoder's gradient.
     """
 
     def check(self) -> None:
@@ -274,7 +277,7 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
     def build_model(
         self, pixel_mean: Tensor, levels: int, device: str = "cpu", *, blank: bool = False
     ) -> DiscreteVAE:
-        """Return the built-in network for such images, `blank` with all weights zero."""
+        """Build the network for these images; `blank` sets all weights to zero."""
         latents, likelihood = self.layers or self.latents, LIKELIHOODS[self.likelihood](levels)
         sizes = (latents, pixel_mean, self.replicas, None if blank else self.seed, device)
         form = (self.categories, likelihood, self.encoder_scale)
@@ -287,7 +290,7 @@ def _require(holds: object, message: str) -> None:
 
 
 def latents_in_words(config: TrainConfig) -> str:
-    """Return the size of the latents in words.
+    """Describe the number of latents in words.
 
     >>> latents_in_words(TrainConfig(latents=20, categories=10)), latents_in_words(TrainConfig())
     ('20x10', '200')
@@ -296,7 +299,7 @@ def latents_in_words(config: TrainConfig) -> str:
 
 
 def identity(config: TrainConfig) -> dict[str, object]:
-    """Return a run's identity: fields that affect its numbers and differ from the default.
+    """Return a run's identity: the fields that affect its results and are not the default.
 
     Adding a field keeps the identity of existing runs if its default is the old behavior.
 
@@ -309,12 +312,12 @@ def identity(config: TrainConfig) -> dict[str, object]:
 
 
 def digest_of(identity: Mapping[str, object]) -> str:
-    """Return a digest of an identity."""
+    """Return a short digest of an identity."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, object]]:
-    """Return the fields in which the identities of two runs differ, each with both values.
+    """Return the fields in which two identities differ, each with both values.
 
     >>> difference(TrainConfig(seed=3, report_every=10), TrainConfig())
     {'seed': (3, 0)}
@@ -324,7 +327,7 @@ def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, 
 
 
 def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
-    """Return whether one run is the other with more steps, which a cosine schedule rules out.
+    """Return whether `one` continues `other` with more steps; never with a cosine schedule.
 
     >>> is_longer(TrainConfig(steps=300), TrainConfig(steps=200))
     True
@@ -334,12 +337,12 @@ def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
 
 
 def _deciding(config: TrainConfig) -> dict[str, object]:
-    """Return the fields that affect a run's numbers."""
+    """Return the fields that affect the results of a run."""
     return {name: value for name, value in asdict(config).items() if name not in OBSERVATION}
 
 
 def run_name(config: TrainConfig) -> str:
-    """Return a readable name, made unique by a digest.
+    """Return a readable name for a run, made unique by a digest.
 
     >>> run_name(TrainConfig())
     'digits-linear-arms-n4-r1-seed0-a231e32c'

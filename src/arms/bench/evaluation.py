@@ -16,17 +16,17 @@ from arms.estimators import Estimator
 from arms.targets import log_mean_exp
 
 DECODER_ROWS_AT_ONCE = {"cpu": 8192, "cuda": 262_144}
-"""Enough rows for efficient matrix products, few enough to fit into memory."""
+"""Number of decoder rows per call: efficient, but small enough for memory."""
 SAMPLES_AT_ONCE = 4
-"""Fixed for all K, so that the first K samples do not depend on the other K."""
+"""Number of samples per chunk, the same for all K so that results do not depend on K."""
 
 
 def final_bounds(
     model: DiscreteVAE, dataset: Dataset, config: TrainConfig, images: int | None = None
 ) -> dict[str, Any]:
-    """Return the content of result.json: bounds for K = 1, n/2 and n, and on test K = 100.
+    """Compute the content of result.json: bounds for K = 1, n/2 and n, and K = 100 on test.
 
-    It states the number of images per split, unless all were used.
+    If not all images are used, the result contains the number of images per split.
     """
     counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
     bounds = {}
@@ -46,7 +46,7 @@ def evaluate(
     seed: int,
     images: int | None = None,
 ) -> dict[int, list[float]]:
-    """Return the K-sample bounds of a model on one split of a data set, for every K.
+    """Compute the K-sample bounds of a model on one split of a data set, for several K.
 
     Args:
         model: The model.
@@ -73,10 +73,10 @@ def bounds(
     sample_counts: Sequence[int],
     generator: Generator,
 ) -> dict[int, Tensor]:
-    """Return the K-sample bound in nats for every K, the mean over images `[images, pixels]`.
+    """Compute the K-sample bound in nats for several K, averaged over images `[images, pixels]`.
 
-    The bits of the images are drawn once, and every K takes the first K samples of one draw: a
-    bound does not depend on which other K are evaluated. All are on the device of the model.
+    All tensors are on the device of the model. The pixels are drawn once, and every K uses the
+    first K samples of the same draw. A bound therefore does not depend on the other values of K.
     """
     counts = sorted({as_count(count, 1, "sample_counts") for count in sample_counts})
     if not counts:
@@ -110,10 +110,10 @@ def logit_gradient_variances(
     evaluations: int | None = None,
     repeats: int = 1000,
 ) -> VarianceTable:
-    """Compare the variance of estimators of the logits' gradient at a model's parameters.
+    """Compare the gradient variance of estimators at a model's parameters.
 
-    x are the bits of one minibatch, float `[R, B, pixels]`; its noise is not part of the variance.
-    The other arguments are those of `arms.variance`.
+    x is one minibatch of pixels, float `[R, B, pixels]`. The variance does not include the noise of
+    the minibatch. The other arguments are those of `arms.variance`.
     """
     if len(model.layers) > 1:
         what = "gradient variances can be compared for models of one stochastic layer only"
@@ -136,7 +136,7 @@ def logit_gradient_variances(
 def _log_weights(
     model: DiscreteVAE, x: Tensor, logits: Tensor, count: int, noise: Generator
 ) -> Tensor:
-    """Return the log-weights `[count, R, B]` of samples of q(b|x), a few samples at a time."""
+    """Compute the log-weights `[count, R, B]` of samples from q(b|x), in chunks."""
     # Allocated first: a count that does not fit into memory fails here, not slowly.
     weights = logits.new_empty(count, *x.shape[:-1])
     for start in range(0, count, SAMPLES_AT_ONCE):

@@ -1,12 +1,13 @@
-"""Lists of configurations: for every figure and table of the ARMS paper, and from TOML files.
+"""Configurations for the figures and tables of the ARMS paper, and from TOML files.
 
-In a file, a list of values stands for one run of each:
+In a TOML file, a list of values means one run for each value. For example,
 
     steps = 2000
     estimator = ["arms", "loorf"]
     seed = [0, 1, 2]
 
-are six runs. Tables `[[runs]]` are further combinations each, on top of what stands before them.
+defines six runs. Each table `[[runs]]` adds further combinations, which also use the values above
+the tables.
 """
 
 import tomllib
@@ -29,7 +30,7 @@ NETWORKS = ("linear", "nonlinear")
 BUDGETS = (4, 6, 8, 10)
 ELBO_ESTIMATORS = ("arms-dirichlet", "arms-gaussian", "arms", "loorf", "disarm", "relax")
 BOUND_ESTIMATORS = ("arms-ms-d-paper", "arms-ms-s-paper", "disarm-ms-paper", "vimco")
-"""Names for the forms of the papers, without folding."""
+"""Estimators of the bound as in their papers, without folding."""
 FIELDS = tuple(one.name for one in fields(TrainConfig) if one.name != "structure")
 
 
@@ -42,11 +43,11 @@ CHANGES: Mapping[Scale, Mapping[str, Any]] = {
     | {"steps": 5000, "report_every": 50, "evaluate_every": 500, "evaluate_images": 200},
     "paper": {"report_every": 10_000, "evaluate_every": 100_000, "evaluate_images": 1000},
 }
-"""What each scale changes of the paper's runs."""
+"""Changes to the paper's runs at each scale."""
 
 
 def combinations(choices: Mapping[str, Sequence[Any]], base: TrainConfig) -> list[TrainConfig]:
-    """Return `base` with every combination of values of some fields.
+    """Return copies of `base` with all combinations of values for some fields.
 
     >>> choices = {"estimator": ["arms", "loorf"], "seed": [0, 1]}
     >>> [config.seed for config in combinations(choices, TrainConfig())]
@@ -56,7 +57,7 @@ def combinations(choices: Mapping[str, Sequence[Any]], base: TrainConfig) -> lis
 
 
 def products(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return every combination of values. Fields that one word names, with commas, go together.
+    """Return all combinations of values. A key with commas names fields that change together.
 
     >>> products({"seed": [0, 1], "estimator,num_samples": [("loorf", 3)]})[1]
     {'seed': 1, 'estimator': 'loorf', 'num_samples': 3}
@@ -72,47 +73,47 @@ def products(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs behind one table or figure: every combination of values of some fields."""
+    """The runs of a table or figure: all combinations of values for some fields."""
 
     choices: Mapping[str, Sequence[Any]]
     small: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """The values of some of these fields at the scales below the paper's."""
+    """Values for some of these fields at scales below the paper's."""
     preset: str = "paper"
     changes: Mapping[Scale, Fields] = field(default_factory=lambda: CHANGES)
 
     def configs(self, scale: Scale) -> list[TrainConfig]:
-        """Return the configurations at that scale, each once."""
+        """Return the configurations at a scale, without duplicates."""
         choices = {**self.choices, **(self.small if scale != "paper" else {})}
         changed = self.changes[scale]
         found = [apply_preset(self.preset, {**given, **changed}) for given in products(choices)]
         return list(dict.fromkeys(found))
 
     def only(self, **choices: Sequence[Any]) -> "Sweep":
-        """Return a part of these runs: those with some values of some fields."""
+        """Return the part of these runs that has the given values of some fields."""
         return replace(self, choices={**self.choices, **choices})
 
 
 Drawing: TypeAlias = Callable[[Scale, Path], list[Path]]
-"""Draws a figure that needs no training into a folder, and returns the files."""
+"""A function that draws a figure without training, and returns its files."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One figure or table of the paper, or the runs of another paper's protocol."""
+    """A figure or table of the paper, or the runs of another paper's protocol."""
 
     description: str
     source: Sweep | Drawing
 
 
 def draw_correlations(scale: Scale, folder: Path) -> list[Path]:
-    """Draw the correlation of every coupling against p, which is exact at any scale."""
+    """Draw the exact correlation of every coupling against p."""
     from arms.bench.report.paper_figures import correlation_curves, write_correlations
 
     return write_correlations(correlation_curves(), folder)
 
 
 def draw_toy(scale: Scale, folder: Path) -> list[Path]:
-    """Measure and draw the toy problem."""
+    """Measure the toy problem, and draw its figures."""
     from arms.bench.report.paper_figures import write_toy
 
     budgets, replicas = ((2, 4), 100) if scale == "smoke" else (toy.BUDGETS, 1000)
@@ -135,9 +136,9 @@ RODEO_ESTIMATORS = {
         *(("relax", 2), ("midpoint", 2), ("flips", 2)),
     ),
 }
-"""Estimators and n, by evaluations of the model per image."""
+"""Estimators with their n, by evaluations of the model per image."""
 RODEO_LAYERED = ("loorf", "disarm", "arms", "midpoint")
-"""Those of them that train several layers here."""
+"""The estimators above that can train several layers."""
 REINMAX_ESTIMATORS = ("st", "st-gumbel", "reinmax", "flips")
 _LAPTOP = {"replicas": 2, "steps": 5000, "report_every": 50, "evaluate_images": 200}
 _SMOKE = {**CHANGES["smoke"], "warmup_steps": 0}
@@ -146,7 +147,7 @@ PROTOCOL_CHANGES: Mapping[Scale, Fields] = {
     "laptop": {**_LAPTOP, "evaluate_every": 500},
     "paper": CHANGES["paper"],
 }
-"""What each scale changes of the runs of other papers' protocols."""
+"""Changes to the runs of other papers' protocols at each scale."""
 _PAIR, _PIXELS = "estimator,num_samples", ("bernoulli", "scaled-gaussian")
 RODEO_SWEEPS = {
     f"rodeo-{evaluations}": Sweep(
@@ -200,7 +201,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def find_source(name: str, scale: Scale) -> Sweep | Drawing:
-    """Return the source of an experiment by its name."""
+    """Return the sweep or drawing of an experiment by name."""
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
     if scale not in SCALES:
@@ -209,7 +210,7 @@ def find_source(name: str, scale: Scale) -> Sweep | Drawing:
 
 
 def configs(name: str, scale: Scale) -> list[TrainConfig]:
-    """Return the runs behind a figure or table; none for one that is drawn without training.
+    """Return the runs of a figure or table, or none if it is drawn without training.
 
     >>> [config.label for config in configs("figure4", "smoke")]
     ['arms-ms-dirichlet (unfolded)', 'arms-ms (unfolded)', 'disarm-ms (unfolded)', 'vimco']
@@ -219,7 +220,7 @@ def configs(name: str, scale: Scale) -> list[TrainConfig]:
 
 
 def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
-    """Return the runs of a named experiment at some scale, or of a TOML file."""
+    """Return the runs of a named experiment at a scale, or of a TOML file."""
     if what in EXPERIMENTS:
         if found := configs(what, scale):
             return found
@@ -232,7 +233,7 @@ def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
 
 
 def read_sweep(path: Path | str) -> list[TrainConfig]:
-    """Return the runs of a TOML file. Any error names the file."""
+    """Read the runs of a TOML file. Errors name the file."""
     try:
         return list(_configs(tomllib.loads(Path(path).read_text(encoding="utf-8"))))
     except RecursionError:

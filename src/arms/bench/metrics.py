@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 Record: TypeAlias = dict[str, Any]
-"""One line of metrics.jsonl: "step", and for each metric a list with one value per replica."""
+"""A line of metrics.jsonl: "step", and a list with one value per replica for each metric."""
 
 TEST_BOUND_SAMPLES = 100
-"""K of the bound that approximates the log-likelihood of the test set."""
+"""K of the bound that approximates the log-likelihood of test images."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number per replica, recorded while a run trains."""
+    """A number per replica that a run records during training."""
 
     key: str  # in metrics.jsonl and in TensorBoard
     words: str  # in a sentence
@@ -107,11 +107,11 @@ METRICS: Mapping[str, Metric] = {
         *(ACTIVE_LATENTS, CODE_ENTROPY, LOGIT_SPREAD),
     )
 }
-"""In the order in which they are shown."""
+"""All metrics, in display order."""
 
 
 def stopping_values(record: Record) -> dict[str, list[float | None]]:
-    """Return the values in a record of every metric that can stop a replica, by key.
+    """Return the values in a record that can stop a replica if they are not finite.
 
     >>> stopping_values({"step": 10, "train_elbo": [-1.0, None]})
     {'train_elbo': [-1.0, None]}
@@ -121,12 +121,12 @@ def stopping_values(record: Record) -> dict[str, list[float | None]]:
 
 
 def surviving(values: Sequence[float | None]) -> list[float]:
-    """Return the values of the replicas that have not stopped."""
+    """Return the values of replicas that have not stopped."""
     return [value for value in values if value is not None]
 
 
 def is_values(content: object) -> bool:
-    """Return whether JSON is a list with a finite number per replica, or null if it has stopped.
+    """Return whether JSON data is a list with a finite number, or null, per replica.
 
     >>> is_values([-1.5, None, 2]), is_values([1e999]), is_values([10**400]), is_values(-1.5)
     (True, False, False, False)
@@ -138,7 +138,7 @@ def is_values(content: object) -> bool:
 
 
 def stopped_replicas(records: Iterable[Record]) -> dict[int, int]:
-    """Return the replicas that have stopped, each with the step of its first record without value.
+    """Return the stopped replicas, each with the step of its first record without a value.
 
     >>> stopped_replicas([{"step": step, "train_elbo": [-1.0, None]} for step in (10, 20)])
     {1: 10}

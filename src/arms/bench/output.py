@@ -44,25 +44,25 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 LONGEST_NAME = 255  # characters: no file system allows a longer name
 LONGEST_WORD = 1000  # characters: few paths are longer
 MIN_WIDTH = 40
-"""Narrower tables have empty cells. At width 0, which COLUMNS=0 asks for, rich prints nothing."""
+"""The smallest width for tables. With COLUMNS=0, rich would print nothing."""
 LONGEST_HIGHLIGHTED = 1000
-"""In characters. The time in which rich finds numbers in a long word grows with its square."""
+"""The longest word in which rich highlights numbers; its time grows with the square."""
 LINES_OF_A_RUN = 10
-"""How many lines a run has in a log, if it is not slow."""
+"""The number of log lines per run, if the run is not slow."""
 LINE_SECONDS = 30.0
-"""How long a log waits for the next line of a slow run, which comes with its next record."""
+"""The longest time without a log line for a slow run, rounded up to its next record."""
 
 
 # ---- numbers and names as text
 
 
 def is_drawable(value: float) -> bool:
-    """Return whether a number is finite, and small enough for means, deviations and axes."""
+    """Return whether a number is finite, and small enough for means and axes."""
     return math.isfinite(value) and abs(value) < LARGEST
 
 
 def format_mean_std(values: Sequence[float | None]) -> str:
-    """Return mean, standard deviation and number of the surviving replicas."""
+    """Format mean, standard deviation and number of the surviving replicas."""
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
@@ -73,12 +73,12 @@ def format_mean_std(values: Sequence[float | None]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number with two decimals, or from a million on with three digits and an exponent."""
+    """Format a number with two decimals, or with an exponent from a million on."""
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
-    """Return the mean of a metric over the surviving replicas, in the form that suits its axis."""
+    """Format the mean of a metric over the surviving replicas."""
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
@@ -86,25 +86,25 @@ def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
 
 
 def format_survivors(values: Sequence[float | None]) -> str:
-    """Return how many replicas survive, in parentheses, or nothing if all do."""
+    """Return the number of surviving replicas in parentheses, or "" if all survive."""
     count = len(surviving(values))
     return "" if count == len(values) else f" ({count} of {len(values)} replicas)"
 
 
 def printable(text: str) -> str:
-    """Return a text with its control characters written out, so that no terminal obeys them."""
+    """Write control characters as text, so that no terminal executes them."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shorten(name: str) -> str:
-    """Return a name from a file, cut if it is longer than any name of a file."""
+    """Cut a name from a file if it is longer than any file name."""
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
 
 
 def shorten_words(line: str, words: Iterable[str]) -> str:
-    """Return a line in which long words of a command, and any other long words, are cut."""
+    """Cut long words in a line."""
     for word in words:
         for form in (word, repr(word)[1:-1]):
             if len(form) > LONGEST_NAME:
@@ -113,7 +113,7 @@ def shorten_words(line: str, words: Iterable[str]) -> str:
 
 
 def describe_result(result: Record) -> str:
-    """Return the final bounds of a run on the test set."""
+    """Describe the final bounds of a run on the test set."""
     bounds = result["bounds"].get("test", {})
     shown = [str(count) for count in (1, TEST_BOUND_SAMPLES) if str(count) in bounds]
     parts = [f"K={count} {format_mean_std(bounds[count])}" for count in shown]
@@ -126,23 +126,24 @@ def describe_result(result: Record) -> str:
 
 
 class SafeConsole(Console):
-    """A console that prints control characters as text, and nothing once its reader has left.
+    """A console that writes control characters as text, and ignores a closed output.
 
-    Training then continues, because it is worth more than its output. The exit code shows it.
+    Training continues if the output is closed, because the run matters more than its messages. The
+    exit code reports it.
     """
 
     reader_left = False
-    """Whether the reader of the output has left before its end."""
+    """Whether the output was closed by its reader."""
 
     def on_broken_pipe(self) -> None:
-        """Stop printing. Rich's own console would end the process here."""
+        """Stop printing, without ending the process as rich would."""
         self.quiet = True
         self.reader_left = True
         # Python would otherwise try to write the rest when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a string as rich's text. Rich calls this for every string, also in tables."""
+        """Convert a string to rich's text. Rich calls this for all strings."""
         if len(text) > LONGEST_HIGHLIGHTED:
             options["highlight"] = False
         return super().render_str(printable(text), **options)
@@ -150,7 +151,7 @@ class SafeConsole(Console):
 
 @cache
 def get_console() -> SafeConsole:
-    """Return the console on stdout, always the same one: lines then appear above a progress bar."""
+    """Return the console on stdout; it is always the same, so lines appear above progress bars."""
     console = SafeConsole(emoji=False)  # ":car:" in a name is no picture
     if console.width < MIN_WIDTH:
         console.width = MIN_WIDTH
@@ -158,27 +159,28 @@ def get_console() -> SafeConsole:
 
 
 def print_markup(line: str) -> None:
-    """Print a line with rich's markup, unbroken, so that paths in it can be copied.
+    """Print a line with rich's markup, without line breaks, so that paths can be copied.
 
-    Line breaks are written out: with one in its name, a run could add lines about other runs.
+    Line breaks are written as text. Otherwise a run could print lines about other runs through its
+    name.
     """
     get_console().print(line.replace("\n", "\\n"), soft_wrap=True)
 
 
 def print_plain(line: str) -> None:
-    """Print a line as it is: it may contain anything, such as a path with brackets."""
+    """Print a line as it is, whatever characters it contains."""
     print_markup(escape(line))
 
 
 def print_table(table: Table) -> None:
-    """Print a table; on a narrow terminal, long words continue on the next line of their cell."""
+    """Print a table; on a narrow terminal, long words are wrapped within their cells."""
     for column in table.columns:
         column.overflow = "fold"  # the default replaces the rest of a word by "…"
     get_console().print(table)
 
 
 def print_paths(paths: Sequence[Path]) -> None:
-    """Print the files that a verb has written."""
+    """Print the paths of files that were written."""
     for path in paths:
         print_markup(f"[bold]{escape(str(path))}")
 
@@ -187,10 +189,10 @@ def print_paths(paths: Sequence[Path]) -> None:
 
 
 class Bars(Progress):
-    """A bar for each run, or lines where the output is no terminal and no notebook.
+    """Progress bars for runs, or log lines if the output is not a terminal or a notebook.
 
-    Bars appear with the first record, so that a mistake of the user is a single line. They fit into
-    80 columns. On stderr there are no lines.
+    Bars appear with the first record, so that an error before that is a single line. They fit into
+    80 columns. On stderr there are no log lines.
     """
 
     def __init__(self, *, on_stderr: bool = False) -> None:
@@ -220,7 +222,7 @@ class Bars(Progress):
 
 
 class Watcher:
-    """Shows the records of one run, which it is called with, as a bar with a label or as lines."""
+    """Shows the records of one run as a bar or as log lines."""
 
     def __init__(self, bars: Bars, label: str, steps: int) -> None:
         self._bars, self._label, self._steps = bars, label, steps
@@ -228,7 +230,7 @@ class Watcher:
         self._shown_step, self._shown_at = 0, perf_counter()
 
     def start(self, step: int) -> None:
-        """Print the step at which a run resumes, in a log; a bar shows it by itself."""
+        """Log the step at which a run resumes; a bar shows the step itself."""
         self._shown_step = step
         if step:
             self._print(f"resumes at step {step:,} of {self._steps:,}")
@@ -260,7 +262,7 @@ class Watcher:
 
 
 class SweepBar(Progress):
-    """One bar for a sweep, below the printed lines, on a terminal; nothing elsewhere."""
+    """A progress bar for a sweep, below the printed lines; it is shown only on a terminal."""
 
     def __init__(self, *, hidden: bool = False) -> None:
         console = get_console()
@@ -270,12 +272,12 @@ class SweepBar(Progress):
         self._task = self.add_task("", total=None)
 
     def show(self, ended: int, total: int, text: str) -> None:
-        """Move the bar to that many of all runs, with a text beside it."""
+        """Set the bar to `ended` of `total` runs, with a text."""
         self.update(self._task, completed=ended, total=total, description=text)
 
 
 def figures(record: Record) -> str:
-    """Return the mean of each metric for a progress bar, and how many replicas it is of."""
+    """Return the mean of each metric for a progress bar, and the number of replicas."""
     alive = min(stopping_values(record).values(), key=lambda values: len(surviving(values)))
     if not surviving(alive):
         return NO_REPLICA_LEFT

@@ -21,7 +21,7 @@ LEARNING_RATE = 100.0  # 133 steps lead from 0.1 to 0.9; the paper takes some 20
 
 @dataclass(frozen=True)
 class ToyCurve:
-    """Variance of one estimator's gradient as a function of sigma(phi), float64 `[points]` each."""
+    """The variance of one estimator as a function of sigma(phi), float64 `[points]` each."""
 
     estimator: str
     num_samples: int
@@ -32,14 +32,14 @@ class ToyCurve:
 
 @dataclass(frozen=True)
 class Ascent:
-    """Many gradient ascents with one estimator, from sigma(phi) = 0.1."""
+    """Many runs of gradient ascent with one estimator, starting at sigma(phi) = 0.1."""
 
     estimator: str
     num_samples: int
     logits: Tensor  # before each step and after the last, [steps + 1, replicas]
 
     def std(self) -> Tensor:
-        """Return the standard deviation of phi over the replicas `[steps + 1]`."""
+        """Return the standard deviation of phi over the runs, `[steps + 1]`."""
         return self.logits.std(1)
 
 
@@ -54,7 +54,7 @@ def variance_curves(
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[ToyCurve]:
-    """Measure the variance of every estimator's gradient at probabilities from 0.1 to 0.9."""
+    """Measure the variance of every estimator at probabilities from 0.1 to 0.9."""
     probs, curves = probabilities(points), []
     batch = torch.logit(probs).expand(as_count(replicas, 2, "replicas"), -1).unsqueeze(-1)
     for name in estimators:
@@ -67,12 +67,12 @@ def variance_curves(
 
 
 def probabilities(points: int) -> Tensor:
-    """Return a grid from 0.1 to 0.9."""
+    """Return a grid of probabilities from 0.1 to 0.9."""
     return torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
 
 
 def exact_variance(estimator: str, num_samples: int, probs: Tensor) -> Tensor | None:
-    """Return the variance in closed form, None for an estimator that has none."""
+    """Return the exact variance, or None if no closed form is known."""
     made = as_estimator(estimator, num_samples)
     return univariate_variance(made, torch.logit(probs), P0**2, (1 - P0) ** 2)
 
@@ -84,7 +84,7 @@ def ascents(
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[Ascent]:
-    """Ascend the objective with every estimator; the ascents of `exact` have no noise."""
+    """Run gradient ascent with every estimator; the ascents of `exact` have no noise."""
     shape = (as_count(replicas, 2, "replicas"), 1)
     start = torch.full(shape, 0.1, dtype=torch.float64).logit()
     found = []
@@ -100,7 +100,7 @@ def ascents(
 def measure(
     budgets: Sequence[int], replicas: int = 1000, seed: int = 0
 ) -> tuple[list[ToyCurve], list[Ascent]]:
-    """Return the variances for every budget, and the ascents for n = 10, or for the last budget."""
+    """Return variances for every budget, and ascents for n = 10 or for the last budget."""
     generator = torch.Generator().manual_seed(seed)
     found = [variance_curves(n, replicas=replicas, generator=generator) for n in budgets]
     shown = 10 if 10 in budgets else budgets[-1]

@@ -405,7 +405,8 @@ class _Tally:
         return (added.std() / len(added) ** 0.5).item() if len(added) > 1 else float("nan")
 
     def tail(self) -> float:
-        """Return the share of a row's largest 1 % of estimates in its variance, averaged over rows."""
+        """Return the share of a row's largest 1 % of estimates in its variance, averaged over
+        rows."""
         count = len(self.added)
         if count < MIN_TAIL:
             return math.nan

@@ -162,21 +162,24 @@ def product(*parts: Rows, axis: int = 0) -> Rows:
 class Coupling:
     r"""The interface of a coupling: n exchangeable samples, correlated as negatively as possible.
 
-    An estimator needs two things: samples, and what undoes their dependence. For bits, a factor
+    A coupling draws samples, and corrects the leave-one-out estimate for their dependence. For
+    bits, the correction is a factor
 
     $$ \frac{1}{1-\rho} = \frac{q(1-q)}{P_{10}}, \quad P_{10} = P(b_i = 1, b_j = 0), \quad
        q = \min(p, 1-p). $$
 
-    Everything is computed at q <= 1/2, and the bits are flipped where p > 1/2. The distribution is
-    symmetric in p <-> 1-p, so no logit, however large, cancels or overflows.
+    All quantities are computed for the rarer value, with q <= 1/2. The bits are flipped where p is
+    above 1/2. The joint distribution is symmetric in p and 1-p, so the results are accurate for
+    large logits of either sign.
 
-    For categories it is a matrix. With Q_ab = P(z_i = a, z_j = b), the leave-one-out sum r of
-    exchangeable samples has expectation (diag p - Q) F, where the gradient is (diag p - p p') F and
-    F_a = E[f | z = a]. So
+    For categories, the correction is a matrix. Let Q_ab = P(z_i = a, z_j = b) and F_a = E[f | z =
+    a]. The leave-one-out sum r of exchangeable samples has the expectation (diag p - Q) F, but the
+    gradient is (diag p - p p') F. The estimate
 
     $$ g = p \circ (I - T + 1 p')^{-1} (r / p), \quad T_{ab} = Q_{ab} / p_a, $$
 
-    is unbiased if the pairs connect all categories. With two of them the matrix is 1/(1 - rho).
+    is unbiased if pairs of samples connect all categories. For two categories, the correction is
+    the same factor 1/(1 - rho).
     """
 
     even_samples: ClassVar[bool] = False  # whether the number of samples must be even

@@ -1,12 +1,14 @@
 r"""Distinct joint states, drawn without replacement.
 
-p_s R_s is the probability that state s was drawn first, given the set S: see `UnorderedSet`. P(S)
-is an integral over the time of the n-th event when state s arrives at rate p_s,
+The weight p_s R_s is the probability, given the set S, that state s was drawn first; see
+`UnorderedSet`. Suppose that state s arrives at rate p_s. Then the probability of the set is an
+integral over the time of the n-th arrival,
 
 $$ P(S) = \int_0^\infty \prod_{s \in S} (1 - e^{-a_s x})\, e^{-x}\, dx, \qquad
-   a_s = p_s / (1 - \textstyle\sum_S p), $$
+   a_s = p_s / (1 - \textstyle\sum_S p). $$
 
-with one or two factors left out for R_s and R_st, by the trapezoid rule in log x.
+For R_s and R_st, one or two factors are left out. The integral is computed by the trapezoid rule in
+log x.
 Reference: Kool, van Hoof & Welling, "Stochastic beams and where to find them", ICML 2019.
 """
 

@@ -128,7 +128,7 @@ class Wrapper(Estimator):
 
 
 class Learnable(Estimator):
-    """An estimator with parameters, which can be created anew for several replicas of a model."""
+    """An estimator with parameters, which can be created for several replicas of a model."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
         modules = (value for value in vars(self).values() if isinstance(value, nn.Module))

@@ -40,7 +40,7 @@ class Stacked(Estimator):
 
     Args:
         inners: The estimators, with the same target, number of points, samples and derivatives.
-        widths: How many entries of the first batch axis each of them serves.
+        widths: The number of entries of the first batch axis that each estimator serves.
 
     >>> from arms import ARMS, LOORF
     >>> Stacked([LOORF(4), ARMS(4)], [2, 3])(lambda b: b.sum(-1), torch.zeros(5, 7, 3)).grad.shape

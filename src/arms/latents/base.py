@@ -69,7 +69,7 @@ class Latent(ABC):
         return isinstance(self, capability)
 
     def elements(self) -> Sequence["Latent"]:
-        """Return the parts of a joint latent; any other latent is its only element."""
+        """Return the parts of a joint latent, or this latent itself if it is not a joint latent."""
         return [self]
 
     def map_parts(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:

@@ -70,6 +70,7 @@ def _exact_logit(probs: Tensor) -> Tensor:
 
 
 def _exact_log(probs: Tensor) -> Tensor:
-    """Return log p; at p = 0, minus infinity with gradient zero. Categorical.logits is finite there."""
+    """Return log p; at p = 0, minus infinity with gradient zero. Categorical.logits is finite
+    there."""
     possible = probs > 0
     return torch.where(possible, torch.where(possible, probs, 1.0).log(), -torch.inf)

@@ -140,7 +140,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             np.zeros((5, 3, 8, 8)),
-            r"height, width\] with no axis of length 0, got \[5, 3, 8, 8\]: turn colors into",
+            r"height, width\] with no axis of length 0, got \[5, 3, 8, 8\]: convert them to",
         ),
         (
             np.zeros((5, 64)),
@@ -213,11 +213,11 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             [Image.fromarray(GRAY[0]).convert("P")],
-            r"the images of mine must be gray, got mode P \(palette\): turn colors",
+            r"the images of mine must be gray, got mode P \(palette\): convert them",
         ),
         (
             [Image.fromarray(GRAY[0]).convert("LA")],
-            r"height, width\] with no axis of length 0, got \[1, 6, 5, 2\]: turn colors into",
+            r"height, width\] with no axis of length 0, got \[1, 6, 5, 2\]: convert them to",
         ),
         ([()], r"height, width\] with no axis of length 0, got \[1, 0\]: reshape them"),
         (

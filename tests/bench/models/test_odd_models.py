@@ -381,7 +381,7 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
     ),
     (
         with_encoder(WithUnusedLazy),
-        "the lazy parameter encoder.unused.weight was never initialized, b",
+        "the lazy parameter encoder.unused.weight was not initialized, b",
         (1, 2),
     ),
     (

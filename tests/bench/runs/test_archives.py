@@ -255,7 +255,7 @@ def test_a_bad_file_is_one_line(
         (
             ["archive"],
             (
-                "arms archive needs at least one run directory, or a folder of run directories, got none: "
+                "arms archive needs a run directory, or a folder of run directories, got none: "
                 "write arms archive runs, for example"
             ),
         ),

@@ -314,7 +314,7 @@ def test_an_ensemble_has_one_objective(tmp_path: Path, digits: Dataset) -> None:
     ):
         with pytest.raises(
             ValueError,
-            match=f"must need the same from the model, got {what}: train them separately",
+            match=f"must make the same evaluations of the model, got {what}: train them separately",
         ):
             together(tmp_path, digits, names)
     assert not list(tmp_path.iterdir())

@@ -99,10 +99,7 @@ def test_a_cosine_ends_near_zero_and_a_rate_that_never_changes_is_no_work() -> N
             {"schedule": "step"},
             "schedule 'step' needs decay_every, got 0: try a third of steps, 10",
         ),
-        (
-            {"decay_every": 10},
-            "decay_every is for schedule 'step' only, got 10 with schedule 'constant'",
-        ),
+        ({"decay_every": 10}, "decay_every needs schedule 'step', got 10 with schedule 'constant'"),
         (
             {"schedule": "step", "decay_every": 10, "decay_factor": 0},
             "decay_factor must be a positive, finite number, got 0",

@@ -105,9 +105,9 @@ def test_wrappers_take_what_all_they_hold_take(latent: arms.Latent) -> None:
     [
         (
             [LOORF(4), LOORF(3)],
-            "must need the same from the objective, got .* .4 evaluations.* .3 evaluations",
+            "must make the same evaluations of the objective, got .* .4 evaluations.* .3 evaluations",
         ),
-        ([LOORF(4), arms.VIMCO(4)], "must need the same.*expectation.*4-sample bound"),
+        ([LOORF(4), arms.VIMCO(4)], "must make the same.*expectation.*4-sample bound"),
         ([LOORF(4), Exact()], "Exact enumerates all states"),
         ([REBAR(4), REBAR(4)], "RELAX has parameters"),
         ([], "estimators need a width each"),

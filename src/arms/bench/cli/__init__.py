@@ -1,4 +1,4 @@
-"""The `arms` command: its verbs, its parser, and its one-line errors."""
+"""The `arms` command: its subcommands, its parser, and its one-line errors."""
 
 import inspect
 import io
@@ -34,7 +34,7 @@ Verb = Callable[..., None]
 
 
 def verbs() -> dict[str, Verb]:
-    """Return every verb with its function. A new verb is one line here."""
+    """Return all subcommands with their functions. To add a subcommand, add one line here."""
     from arms.bench.cli import audit, library, runs, sweep, train
 
     return {
@@ -61,7 +61,7 @@ def verbs() -> dict[str, Verb]:
 
 
 def main() -> None:
-    """Run the command line. Wrong usage prints one line on stderr and exits with code 2."""
+    """Run the command line. For wrong usage, print one line on stderr and exit with code 2."""
     words = sys.argv[1:]
     try:
         if words in (["--version"], ["-V"]):
@@ -93,13 +93,13 @@ def main() -> None:
 
 
 def _discard_output() -> None:
-    """Discard pending output. Otherwise Python would fail again when it exits."""
+    """Discard pending output, because writing it at exit would fail again."""
     with suppress(OSError, ValueError):  # a stdout that is no file, as in a notebook
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
-    """Print why the command ends, as one line without control characters, and exit."""
+    """Print an error on one line without control characters, and exit."""
     line = shorten_words(printable(" ".join(message.splitlines())), sys.argv[1:])
     with suppress(OSError):  # stderr may be on a full disk, or its reader gone: the code remains
         sys.stderr.write(f"arms: {line}\n")
@@ -110,10 +110,10 @@ def _end(message: str, code: int = 2) -> NoReturn:
 
 
 def parse(verbs: Mapping[str, Verb], words: Sequence[str]) -> Callable[[], object]:
-    """Parse the words into a call. A verb may be two words, such as "data list".
+    """Parse words into a function call. A subcommand may be two words, such as "data list".
 
     Raises:
-        ValueError: Something is wrong with the words. The message is one line.
+        ValueError: The words are invalid. The message is one line.
     """
     first = words[0] if words else "--help"
     group = {verb: verbs[verb] for verb in verbs if verb.split()[0] == first}
@@ -147,9 +147,9 @@ def _parse_options(verb: str, function: Verb, words: Sequence[str]) -> Callable[
 
 
 def _later(function: Verb) -> Callable[..., Callable[[], None]]:
-    """Return a function with the same signature that returns the call instead of making it.
+    """Return a function with the same signature that returns the call instead of executing it.
 
-    So the parser cannot take an error of the verb for one of its own. Paths are checked first.
+    This separates errors of the parser from errors of the subcommand. Paths are checked first.
     """
 
     @wraps(function)
@@ -169,13 +169,13 @@ def _later(function: Verb) -> Callable[..., Callable[[], None]]:
 
 
 def _paths(value: object) -> list[Path]:
-    """Return the paths in a value, which may be a tuple or an object with options."""
+    """Return the paths in a value, which may be a tuple or an options object."""
     inside = value if isinstance(value, tuple) else tuple(getattr(value, "__dict__", {}).values())
     return [value] if isinstance(value, Path) else [path for one in inside for path in _paths(one)]
 
 
 def _in_one_line(complaint: str) -> str:
-    """Return the first paragraph of the parser's error, which may have a title and a box.
+    """Return the parser's error as one line, without its title and its box.
 
     >>> _in_one_line("╭ Error ╮\\n│ Wrong: --n │\\n│ ── │\\n│ Perhaps you meant: │\\n│ --m INT │")
     'Wrong: --n: perhaps --m'
@@ -198,9 +198,9 @@ def _print_verbs(verbs: Mapping[str, Verb]) -> None:
 
 @contextmanager
 def naming_the_model(name: str | None) -> Iterator[None]:
-    """Turn an exception in the user's model, if there is one, into a `ValueError` that names it.
+    """Convert an exception in the user's model to a `ValueError` that names the model.
 
-    Errors about values and files stay as they are: they are one line already.
+    Errors about values and files are not converted, because they are already one line.
     """
     try:
         yield

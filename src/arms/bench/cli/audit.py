@@ -1,4 +1,4 @@
-"""The verb audit: functions from anywhere against enumeration."""
+"""The subcommand audit: test gradient estimators that were written elsewhere."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -26,22 +26,22 @@ def audit(
     failure_rate: float = FAILURE_RATE,
     seed: int = 0,
 ) -> None:
-    """Audit a gradient estimator from anywhere: bias against enumeration, variance beside LOORF.
+    """Test any gradient estimator for bias by enumeration, and compare its variance with LOORF.
 
-    The exit code is 1 if it is biased, and 2 if it could not be audited.
+    The exit code is 1 if the estimator is biased, and 2 if it could not be audited.
 
     Args:
-        subject: module:function, imported from this folder too.
-        kind: sample for function(logits) that returns differentiable samples, gradient for
-            function(objective, logits) that returns a gradient, weights for function(rewards) that
+        subject: module:function. The current folder is searched for modules too.
+        kind: sample for function(logits) that returns differentiable samples; gradient for
+            function(objective, logits) that returns a gradient; weights for function(rewards) that
             returns weights of log-probabilities.
         latent: bits, categories, or module:name of a latent without batch axes and with few states.
-            By default bits for a gradient, and categories otherwise.
+            By default bits for gradients, and categories otherwise.
         num_samples: Rewards per group, for weights.
         best_of: k, if the target is the expected best of k rewards instead of the mean.
-        batched: Whether it takes a batch of rows. If not, it is called for one estimate at a time.
+        batched: Whether the function accepts a batch of rows. If not, each call gets one row.
         draws: Estimates per problem, at least 1,000; more draws detect smaller errors.
-        failure_rate: How often a correct function may be called biased by chance.
+        failure_rate: Accepted probability of calling a correct function biased.
         seed: The seed of problems and draws.
     """
     chosen: Any = latent

@@ -1,4 +1,4 @@
-"""Verbs for estimators, couplings and data sets: check, estimators, data list, data get."""
+"""Subcommands for estimators, couplings and data sets."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,18 +30,18 @@ def check(
     failure_rate: float = FAILURE_RATE,
     seed: int = 0,
 ) -> None:
-    """Check an estimator or a coupling against enumeration: bias, value, extreme logits and more.
+    """Test an estimator or a coupling by enumeration and by many draws.
 
-    The output ends with what is not checked.
+    The output ends with a list of what was not tested.
 
     Args:
-        subject: A name (see `arms estimators`), or module:attribute of your own class, imported
-            from this folder too.
-        num_samples: The numbers of samples to check; by default several small ones.
-        latent: module:attribute of your own latent to check an estimator on, without batch axes
-            and with few states; by default bits and categories.
+        subject: A name (see `arms estimators`), or module:attribute of your own class. The current
+            folder is searched for modules too.
+        num_samples: The numbers of samples to test; by default several small ones.
+        latent: module:attribute of your own latent to test an estimator on, without batch axes and
+            with few states; by default bits and categories.
         draws: Draws per statistical test, at least 1,000; more draws detect smaller errors.
-        failure_rate: How often a correct subject may fail by chance.
+        failure_rate: Accepted probability that a correct subject fails.
         seed: The seed of the draws.
     """
     found = checks.findings(
@@ -61,13 +61,13 @@ def check(
 
 
 def _find_latent(subject: str) -> Any:
-    """Return the latent that a user has named, or that the function of that name makes."""
+    """Return the latent that a user has named, or the latent that the named function returns."""
     found = find_attribute(subject)
     return call(found, "give a latent") if callable(found) else found
 
 
 def estimators() -> None:
-    """List every estimator, with its reference, and evaluations and derivatives for 8 samples."""
+    """List all estimators, with references and with the work for 8 samples."""
     titles = {
         (True, False): "unbiased, gradient of the expectation",
         (True, True): "unbiased, gradient of the importance-weighted bound",
@@ -86,7 +86,7 @@ def estimators() -> None:
 
 
 def data_list(data_dir: Path | None = None) -> None:
-    """List the data sets, and show which are on this machine.
+    """List all data sets, and whether they are available on this machine.
 
     Args:
         data_dir: Folder with data files; by default ARMS_DATA_DIR.
@@ -99,7 +99,7 @@ def data_list(data_dir: Path | None = None) -> None:
 
 
 def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None) -> None:
-    """Download a data set, or check the files that are already there.
+    """Download a data set, or verify its files if they are already present.
 
     Args:
         name: Data set.

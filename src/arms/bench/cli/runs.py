@@ -1,4 +1,4 @@
-"""Verbs for runs: runs, archive, and evaluate, variance and sample for the newest checkpoint."""
+"""Subcommands for runs: runs, archive, evaluate, variance and sample."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +37,7 @@ NAMED |= {"replicas", "steps", "seed"}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run, and how to load its newest checkpoint."""
+    """A run, and options for loading its newest checkpoint."""
 
     run: RunPath  # Run directory.
     model: ModelName = None  # The function that makes your own model, if the run has one.
@@ -45,7 +45,7 @@ class Checkpoint:
     data_dir: Path | None = None  # Folder with data files.
 
     def load(self, device: str = "cpu") -> tuple[Run, DiscreteVAE, Dataset]:
-        """Load the checkpoint, and print warnings about it."""
+        """Load the newest checkpoint, and print warnings about it."""
         run, make = Run(self.run), find_model(self.model) if self.model else None
         model, data = load_model(run, device, self.data_dir, model=make, dataset=self.dataset)
         config = run.config()
@@ -64,7 +64,7 @@ Source = tyro.conf.OmitArgPrefixes[Checkpoint]
 
 
 def runs(folder: RunPath = Path("runs")) -> None:
-    """List the runs in a folder: configuration, progress, and test bounds in nats.
+    """List the runs in a folder with configuration, progress, and test bounds in nats.
 
     Args:
         folder: Folder of runs, or a file of `arms archive`.
@@ -88,14 +88,14 @@ def runs(folder: RunPath = Path("runs")) -> None:
 def archive(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional], /, output: Output = Path("runs.json")
 ) -> None:
-    """Write runs that have ended into one small file for `arms report`: bounds, curves, provenance.
+    """Write the results of runs that have ended into one small file for `arms report`.
 
     Args:
-        runs: Run directories, files of `arms archive`, or folders of them.
-        output: The .json file to write; it may be one of those that are read.
+        runs: Run directories, archives, or folders of them.
+        output: The .json file to write; it may also be one of the inputs.
     """
     if not runs:
-        what = "arms archive needs at least one run directory, or a folder of run directories, got none"
+        what = "arms archive needs a run directory, or a folder of run directories, got none"
         raise ValueError(f"{what}: write arms archive runs, for example")
     found: dict[Path, Run] = {}
     for place in runs:
@@ -116,13 +116,13 @@ def evaluate(
     images: int | None = None,
     device: str = "auto",
 ) -> None:
-    """Print K-sample bounds of a run's newest checkpoint, in nats: mean and std over replicas.
+    """Print K-sample bounds in nats for a run's newest checkpoint: mean and std over replicas.
 
     Args:
         source: The run.
-        samples: Every K to evaluate; 1 is the ELBO.
-        split: Which images.
-        images: How many of them; all by default.
+        samples: The values of K to evaluate; 1 is the ELBO.
+        split: The split of the data set.
+        images: Number of images; all by default.
         device: auto, cpu or cuda.
     """
     if images is not None:
@@ -146,7 +146,7 @@ def variance(
     batch_size: int = 20,
     device: str = "auto",
 ) -> None:
-    """Compare estimators at a run's checkpoint: variance of the logits' gradient on one minibatch.
+    """Compare the gradient variance of estimators at a run's checkpoint, on one minibatch.
 
     The table counts the evaluations and derivatives of the decoder, and times one estimate. Biased
     estimators come last. Estimators with parameters are compared only if named, and untrained.
@@ -186,7 +186,7 @@ def sample(
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")] = None,
     count: int = 10,
 ) -> None:
-    """Draw a PNG: a row of test images, then per replica a row of reconstructions and of samples.
+    """Draw a PNG with test images, and for each replica reconstructions and samples.
 
     Args:
         source: The run.
@@ -203,7 +203,7 @@ def sample(
 
 
 def _described(config: TrainConfig) -> str:
-    """Return a run's main fields, and all others that differ from the defaults."""
+    """Describe a run's main fields, and all further fields that differ from their defaults."""
     parts = [config.dataset, config.network, f"{config.label} n={config.num_samples}"]
     parts += [f"R={config.replicas}"]
     parts += [f"{name} {value}" for name, value in identity(config).items() if name not in NAMED]

@@ -1,4 +1,4 @@
-"""Verbs for many runs and the paper: sweep, experiments, report, toy, correlations."""
+"""Subcommands for many runs and for the paper: sweep, experiments, report, toy, correlations."""
 
 import math
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def sweep(
     address: str | None = None,
     model: ModelName = None,
 ) -> None:
-    """Train a list of configurations in parallel. Repeat the command to train what is missing.
+    """Train a list of configurations in parallel. Repeat the command to train missing runs.
 
     Several sweeps may share a folder. `arms report` makes a page about the runs.
 
@@ -99,7 +99,7 @@ def sweep_paper(
     data_dir: Path | None = None,
     checkpoint_seconds: float = 300.0,
 ) -> None:
-    """Finish the paper's tables: train the runs of every printed number that has none of ours.
+    """Train the missing runs of the paper's tables, and write a page that compares the numbers.
 
     What has ended is archived, and the page of the paper's numbers beside ours is written. The same
     command again resumes.
@@ -139,7 +139,7 @@ def sweep_paper(
 
 
 def experiments_list() -> None:
-    """List every figure and table of the paper, and how many runs it needs at each scale."""
+    """List all figures and tables of the paper, with their number of runs at each scale."""
     table = Table("name", "what", *(f"runs: {scale}" for scale in SCALES))
     for name, experiment in EXPERIMENTS.items():
         counts = [str(len(configs(name, scale)) or "") for scale in SCALES]
@@ -180,7 +180,7 @@ def report(
     output: Output = Path("report.html"),
     files: bool = True,
 ) -> None:
-    """Compare runs on one self-contained page, with the paper's numbers beside them.
+    """Compare runs on a single HTML page, next to the numbers of the paper.
 
     Args:
         runs: Run directories, files of `arms archive`, or folders of them.
@@ -188,9 +188,7 @@ def report(
         files: Write every table (.md, .tex, .csv) and figure (.pdf, .svg) too, into `<page>_files`.
     """
     if not runs:
-        what = (
-            "arms report needs at least one run directory, or a folder of run directories, got none"
-        )
+        what = "arms report needs a run directory, or a folder of run directories, got none"
         raise ValueError(f"{what}: write arms report runs, for example")
     if not any(True for path in runs for _ in run_sources(path)):
         names = " or ".join(map(str, runs))
@@ -212,7 +210,7 @@ def toy(
     seed: int = 0,
     output: Output = Path("toy"),
 ) -> None:
-    """Measure gradient variances on the paper's toy problem, and draw its figure 2.
+    """Measure gradient variances on the paper's toy problem, and draw figure 2 of the paper.
 
     Args:
         num_samples: Budgets n, one panel each.
@@ -240,10 +238,10 @@ def toy(
 
 
 def correlations(num_samples: int = 5, output: Output = Path("correlations")) -> None:
-    """Draw the correlation of every coupling against p: the paper's figure 1.
+    """Draw the correlation of every coupling against p, as in figure 1 of the paper.
 
     Args:
-        num_samples: How many samples are coupled.
+        num_samples: The number of coupled samples.
         output: Folder for the figure (.svg, .pdf, .png) and the numbers (.csv).
     """
     from arms.bench.report.paper_figures import correlation_curves, write_correlations

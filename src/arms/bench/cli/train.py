@@ -1,4 +1,4 @@
-"""Verbs that train: train, demo."""
+"""Subcommands that train: train and demo."""
 
 from collections.abc import Sequence
 from dataclasses import Field, fields, make_dataclass, replace
@@ -41,11 +41,11 @@ DEMO_CONFIG = TrainConfig(
 )
 DEMO_ESTIMATORS = ("flips", "midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 SHAPE = ("network", "latents", "categories", "layers")
-"""Fields that your own model decides."""
+"""Fields of the configuration that are determined by your own model."""
 
 
 def _flag(field: "Field[Any]") -> tuple[str, Any, None]:
-    """Return a field of the configuration as an option; None means that it was not given."""
+    """Return a field of the configuration as a command-line option; None means not given."""
     hint = get_type_hints(TrainConfig)[field.name]
     metavar = f"{{{','.join(NETWORKS)}}}" if field.name == "network" else None
     about = tyro.conf.arg(help_behavior_hint=f"(default: {field.default})", metavar=metavar)
@@ -128,7 +128,7 @@ def train(
 
 
 def _check_exclusive(given: dict[str, Any], together: Sequence[str], model: str | None) -> None:
-    """Raise if options were given that exclude each other."""
+    """Raise if two options were given that exclude each other."""
     if together and "estimator" in given:
         one, several = given["estimator"], " ".join(together)
         what = f"got both --estimator {one} and --together {several}"
@@ -144,7 +144,7 @@ def demo(
     steps: int = DEMO_CONFIG.steps,
     replicas: int = DEMO_CONFIG.replicas,
 ) -> None:
-    """Train a small VAE on the embedded digits with six estimators, and compare them in a report.
+    """Train a small VAE on 8x8 digits with six estimators, and compare them in a report.
 
     Args:
         output: Folder for the runs and the report.

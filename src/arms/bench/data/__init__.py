@@ -1,4 +1,4 @@
-"""Data sets by name, from a data folder, the download cache or the network; and your own."""
+"""Data sets by name or from a user's own images."""
 
 from arms.bench.data.datasets import DATASETS as DATASETS
 from arms.bench.data.datasets import Dataset as Dataset

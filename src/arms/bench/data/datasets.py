@@ -1,6 +1,6 @@
-"""Data sets: the images in memory, the bits drawn from them, and the catalog of those by name.
+"""Data sets of images, and the catalog of data sets by name.
 
-A new data set of 28x28 images is one entry in DATASETS. Downloads are checked against their md5.
+To add a data set of 28x28 images, add an entry to DATASETS. The md5 of downloads is checked.
 """
 
 import gzip
@@ -32,11 +32,11 @@ SPLITS: Mapping[str, tuple[str, ...]] = {
     "valid": ("valid", "validation", "val", "dev"),
     "test": ("test", "testing"),
 }
-"""Accepted names of each split in an archive, a folder or a mapping."""
+"""Accepted names for each split in an archive, a folder or a mapping."""
 
 
 def shuffled(images: Array) -> Array:
-    """Return the images in a random order that is the same every time."""
+    """Return the images in a fixed random order."""
     return images[np.random.default_rng(0).permutation(len(images))]
 
 
@@ -47,7 +47,7 @@ def flat(images: Array) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Images as flat rows of whole numbers, split into training, validation and test images.
+    """Images as flat rows of whole numbers, with training, validation and test splits.
 
     Args:
         name: Its name in configurations, run directories and reports.
@@ -88,7 +88,7 @@ class Dataset:
             got = type(images).__name__
             raise ValueError(f"{expected}, got {got}: arms.bench.as_dataset converts it")
         if images.dtype != torch.uint8 or images.shape[1:] != (pixels,) or not len(images):
-            got = f"{images.dtype} {list(images.shape)}: flatten each image, and do not scale its values"
+            got = f"{images.dtype} {list(images.shape)}: flatten images, but do not scale them"
             raise ValueError(f"{expected} with at least one image, got {got}")
         if (largest := int(images.max())) > self.levels:
             got = f"the value {largest}: pass levels={largest}"
@@ -100,7 +100,7 @@ class Dataset:
         return f"Dataset({self.name!r}, {counts} images of {size})"
 
     def pixel_mean(self) -> Tensor:
-        """Return the mean of every training pixel as a probability, float32 `[pixels]`."""
+        """Return the mean of each training pixel as a probability, float32 `[pixels]`."""
         # Whole numbers add up exactly, so the mean is the same on every machine.
         total = self.train.sum(0, dtype=torch.int64)
         return (total.double() / (len(self.train) * self.levels)).float()
@@ -108,7 +108,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class TrainingImages:
-    """The training images of one data set, or of several, each for some of the replicas."""
+    """The training images of one data set, or of several data sets for groups of replicas."""
 
     images: Tensor  # uint8 [images, pixels], those of all data sets, one after the other
     levels: int
@@ -116,7 +116,7 @@ class TrainingImages:
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":
-        """Return the images of one data set per group of replicas, some perhaps the same."""
+        """Combine data sets, one per group of replicas; the same one may occur again."""
         if not datasets or replicas % len(datasets):
             expected = "the number of replicas must be a multiple of the number of data sets"
             got = f"{replicas} replicas and {len(datasets)} data sets"
@@ -136,7 +136,7 @@ class TrainingImages:
     def batch(
         self, replicas: int, size: int, generator: Generator | None, *, bits: bool = True
     ) -> Tensor:
-        """Draw random images for each replica, `[R, size, pixels]`: bits, or gray values."""
+        """Draw random images for each replica `[R, size, pixels]`, as bits or gray values."""
         device = self.images.device
         if self.spans is None:
             count = replicas * size
@@ -148,7 +148,7 @@ class TrainingImages:
         return observe(images, self.levels, generator, bits=bits)
 
     def first(self, replicas: int, size: int) -> Tensor:
-        """Return the first images of the data set of each replica, `[R or 1, size, pixels]`."""
+        """Return the first images for each replica, `[R or 1, size, pixels]`."""
         if self.spans is None:
             return self.images[:size].unsqueeze(0)
         least = min(size, int(self.spans[1].min()))
@@ -157,7 +157,7 @@ class TrainingImages:
 
 
 def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
-    """Raise unless the images of all data sets have the same number of pixels and of levels."""
+    """Raise unless all data sets have the same image size and levels."""
     kinds = {one: (one.train.shape[1], one.levels) for one in datasets}
     if len(set(kinds.values())) > 1:
         each = (f"{one.name} with {p} pixels of {n} levels" for one, (p, n) in kinds.items())
@@ -168,7 +168,7 @@ def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
 def observe(
     images: Tensor, levels: int, generator: Generator | None = None, *, bits: bool = True
 ) -> Tensor:
-    """Return what a model sees of images: bits, 1 with probability value / levels, or that value.
+    """Convert images to the model's input: bits, 1 with probability value / levels, or gray values.
 
     >>> observe(torch.tensor([[0, 255]], dtype=torch.uint8), levels=255)
     tensor([[0., 1.]])
@@ -180,7 +180,7 @@ def observe(
 
 
 def expand_home(path: Path | str) -> Path:
-    """Return a path with the home folder in place of ~ or ~user."""
+    """Replace ~ or ~user in a path by the home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -189,7 +189,7 @@ def expand_home(path: Path | str) -> Path:
 
 
 def import_optional(module: str) -> ModuleType:
-    """Return a module, or raise a `ValueError` that says how to install it."""
+    """Import a module, or raise an error that says how to install it."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -199,7 +199,7 @@ def import_optional(module: str) -> ModuleType:
 
 
 def read_arrays(path: Path, names: Collection[str] = ()) -> dict[str, Array]:
-    """Read the arrays of an .npz file, all or those named, or the one array of an .npy file."""
+    """Read arrays of an .npz file, all or by name, or the array of an .npy file."""
     try:
         with path.open("rb") as file:
             if path.suffix == ".npy":
@@ -213,14 +213,14 @@ def read_arrays(path: Path, names: Collection[str] = ()) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Source:
-    """A file, its checksum, and its addresses in the order in which they are tried."""
+    """A file to download, with its checksum and its addresses in order of preference."""
 
     file: str
     md5: str
     urls: tuple[str, ...]
 
     def intact(self, folder: Path) -> bool:
-        """Return whether the folder holds the file with this checksum."""
+        """Return whether the folder contains this file with the right checksum."""
         path = folder / self.file
         if not path.is_file():
             return False
@@ -228,7 +228,7 @@ class Source:
             return hashlib.file_digest(file, "md5").hexdigest() == self.md5
 
     def obtain(self, folder: Path) -> Path:
-        """Return the path of the intact file; download it if need be, completely or not at all."""
+        """Return the path of the verified file, downloaded if necessary."""
         path = folder / self.file
         if self.intact(folder):
             return path
@@ -250,7 +250,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Digits:
-    """The 8x8 digits that come with scikit-learn: small, and never downloaded."""
+    """The 8x8 digits of scikit-learn, which need no download."""
 
     name: str
     description: str
@@ -270,7 +270,7 @@ class Digits:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """28x28 images, from an archive in the user's folder or else from the published files."""
+    """28x28 images from an archive in the user's folder, or from the published files."""
 
     name: str
     description: str
@@ -290,14 +290,14 @@ class ImageFiles:
             raise ValueError(f"{expected}, got {got}: give one of them")
 
     def find(self, data_dir: Path | None) -> str:
-        """Return the archive, or the folder of the intact published files, or nothing."""
+        """Return the archive or the folder of verified files, or None."""
         if archive := self._archive_in(data_dir):
             return str(archive)
         intact = self.sources and all(source.intact(self._cache()) for source in self.sources)
         return str(self._cache()) if intact else ""
 
     def fetch(self, data_dir: Path | None) -> tuple[Path, ...]:
-        """Check the archive, or download what is missing in the cache; return the files."""
+        """Verify the archive, or download missing files to the cache; return the files."""
         if archive := self._archive_in(data_dir):
             self._load_archive(archive)
             return (archive,)
@@ -358,7 +358,7 @@ class ImageFiles:
 
 
 def read_published(path: Path, part: str) -> Array:
-    """Read a part of a data set from a published file, whose checksum is known to be right."""
+    """Read part of a data set from a published file whose checksum was verified."""
     match path.suffix:
         case ".gz":  # IDX: 16 bytes with the shape, then the values
             with gzip.open(path) as file:
@@ -457,7 +457,7 @@ DATASETS = {entry.name: entry for entry in _ENTRIES}
 
 
 class Status(NamedTuple):
-    """Whether a data set is available offline, and where it is."""
+    """Whether a data set is available offline, and where."""
 
     name: str
     description: str
@@ -466,7 +466,7 @@ class Status(NamedTuple):
 
 
 def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
-    """Return a data set by name, downloaded if need be, or your own from a file or a folder.
+    """Load a data set by name, from a file, or from a folder.
 
     Args:
         name: One of `DATASETS` (see `arms data list`), or the path of an .npz or .npy file or of a
@@ -485,12 +485,12 @@ def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
 
 
 def fetch(name: str, data_dir: Path | str | None = None) -> tuple[Path, ...]:
-    """Return the files of a data set, checked, after a download of what is missing or damaged."""
+    """Verify the files of a data set, download missing ones, and return them."""
     return _entry(name).fetch(_data_dir(data_dir))
 
 
 def status(data_dir: Path | str | None = None) -> list[Status]:
-    """Return for every data set whether it is on this machine, and where."""
+    """Return, for every data set, whether it is on this machine, and where."""
     places = [(entry, entry.find(_data_dir(data_dir))) for entry in DATASETS.values()]
     return [Status(entry.name, entry.description, bool(at), at) for entry, at in places]
 

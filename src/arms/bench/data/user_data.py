@@ -1,8 +1,8 @@
-"""A user's own images as a data set: files, folders, arrays, tensors, and data set objects.
+"""Convert a user's own images to a data set.
 
-Images are gray or binary and all of one size. Images that are not split into train, valid and test
-are split here, in the same way every time. A folder that could mean two things is refused, and so
-is a file that does not say which of its values is white.
+The images may be files, folders, arrays, tensors or data set objects. They must be gray or binary,
+and must all have the same size. Images without splits are split in a fixed way. Ambiguous folders,
+and files that do not define which value is white, raise an error.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from arms.bench.data.datasets import (
 )
 
 HELD_OUT = 0.1  # share of the images for a validation set if there is none; also for a test set
-TO_GRAY = "turn colors into gray values, image.convert('L')"
+TO_GRAY = "convert them to gray values, for example with image.convert('L')"
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
 COLOR_NOTE = "color images turned gray"
 DEPTH_NOTE = "images of more than 8 bits rounded to 255 levels"
@@ -46,7 +46,7 @@ ORIENTATION, ON_ITS_SIDE = 274, (5, 6, 7, 8)
 
 
 def as_dataset(source: object, name: str | None = None, *, levels: int | None = None) -> Dataset:
-    """Return images of your own as a data set.
+    """Convert your own images to a data set.
 
     Args:
         source: One of
@@ -116,7 +116,7 @@ def _digest(dataset: Dataset) -> str:
 def _build(
     splits: Mapping[str, object], name: str, levels: int | None, what: str, note: str = ""
 ) -> Dataset:
-    """Return a data set of whatever holds the images of its splits; errors call it `what`."""
+    """Build a data set from the images of its splits; errors refer to it as `what`."""
     if "train" not in splits:
         found = ", ".join(splits) or "no splits"
         remedy = "name the split with the training images 'train'"
@@ -132,7 +132,7 @@ def _build(
 def _as_whole_numbers(
     parts: Mapping[str, Array], what: str, levels: int | None
 ) -> tuple[dict[str, Array], int]:
-    """Return the images as uint8, and the number of levels."""
+    """Convert the images to uint8, and return the number of levels."""
     tops = {split: float(part.max()) for split, part in parts.items()}
     largest = max(tops.values())
     smallest = min(float(part.min()) for part in parts.values())
@@ -157,7 +157,7 @@ def _as_whole_numbers(
 
 
 def _split(parts: Mapping[str, Array], what: str) -> list[Array]:
-    """Return train, valid and test; splits that are missing are taken from the training images."""
+    """Return train, valid and test images; missing splits are taken from the training images."""
     found = dict(parts)
     missing = [split for split in ("valid", "test") if split not in parts]
     held = max(1, round(HELD_OUT * len(parts["train"])))
@@ -173,7 +173,7 @@ def _split(parts: Mapping[str, Array], what: str) -> list[Array]:
 
 
 def _as_images(source: Any, what: str) -> Array:
-    """Return images `[images, height, width]` of whatever holds them."""
+    """Convert a container of images to an array `[images, height, width]`."""
     if isinstance(source, torch.Tensor | np.ndarray):
         return _as_array(source, what, batch=True)
     if isinstance(source, str) or not hasattr(source, "__getitem__"):
@@ -190,7 +190,7 @@ def _as_images(source: Any, what: str) -> Array:
 
 
 def _one_image(item: Any, what: str) -> Array:
-    """Return the image in an item: the item itself, the first of a pair, or its `image`."""
+    """Return the image of an item, which may be a pair or a mapping."""
     if isinstance(item, Mapping):
         keys = [key for key in ("image", "img", "pixel_values") if key in item]
         if not keys:
@@ -207,7 +207,7 @@ def _one_image(item: Any, what: str) -> Array:
 
 
 def _as_array(images: Any, what: str, *, batch: bool) -> Array:
-    """Return a tensor, an array or an image of Pillow as `[images, height, width]`."""
+    """Convert a tensor, an array or a Pillow image to an array `[images, height, width]`."""
     if getattr(images, "mode", "") == "P":  # its pixels are indices of a palette
         raise ValueError(f"the images of {what} must be gray, got mode P (palette): {TO_GRAY}")
     try:
@@ -234,7 +234,7 @@ def _as_array(images: Any, what: str, *, batch: bool) -> Array:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a name stands for, None if it stands for none.
+    """Return the split that a name stands for, or None.
 
     >>> split_of("Val"), split_of("x_train"), split_of("test_images"), split_of("car")
     ('valid', 'train', 'test', None)
@@ -245,7 +245,7 @@ def split_of(name: str) -> str | None:
 
 
 def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
-    """Return the parts of a mapping under our names of the splits; other entries are ignored."""
+    """Rename the entries of a mapping to our names of the splits, and drop other entries."""
     found: dict[str, Any] = {}
     for key, part in source.items():
         split = split_of(str(key))
@@ -260,7 +260,7 @@ def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
 
 
 def check_one_size(sizes: Mapping[str, Sequence[int]]) -> None:
-    """Raise unless all sizes are the same; the keys say what has them."""
+    """Raise unless all sizes are equal; the keys name the images in the error."""
     (first, size), *others = sizes.items()
     for name, other in others:
         if other != size:
@@ -276,7 +276,7 @@ class _Image(NamedTuple):
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
-    """Return the images of every split `[images, height, width]`, and a note on what was changed.
+    """Return the images of each split `[images, height, width]`, and a note about conversions.
 
     Images are in the order of their names. They are uint8 from 0 to 255, or fractions from 0 to 1
     if any file has more than 8 bits.
@@ -298,7 +298,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
 
 
 def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
-    """Return the image files of every split; all are training images if no folder names a split."""
+    """Return the image files of each split; without named folders, all are for training."""
     files = _image_files(folder)
     folders = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir()}
     named = by_split(folders, str(folder))
@@ -327,7 +327,7 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
 
 
 def _image_files(folder: Path) -> list[Path]:
-    """Return all image files below a folder, in order; links to folders are followed."""
+    """Return all image files below a folder in order, following links to folders."""
     found = []
     for place, folders, names in os.walk(folder, onerror=_fail, followlinks=True):
         for link in (path for name in folders if (path := Path(place, name)).is_symlink()):
@@ -341,7 +341,7 @@ def _image_files(folder: Path) -> list[Path]:
 
 
 def _fail(error: OSError) -> None:
-    """Raise what `os.walk` would ignore, such as a folder that may not be read."""
+    """Raise an error that `os.walk` would ignore, such as missing permissions."""
     raise error
 
 
@@ -375,7 +375,7 @@ def _read_image(path: Path) -> _Image:
 
 
 def _gray_values(path: Path, image: Any) -> tuple[Array, int, bool]:
-    """Return the pixels of an image, the value that means white, and whether any is transparent."""
+    """Return the pixels of an image, the value of white, and whether it is transparent."""
     try:
         alpha = image.mode in MODES_WITH_ALPHA or "transparency" in image.info
         transparent = alpha and image.convert("RGBA").getextrema()[3][0] < 255
@@ -385,7 +385,7 @@ def _gray_values(path: Path, image: Any) -> tuple[Array, int, bool]:
 
 
 def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
-    """Return the same as `_gray_values` for more than 8 bits, which Pillow would clip."""
+    """Do the same as `_gray_values` for more than 8 bits, which Pillow would clip."""
     values: Array = np.asarray(image)
     if image.format == "TIFF" and image.mode.startswith("I;16"):
         white = int(2 ** image.tag_v2[BITS_PER_SAMPLE][0] - 1)

@@ -1,4 +1,4 @@
-"""The discrete VAE and its parts: layers with a replica axis, networks, likelihoods of pixels."""
+"""Discrete VAEs: layers with a replica axis, networks, and likelihoods of pixels."""
 
 from arms.bench.models.codes import code_statistics as code_statistics
 from arms.bench.models.codes import evaluating as evaluating

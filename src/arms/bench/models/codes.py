@@ -1,4 +1,4 @@
-"""Statistics of the codes that an encoder assigns to images: how many latents carry information."""
+"""Statistics of the codes that an encoder assigns to images."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from arms.bench.models.vae import DiscreteVAE
 
 ACTIVE_VARIANCE = 0.01
-"""A latent is active if the probability of one of its values varies over images by more."""
+"""A latent is active if a probability varies over images with more than this variance."""
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout and similar layers off, and restore the model's mode at the end."""
+    """Switch to evaluation mode, and restore the model's mode at the end."""
     training = model.training
     model.eval()
     try:
@@ -24,7 +24,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def code_statistics(model: DiscreteVAE, x: Tensor) -> dict[str, Tensor]:
-    """Return statistics of q(b|x) over images x `[R, B, pixels]`, one number `[R]` for each key.
+    """Compute statistics of q(b|x) over images x `[R, B, pixels]`, one number `[R]` per key.
 
     `active_latents` counts the latents whose probabilities vary over the images with a variance
     above 0.01. `code_entropy` is the entropy of q(b|x) in nats, averaged over the images.

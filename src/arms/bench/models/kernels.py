@@ -1,9 +1,10 @@
-"""Triton kernels for a GPU: the decoder's last product, the likelihood of pixels, their gradient.
+"""Triton kernels for the last product of the decoder and the likelihood of pixels, on a GPU.
 
-The logit of every pixel is read once after the product has made it, by a kernel that writes the
-log-likelihood of a row and the residual x - sigmoid(logit), all that the gradient needs. The
-products follow `torch.set_float32_matmul_precision`. Rough gradients use bfloat16 products, and the
-residual is then written in bfloat16. `rough_product` is the same for other layers.
+After the matrix product, one kernel reads the logit of every pixel once. It writes the
+log-likelihood of each row, and the residual x - sigmoid(logit), from which the gradient is
+computed. The products follow `torch.set_float32_matmul_precision`. With `rough`, gradients use
+bfloat16 products, and the residual is also bfloat16. `rough_product` does the same for other
+layers.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 BLOCK_ROWS, BLOCK_PIXELS = 4, 256
 ONE_ROW_PER_BLOCK_UP_TO = 8192
-"""With this many rows or fewer, each has a block of threads to itself."""
+"""Up to this number of rows, each row has its own block of threads."""
 
 
 def affine_log_prob(
@@ -29,9 +30,9 @@ def affine_log_prob(
 ) -> Tensor:
     """Return sum over pixels of log Bernoulli(x; sigmoid(h weight + bias)) as `[n, R, B]`.
 
-    h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]`, x `[R, B, pixels]`.
-    Gradients flow through the first `attached` samples only, or, towards h, the first `inward` if
-    that is more; with `rough`, they use bfloat16 products.
+    Shapes are h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]` and x `[R,
+    B, pixels]`. Only the first `attached` samples have gradients. For h, the first `inward` samples
+    have gradients if that is more. With `rough`, gradients use bfloat16 products.
     """
     samples, replicas, batch, _ = h.shape
     # [R, nB, inputs]: one matrix product per replica
@@ -57,9 +58,9 @@ def _forward(
     learned: int,
     residual_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Return log-likelihoods `[R, nB]`, and the residual of the first rows `[R, kept, pixels]`.
+    """Return log-likelihoods `[R, nB]`, and the residual of the first rows, `[R, kept, pixels]`.
 
-    The weights learn from the first `learned` rows, of which none is beyond `kept`.
+    The weights learn from the first `learned` rows, which is at most `kept`.
     """
     logits = torch.bmm(rows, weight)
     count, pixels = logits.shape[0] * logits.shape[1], logits.shape[2]
@@ -124,7 +125,7 @@ _forward.register_autograd(_backward, setup_context=_remember)
 
 @torch.library.custom_op("arms::product", mutates_args=())
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a batch of matrix products in float32, whatever the dtype of the factors."""
+    """Multiply batches of matrices in float32, whatever the dtype of the factors."""
     if a.dtype == torch.float32 or not a.is_cuda:
         return torch.bmm(a.float(), b.float())
     return torch.bmm(a, b, out_dtype=torch.float32)
@@ -137,7 +138,7 @@ def _(a: Tensor, b: Tensor) -> Tensor:
 
 @torch.library.custom_op("arms::rough_product", mutates_args=())
 def rough_product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a batch of matrix products whose gradient uses bfloat16 ones."""
+    """Multiply batches of matrices; the gradient uses bfloat16 products."""
     return torch.bmm(a, b)
 
 
@@ -202,9 +203,11 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
 def _tile(  # type: ignore[no-untyped-def]
     logits_row, bias_row, x_row, residual_row, pixel, inside, keep, KEEP: tl.constexpr
 ):
-    """Return both parts of -log p of a pixel: softplus(u) = max(u, 0) + log(1 + e^-|z|), u = +-z.
+    """Return the two parts of -log p of a pixel: max(u, 0), and 1 + e^-|z|.
 
-    The second comes without its logarithm: one logarithm is taken of the product of many.
+    The second part still needs a logarithm: -log p = softplus(u) = max(u, 0) + log(1 + e^-|z|),
+    where u is z or -z. Many second parts are multiplied first, so that one logarithm suffices for
+    all of them.
     """
     z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(
         bias_row + pixel, mask=inside, other=0.0

@@ -1,4 +1,4 @@
-"""Likelihoods of gray values as published benchmarks have them, and all likelihoods by name."""
+"""Likelihoods of gray values as in published benchmarks, and all likelihoods by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ LEAST_VARIANCE = 1e-3
 
 @dataclass(frozen=True)
 class GrayPixels(PixelLikelihood):
-    """Gray values in place of bits in the Bernoulli log-probability, the binary cross-entropy.
+    """Binary cross-entropy for gray values, which take the place of bits.
 
-    This is no density of gray values: bounds compare only with bounds of the same kind.
+    This is not a density of gray values. Compare bounds only with bounds of the same kind.
     """
 
     def outputs(self, pixels: int) -> int:
@@ -43,7 +43,7 @@ class GrayPixels(PixelLikelihood):
 
 
 class PixelVariances(nn.Module):
-    """Appends a learned log-variance of every pixel, the same for all images, to its input."""
+    """Appends a learned log-variance per pixel, the same for all images, to its input."""
 
     def __init__(self, replicas: int, pixels: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class PixelVariances(nn.Module):
 
 @dataclass(frozen=True)
 class ScaledGaussianPixels(GaussianPixels):
-    """Gray values from -1 to 1 with normal noise, whose variance is learned for every pixel.
+    """Gray values from -1 to 1 with normal noise of learned variance per pixel.
 
     The density is that of the scaled values: its logarithm is lower than that of values from 0 to 1
     by log 2 per pixel.
@@ -88,4 +88,4 @@ LIKELIHOODS: Mapping[str, Callable[[int], PixelLikelihood]] = {
     "gray": lambda levels: GrayPixels(),
     "scaled-gaussian": lambda levels: ScaledGaussianPixels(),
 }
-"""Likelihoods of the built-in networks, made from the levels of the data set."""
+"""Likelihoods of the built-in networks; each entry takes the levels of the data set."""

@@ -1,6 +1,7 @@
-"""Networks with a leading replica axis, and the likelihoods of pixels.
+"""Networks with a leading replica axis, and likelihoods of pixels.
 
-The logits of the pixels are the largest tensor of a training step, and few passes are made over it.
+The logits of the pixels are the largest tensor of a training step, so they are read as rarely as
+possible.
 """
 
 import math
@@ -21,14 +22,17 @@ from arms.bench.models.products import multiply, multiply_matrices
 
 HAS_TRITON = find_spec("triton") is not None
 Builder: TypeAlias = Callable[[int, int, int], nn.Module]
-"""Makes a network with all weights zero, given the numbers of replicas, inputs and outputs."""
+"""Builds a network with zero weights for a number of replicas, inputs and outputs."""
 
 
 class ReplicaLinear(nn.Module):
-    """R affine maps at once: `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`."""
+    """R affine maps at once, from `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`."""
 
     bfloat16_backward = False
-    """Whether its gradient may use bfloat16 products on a GPU; it can then be taken only once."""
+    """Whether the gradient may use bfloat16 products on a GPU.
+
+    The gradient can then be computed only once.
+    """
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -36,7 +40,7 @@ class ReplicaLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply each replica's matrix to its rows, over all leading axes."""
+        """Multiply the rows of each replica by its matrix."""
         first = x.movedim(-3, 0)  # [R, *lead, B, inputs]: one matrix product per replica
         rows = first.flatten(1, -2)
         # A product that starts from a bias costs a GPU one more pass; an addition is fused.
@@ -53,7 +57,7 @@ class ReplicaLinear(nn.Module):
         return product
 
     def initialize(self, generators: Sequence[Generator]) -> None:
-        """Draw Glorot-uniform weights of replica r from generator r, and set biases to zero."""
+        """Draw Glorot-uniform weights of replica r from generator r; set biases to zero."""
         _, inputs, outputs = self.weight.shape
         limit = math.sqrt(6 / (inputs + outputs))
         with torch.no_grad():
@@ -63,9 +67,9 @@ class ReplicaLinear(nn.Module):
 
 
 def tensor_places(module: nn.Module, kind: str) -> dict[str, Tensor]:
-    """Return the tensor in every place of a module that holds one, by the name of the place.
+    """Return the tensors of a module by the names of their places.
 
-    A layer that is used twice has one place, and a parameter that two layers share has two.
+    A layer that is used twice has one place. A parameter that two layers share has two places.
     """
     return {
         f"{path}.{name}" if path else name: tensor
@@ -78,13 +82,14 @@ def tensor_places(module: nn.Module, kind: str) -> dict[str, Tensor]:
 def call_with(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
     """Call a module with other tensors in its places.
 
-    PyTorch's own search for ties would leave them in a layer that is used twice, after the call.
+    This supports tied weights. PyTorch's own support would leave the other tensors in a layer that
+    is used twice.
     """
     return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
 
 
 def perceptron(*hidden: int, slope: float = 0.3) -> Builder:
-    """Return a builder of perceptrons with hidden layers of these widths, of LeakyReLU units."""
+    """Return a builder of perceptrons with LeakyReLU hidden layers of the given widths."""
 
     def build(replicas: int, inputs: int, outputs: int) -> nn.Module:
         layers: list[nn.Module] = []
@@ -101,13 +106,13 @@ NETWORKS: dict[str, Builder] = {
     "nonlinear": perceptron(200, 200),
     "pyramid": perceptron(512, 256, slope=0),
 }
-"""Networks by name. Each serves as the encoder of every layer."""
+"""Built-in networks by name; each is used for the encoders of all layers."""
 DECODERS: dict[str, Builder] = {"pyramid": perceptron(256, 512, slope=0)}
-"""Decoders of the networks that have another one than the encoder."""
+"""Built-in networks whose decoder differs from the encoder."""
 
 
 def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:
-    """Return the generator for one use of a run's seed; no two uses share numbers.
+    """Return a generator for one use of a run's seed; different uses get different numbers.
 
     >>> one, other = seeded_generator(0, "init"), seeded_generator(0, "train")
     >>> torch.rand(1, generator=one) == torch.rand(1, generator=other)
@@ -119,20 +124,20 @@ def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu"
 
 
 class PixelLikelihood(ABC):
-    """p(x|b) for `DiscreteVAE(..., likelihood=...)`, where x are gray values from 0 to 1."""
+    """The likelihood p(x|b) of a `DiscreteVAE`, where x are gray values from 0 to 1."""
 
     binarizes_input: ClassVar[bool] = False
-    """Whether x are bits drawn from the gray values, instead of the gray values themselves."""
+    """Whether x are bits that are drawn from the gray values."""
 
     @abstractmethod
     def outputs(self, pixels: int) -> int:
-        """Return how many numbers the decoder must return for an image of that many pixels."""
+        """Return the number of decoder outputs for an image with `pixels` pixels."""
 
     @abstractmethod
     def log_prob(self, outputs: Tensor, x: Tensor) -> Tensor:
-        """Return log p(x|b), the sum over pixels, `[*lead, R, B]`.
+        """Return log p(x|b), summed over pixels, `[*lead, R, B]`.
 
-        The decoder has returned outputs `[*lead, R, B, outputs]`; x are `[R, B, pixels]`.
+        The decoder's outputs have shape `[*lead, R, B, outputs]`, and x has shape `[R, B, pixels]`.
         """
 
     @abstractmethod
@@ -140,28 +145,28 @@ class PixelLikelihood(ABC):
         """Return the mean of every pixel, `[*lead, R, B, pixels]`, for pictures."""
 
     def log_prob_table(self, outputs: Tensor, x: Tensor) -> Tensor:
-        """Return log p(x|b), `[S, R, B]`, of all images for all outputs, `[S, R, 1, outputs]`."""
+        """Return log p(x|b) `[S, R, B]` for all images x and all outputs `[S, R, 1, outputs]`."""
         return self.log_prob(outputs.expand(-1, -1, x.shape[-2], -1), x)
 
     def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
-        """Return the outputs that a built-in decoder starts from, given the mean of each pixel."""
+        """Return the initial outputs of a built-in decoder for a mean image."""
         return pixel_mean.new_zeros(self.outputs(len(pixel_mean)))
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Return gray values as encoders get them."""
+        """Scale gray values for encoders."""
         return x
 
     def head(self, replicas: int, pixels: int) -> nn.Module | None:
-        """Return a module that makes the outputs of one number per pixel, if there is one."""
+        """Return a module that computes the outputs from one number per pixel, or None."""
         return None
 
     def check_levels(self, levels: int) -> None:  # noqa: B027 (most take any)
-        """Raise if this likelihood is for images with another number of levels."""
+        """Raise if this likelihood needs images with another number of levels."""
 
 
 @dataclass(frozen=True)
 class BernoulliPixels(PixelLikelihood):
-    """Bits, drawn from the gray values again in every batch; the decoder returns their logits."""
+    """Bits, drawn from the gray values in every batch; the decoder returns their logits."""
 
     binarizes_input = True
 
@@ -183,7 +188,7 @@ class BernoulliPixels(PixelLikelihood):
 
 @dataclass(frozen=True)
 class GaussianPixels(PixelLikelihood):
-    """Gray values with normal noise. This is a density, so bounds may be positive.
+    """Gray values with normal noise. Bounds may be positive, because this is a density.
 
     Args:
         std: Standard deviation of the noise, where black is 0 and white is 1. By default, the
@@ -224,7 +229,7 @@ class GaussianPixels(PixelLikelihood):
 
 @dataclass(frozen=True)
 class CategoricalPixels(PixelLikelihood):
-    """Every pixel is one of levels + 1 gray values, each with its own probability.
+    """One of levels + 1 gray values per pixel, each with its own probability.
 
     The decoder returns levels + 1 logits per pixel, those of one pixel side by side.
 
@@ -268,18 +273,21 @@ class CategoricalPixels(PixelLikelihood):
 
 
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """Return the sum of log Bernoulli(x; sigmoid(logits)) over the last axis, for x of 0 and 1."""
+    """Return log Bernoulli(x; sigmoid(logits)) for x of 0 and 1, summed over the last axis."""
     value: Tensor = _LogProb.apply(logits, x)  # type: ignore[no-untyped-call]
     return value
 
 
 def smooth_log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """Return the same, linear for x between 0 and 1, differentiable in both and more than once."""
+    """Return the Bernoulli log-probability, extended linearly to x between 0 and 1.
+
+    It can be differentiated several times, with respect to x and the logits.
+    """
     return (x * logits - torch.nn.functional.softplus(logits)).sum(-1)
 
 
 def bernoulli_table(logits: Tensor, x: Tensor) -> Tensor:
-    """Return `smooth_log_prob` of all images for all logits `[S, R, 1, pixels]`, as `[S, R, B]`."""
+    """Return `smooth_log_prob` `[S, R, B]` for all images and all logits `[S, R, 1, pixels]`."""
     rows = logits.squeeze(-2).movedim(0, 1)
     table = torch.bmm(rows, x.mT) - torch.nn.functional.softplus(rows).sum(-1, keepdim=True)
     return table.movedim(0, 1)
@@ -292,10 +300,10 @@ def affine_log_prob(
     attached: int | None = None,
     all_inward: bool = False,
 ) -> Tensor:
-    """Return `bernoulli_log_prob(layer(h), x)`, h `[n, R, B, inputs]`, in half the passes.
+    """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]`, in half the time.
 
-    The logits are made, used and overwritten in place. Gradients flow through the first `attached`
-    samples only, by default all; with `all_inward`, those towards h through all in any case.
+    The logits are overwritten to save memory traffic. Only the first `attached` samples have
+    gradients, by default all. With `all_inward`, gradients for h always flow through all samples.
     """
     attached = len(h) if attached is None else attached
     inward = len(h) if all_inward else attached
@@ -332,7 +340,10 @@ class _LogProb(torch.autograd.Function):
 
 
 class _AffineLogProb(torch.autograd.Function):
-    """The value, differentiable in h, and the rows and residuals of the attached samples."""
+    """Autograd function of the log-probability, differentiable with respect to h.
+
+    It also returns the rows and residuals of the attached samples.
+    """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -366,7 +377,7 @@ class _AffineLogProb(torch.autograd.Function):
 
 
 class _OfWeights(torch.autograd.Function):
-    """Zero, with the gradient of the value above with respect to the layer's weights."""
+    """Autograd function that returns zero, with the gradient for the layer's weights."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
@@ -385,7 +396,7 @@ class _OfWeights(torch.autograd.Function):
 
 
 def _per_row(grad: Tensor, kept: int) -> Tensor:
-    """Return the gradients `[n, R, B]` of the first samples as `[R, rows, 1]`."""
+    """Reshape the gradients `[n, R, B]` of the first samples to `[R, rows, 1]`."""
     return grad[:kept].movedim(0, 1).flatten(1, 2).unsqueeze(-1)
 
 
@@ -396,7 +407,7 @@ def _check_first_derivative() -> None:
 
 
 LEAST_PRODUCT = 1e-30
-"""Products of probabilities below this could have lost digits, as the least numbers have fewer."""
+"""Products of probabilities below this may have lost digits, because of denormal numbers."""
 
 
 def _log_prob_and_residual(
@@ -419,13 +430,13 @@ def _log_prob_and_residual(
 
 
 def _is_readable(tensor: Tensor) -> bool:
-    """Return whether numbers can be read without waiting, outside of compilers and tracers."""
+    """Return whether values can be read: outside of compilers and tracers."""
     traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
     return tensor.device.type == "cpu" and tensor.numel() > 0 and not traced
 
 
 def _products(y: Tensor) -> Tensor:
-    """Multiply up to 16 entries of the last axis: one logarithm then serves them all."""
+    """Multiply up to 16 entries along the last axis, so that one logarithm suffices for them."""
     for _ in range(4):
         if y.shape[-1] % 2:
             break

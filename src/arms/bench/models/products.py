@@ -17,9 +17,10 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 
 
 def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `[R, m, k]` times `[R, k, n]`, plus a bias `[R, 1, n]`, any number of times derivable.
+    """Multiply `[R, m, k]` by `[R, k, n]` and add a bias `[R, 1, n]`.
 
-    Replicas are multiplied one after the other, so that each gets what it would get alone.
+    The result can be differentiated any number of times. Replicas are multiplied one after the
+    other, so that each gets the same result as alone.
     """
     if _is_faster(a, b):
         product: Tensor = _Product.apply(a, b, bias)  # type: ignore[no-untyped-call]
@@ -28,7 +29,7 @@ def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `[m, k]` times `[k, n]`, plus a bias `[n]`, without a graph."""
+    """Multiply `[m, k]` by `[k, n]` and add a bias `[n]`, without a graph."""
     if not _is_faster(a, b):
         return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
     if not (b.is_contiguous() or b.t().is_contiguous()):
@@ -40,7 +41,7 @@ def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def _is_faster(a: Tensor, b: Tensor) -> bool:
-    """Whether oneDNN supports this product, and is then faster."""
+    """Return whether oneDNN supports this product and is faster."""
     fits = a.dtype == b.dtype == torch.float32 and a.device.type == "cpu"
     fits = fits and HAS_ONEDNN and a.numel() > 0 and b.numel() > 0
     return fits and not (torch.compiler.is_compiling() or in_function_transform())

@@ -1,4 +1,4 @@
-"""User models: an adapter to the replica axis, replicas, names, fingerprints and checks."""
+"""Support for a user's own models: replicas, names, fingerprints and checks."""
 
 import copy
 import hashlib
@@ -18,16 +18,16 @@ from arms.bench.models.networks import call_with, seeded_generator, tensor_place
 from arms.bench.models.vae import DiscreteVAE
 
 Places: TypeAlias = tuple[str, ...]
-"""The names of all places that hold one and the same tensor."""
+"""The names of all places that contain the same tensor."""
 WIDE = ("prior", "pixel_mean")
-"""Tensors of a `DiscreteVAE` that have a replica axis even with one replica."""
+"""Tensors of a `DiscreteVAE` that always have a replica axis."""
 MAKER = "the function that makes the model"
 NETWORK = re.compile(r"(en|de)coder|deeper_(en|de)coders\.\d+")
-"""The names of encoders and decoders."""
+"""A pattern for the names of encoders and decoders."""
 
 
 class PlainNetwork(nn.Module):
-    """An ordinary network, `[N, *shape]` to `[N, ...]`, as an encoder or decoder of `DiscreteVAE`.
+    """Adapts an ordinary network, from `[N, *shape]` to `[N, ...]`, for a `DiscreteVAE`.
 
     Samples, replicas and images become one batch axis, and the outputs of each image one row.
 
@@ -45,7 +45,7 @@ class PlainNetwork(nn.Module):
         self.network, self.shape = network, tuple(shape) if shape is not None else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `[*lead, outputs]` of x `[*lead, features]`."""
+        """Map x `[*lead, features]` to `[*lead, outputs]`."""
         rows = x.reshape(-1, *([x.shape[-1]] if self.shape is None else self.shape))
         outputs: Tensor = self.network(rows)
         return outputs.reshape(*x.shape[:-1], -1)
@@ -56,7 +56,7 @@ class PlainNetwork(nn.Module):
 
 
 class ReplicaModules(nn.Module):
-    """R modules side by side, given as one whose parameters and buffers have a replica axis.
+    """R modules as a single module whose parameters and buffers have a replica axis.
 
     It maps `[*lead, R, B, features]` to `[*lead, R, B, outputs]`.
     """
@@ -66,11 +66,11 @@ class ReplicaModules(nn.Module):
         self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply to the rows of each replica its own module.
+        """Apply the module of each replica to its rows.
 
-        Rows and buffers are copies. The module may change them in place, and what it computed from
-        them earlier can still be differentiated. Buffers are then written back: PyTorch does not
-        say which were changed, since batch normalization does not count it.
+        Modules get copies of rows and buffers, because they may modify these in place, while
+        earlier results must stay differentiable. All buffers are written back afterwards. PyTorch
+        does not report which buffers were modified.
         """
         parameters = tensor_places(self.module, "_parameters")
         buffers = tensor_places(self.module, "_buffers")
@@ -91,10 +91,10 @@ class ReplicaModules(nn.Module):
 
 
 def replicated(make: Callable[[], object], replicas: int, seed: int) -> DiscreteVAE:
-    """Return a model of R replicas from a function that makes a `DiscreteVAE` of one.
+    """Build a model with R replicas from a function that makes a model with one replica.
 
-    What the function draws from PyTorch's global generator on the CPU depends on the seed and the
-    replica alone. The generator is left as it was.
+    The function may draw from PyTorch's global CPU generator. These numbers depend only on the seed
+    and the replica. The state of the generator is restored afterwards.
     """
     models = []
     for replica in range(replicas):
@@ -127,15 +127,15 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
 
 
 def keep_replicas(model: DiscreteVAE, kept: Sequence[int]) -> DiscreteVAE:
-    """Return a copy of a model of several replicas with some of them."""
+    """Return a copy of a model that has only some of its replicas."""
     return _changed(model, len(kept), lambda _, tensor: tensor[list(kept)])
 
 
 def structure_of(model: DiscreteVAE) -> str:
-    """Return a fingerprint of a model, whatever its weights and its number of replicas.
+    """Return a fingerprint of a model's structure, independent of weights and replicas.
 
-    It covers the modules with their settings, and the names, types and shapes of tensors. Models
-    that differ only in what a `forward` does with them need different names.
+    It covers the modules with their settings, and the names, types and shapes of tensors. It does
+    not cover the code of `forward`. Models that differ only in this code need different names.
     """
     wrapped = [name for name, part in _networks(model) if isinstance(part, ReplicaModules)]
     if wrapped:
@@ -152,17 +152,17 @@ def structure_of(model: DiscreteVAE) -> str:
 
 
 def name_of(model: DiscreteVAE, made_by: object = None) -> str:
-    """Return a model's name, else that of the function that made it, else that of its class."""
+    """Return the name of a model, of the function that made it, or of its class."""
     function = getattr(made_by, "__name__", "")
     own_class = type(model).__name__ if type(model) is not DiscreteVAE else "own"
     return model.name or (function if function.isidentifier() else "") or own_class
 
 
 def check_savable(model: nn.Module) -> None:
-    """Raise if a checkpoint cannot hold all of a model's state."""
+    """Raise if a checkpoint cannot store the model's entire state."""
     for name, value in model.state_dict().items():
         if is_lazy(value):
-            what = f"the lazy parameter {name} was never initialized, because forward never calls its layer"
+            what = f"the lazy parameter {name} was not initialized, because forward skips its layer"
             raise ValueError(f"{what}: remove that layer")
         if not isinstance(value, Tensor) or name.endswith("_extra_state"):
             wanted = "the state of a model must consist of parameters and buffers"
@@ -174,7 +174,7 @@ def check_savable(model: nn.Module) -> None:
 
 
 def check_finite(model: nn.Module) -> None:
-    """Raise if a weight of a model is infinite or not a number."""
+    """Raise if a weight is NaN or infinite."""
     for name, weight in model.named_parameters():
         if not weight.isfinite().all():
             got = f"{'NaN' if weight.isnan().any() else 'infinite numbers'} in {name}"
@@ -183,9 +183,9 @@ def check_finite(model: nn.Module) -> None:
 
 
 def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
-    """Raise if outputs depend on a tensor that requires a gradient but is no parameter.
+    """Raise if outputs depend on a tensor that requires a gradient but is not a parameter.
 
-    It would never be trained. Examples are layers in a Python list, or that only a function knows.
+    The tensor would never be trained. Examples are layers in a Python list or in a closure.
     """
     known = {id(parameter) for parameter in model.parameters()}
     nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
@@ -205,7 +205,7 @@ def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
 
 
 def _initialize_lazy_layers(model: DiscreteVAE) -> None:
-    """Give lazy layers, which learn their sizes from the first input, their weights."""
+    """Initialize lazy layers, which get their sizes from the first input."""
     if not any(map(is_lazy, chain(model.parameters(), model.buffers()))):
         return
     modes = {module: module.training for module in model.modules()}
@@ -246,7 +246,7 @@ def _check_alike(models: Sequence[DiscreteVAE], tensors: Sequence[Mapping[Places
 
 
 def _check_replaceable_tensors(model: DiscreteVAE) -> None:
-    """Raise if the modules of a model cannot be called with the tensors of another replica."""
+    """Raise if a model cannot be called with the tensors of another replica."""
     for name, module in _networks(model):
         if isinstance(module, torch.jit.ScriptModule):
             remedy = "train with one replica, or wrap it in nn.Sequential"
@@ -261,7 +261,7 @@ def _check_replaceable_tensors(model: DiscreteVAE) -> None:
 
 
 def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
-    """Raise if a model shares weights in a way that is lost when it gets a replica axis."""
+    """Raise if sharing of weights would be lost when a replica axis is added."""
     memory: dict[int, str] = {}
     for places, tensor in tensors.items():
         if len(places) > 1 and set(WIDE) & set(places):
@@ -275,7 +275,7 @@ def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
 
 
 def _differ(one: object, other: object) -> bool:
-    """Return whether a module's attribute is a constant tensor that differs between replicas."""
+    """Return whether an attribute is a constant tensor that differs between replicas."""
     if not isinstance(one, Tensor) or one.requires_grad or one.layout != torch.strided:
         return False
     return not isinstance(other, Tensor) or one.dtype != other.dtype or not torch.equal(one, other)
@@ -290,7 +290,7 @@ def _networks(model: DiscreteVAE) -> list[tuple[str, nn.Module]]:
 def _changed(
     model: DiscreteVAE, replicas: int, change: Callable[[Places, Tensor], Tensor]
 ) -> DiscreteVAE:
-    """Return a copy of a model with changed parameters and buffers; shared ones stay shared."""
+    """Return a copy of a model with new parameters and buffers; shared tensors stay shared."""
     changed = copy.deepcopy(model)
     changed.replicas = replicas
     for places, tensor in _shared_tensors(changed).items():
@@ -306,7 +306,7 @@ def _changed(
 
 
 def _shared_tensors(module: nn.Module) -> dict[Places, Tensor]:
-    """Return every parameter and buffer of a module once, by the names of all its places."""
+    """Return each parameter and buffer once, with the names of all its places."""
     found: dict[int, tuple[list[str], Tensor]] = {}
     held = [tensor_places(module, kind).items() for kind in ("_parameters", "_buffers")]
     for name, tensor in chain(*held):

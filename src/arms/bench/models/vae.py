@@ -36,21 +36,24 @@ BERNOULLI = BernoulliPixels()
 
 
 class BitLayer:
-    """A stochastic layer of bits. Only this class and the next know the kind of latents."""
+    """A stochastic layer of bits.
+
+    Only this class and `CategoryLayer` depend on the kind of latents.
+    """
 
     def __init__(self, latents: int, raw: bool = False) -> None:
         self.event_shape, self.raw = torch.Size([latents]), raw
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
-        """Return the latents of these logits; some estimators of bits look at the context."""
+        """Return the latent with these logits; some estimators of bits need the context."""
         return Bits(logits, context)
 
     def inputs(self, b: Tensor) -> Tensor:
-        """Return samples as networks get them: bits as -1 and 1, categories side by side."""
+        """Convert samples to inputs of networks: bits as -1 and 1, categories concatenated."""
         return b if self.raw else (2 * b).sub_(1)
 
     def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
-        """Return log p(b), also for b between samples."""
+        """Return log p(b), which is also defined for b between samples."""
         return smooth_log_prob(logits, b)
 
     def entropy(self, logits: Tensor) -> Tensor:
@@ -64,18 +67,18 @@ class BitLayer:
         return torch.sigmoid(logits)
 
     def centered(self, logits: Tensor) -> Tensor:
-        """Return logits without the part that does not affect the probabilities."""
+        """Return logits without the component that does not affect the probabilities."""
         return logits
 
     def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return w and c such that log p(b) - log q(b) is the sum of b w over latents, plus c."""
+        """Return w and c with log p(b) - log q(b) = sum(b w) + c, summed over latents."""
         # Padded by a zero, the sum is a kernel of its own. Fused, the rest would wait for it.
         constant = pad(softplus(logits) - softplus(prior), (0, 1)).sum(-1)
         return prior - logits, constant
 
 
 class CategoryLayer:
-    """A stochastic layer of choices among K categories, one-hot; methods as for `BitLayer`."""
+    """A stochastic layer of one-hot choices among K categories. See `BitLayer` for its methods."""
 
     def __init__(self, latents: int, categories: int) -> None:
         self.event_shape = torch.Size([latents, categories])
@@ -108,7 +111,7 @@ Layer: TypeAlias = BitLayer | CategoryLayer
 
 
 def layer_of(latents: int, categories: int, raw: bool = False) -> Layer:
-    """Return a layer of bits if there are two categories, else one of one-hot categories."""
+    """Return a layer of bits for two categories, and of one-hot categories otherwise."""
     width = as_count(latents, 1, "latents")
     bits = as_count(categories, 2, "categories") == 2
     return BitLayer(width, raw) if bits else CategoryLayer(width, categories)
@@ -180,7 +183,7 @@ class DiscreteVAE(nn.Module):
         self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
 
     def extra_repr(self) -> str:
-        """Describe settings that are not submodules. They are part of the model's fingerprint."""
+        """Describe settings that are not submodules, for the model's fingerprint."""
         latents = f"latents={'x'.join(map(str, self.event_shape))}"
         bits = isinstance(self.likelihood, BernoulliPixels)
         found = latents if bits else f"{latents}, likelihood={self.likelihood}"
@@ -188,11 +191,11 @@ class DiscreteVAE(nn.Module):
 
     @property
     def event_shape(self) -> torch.Size:
-        """Shape of the first layer's logits, without the replica and image axes."""
+        """The shape of the first layer's logits, without replica and image axes."""
         return self.layers[0].event_shape
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
-        """Return the latents of these logits; some estimators of bits look at the context."""
+        """Return the latent with these logits; some estimators of bits need the context."""
         return self.layers[0].latent(logits, context)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -202,12 +205,12 @@ class DiscreteVAE(nn.Module):
         return _unflatten(self.encoder(inputs), self.event_shape, "encoder")
 
     def encode_layer(self, layer: int, below: Tensor) -> Tensor:
-        """Return the logits of layer 1, 2, ... (0 is `encode`) given the layer before."""
+        """Return the logits of this layer, counted from 0, given samples of the layer before."""
         outputs = self.deeper_encoders[layer - 1](self.layers[layer - 1].inputs(below))
         return _unflatten(outputs.contiguous(), self.layers[layer].event_shape, "encoder")
 
     def decode_layer(self, layer: int, b: Tensor) -> Tensor:
-        """Return the logits of the layer before layer 1, 2, ... (0 is `decode`)."""
+        """Return the logits of the layer before this layer, given samples of this layer."""
         outputs = self.deeper_decoders[layer - 1](self.layers[layer].inputs(b))
         # A compiled backward counts on the layout of the samples.
         return _unflatten(outputs.contiguous(), self.layers[layer - 1].event_shape, "decoder")
@@ -279,10 +282,11 @@ class DiscreteVAE(nn.Module):
         return -(mean * weight).flatten(-len(self.event_shape)).sum(-1) - constant
 
     def terms(self, x: Tensor, logits: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]:
-        """Return the terms `[n, R, B]` of log w; that of layer l depends on layers 1 to l alone.
+        """Return the terms of log w, `[n, R, B]` per layer; term l depends on layers 1 to l only.
 
-        They are log p(x|b1) - log q(b1|x), then log p(b(l-1)|bl) - log q(bl|b(l-1)), with log p(bL)
-        in the last. Logits of q and samples, or points between them, are those of each layer.
+        The first term is log p(x|b1) - log q(b1|x). Term l is log p(b(l-1)|bl) - log q(bl|b(l-1)),
+        and the last term also contains log p(bL). The arguments are the logits of q and the
+        samples, or points between samples, of each layer.
         """
         found = [self.log_likelihood(samples[0], x)]
         for index in range(1, len(samples)):
@@ -296,7 +300,7 @@ class DiscreteVAE(nn.Module):
     def chain_log_weights(
         self, b: Tensor, x: Tensor, logits: Tensor, generator: Generator | None = None
     ) -> Tensor:
-        """Return log-weights `[n, R, B]` for evaluation; layers after the first are drawn here."""
+        """Return log-weights `[n, R, B]` for evaluation, drawing all deeper layers."""
         if len(self.layers) == 1:
             return self.log_weights(b, x, logits)
         every_logits, samples = [logits], [b]
@@ -306,7 +310,7 @@ class DiscreteVAE(nn.Module):
         return torch.stack(self.terms(x, every_logits, samples)).sum(0)
 
     def sample_prior(self, count: int, generator: Generator | None = None) -> Tensor:
-        """Draw samples of the layer nearest the image from the model, `[R, count, *event]`."""
+        """Draw samples of the first layer from the model, `[R, count, *event]`."""
         logits = self.prior.expand(-1, count, *self.prior.shape[2:])
         b = self.layers[-1].latent(logits).sample(1, generator)[0]
         for index in reversed(range(1, len(self.layers))):
@@ -315,7 +319,7 @@ class DiscreteVAE(nn.Module):
         return b
 
     def encoder_modules(self) -> list[nn.Module]:
-        """Return the modules whose parameters make the logits of q."""
+        """Return the modules whose parameters determine the logits of q."""
         first = [self.encoder] if isinstance(self.encoder, nn.Module) else []
         return first if len(self.layers) == 1 else [*first, *self.deeper_encoders]
 
@@ -327,9 +331,9 @@ class DiscreteVAE(nn.Module):
         differentiated: bool = False,
         twice: bool = False,
     ) -> Tensor:
-        """Return log p(x|b1), `[n, R, B]`, with a graph for the first `attached` points only.
+        """Return log p(x|b1) `[n, R, B]`, attached to parameters for the first `attached` points.
 
-        If points are `differentiated`, the rest has a graph too, to the points alone.
+        The last `differentiated` points also have a graph, to the points only.
         """
         bits = isinstance(self.likelihood, BernoulliPixels)
         if bits and twice:  # the faster forms below can be differentiated only once
@@ -347,7 +351,7 @@ class DiscreteVAE(nn.Module):
 
 
 def _unflatten(outputs: Tensor, event: Sequence[int], part: str) -> Tensor:
-    """Return what an encoder or a decoder returned with the axes of an event."""
+    """Split the outputs of an encoder or a decoder into the axes of an event."""
     if outputs.shape[-1] != (width := math.prod(event)):
         got = f"logits [..., {width}], got {list(outputs.shape)}"
         raise ValueError(f"the {part} must return {got}: change its last layer, or latents")
@@ -358,7 +362,7 @@ def _unflatten(outputs: Tensor, event: Sequence[int], part: str) -> Tensor:
 def _attach_first(
     network: Network, b: Tensor, attached: int | None, differentiated: bool
 ) -> Tensor:
-    """Apply a network to all samples, with a graph as in `DiscreteVAE.log_likelihood`."""
+    """Apply a network to all samples, with the graph of `DiscreteVAE.log_likelihood`."""
     if attached is None or attached == len(b):
         return network(b)
     if differentiated:
@@ -369,7 +373,7 @@ def _attach_first(
 
 
 def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a module as a function in which parameters are constants."""
+    """Return a module as a function whose parameters are constants."""
     if not isinstance(function, nn.Module):
         return function
     places = tensor_places(function, "_parameters")
@@ -395,7 +399,7 @@ def build_vae(
     encoder_scale: float = 1.0,
     raw: bool = False,
 ) -> DiscreteVAE:
-    """Return a built-in VAE with its initial weights.
+    """Build a VAE with built-in networks and initial weights.
 
     The weights of replica r depend on the seed and r alone, not on the number of replicas. The
     decoder starts at the mean of each pixel.

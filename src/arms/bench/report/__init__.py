@@ -1,4 +1,4 @@
-"""Reports: one HTML page, with tables and figures, from runs, the paper's numbers beside ours."""
+"""Reports: an HTML page with tables and figures about runs, next to the paper's numbers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
 def build_report(
     run_paths: Sequence[Path | str], output: Path | str, *, files: bool = True
 ) -> Collection:
-    """Write a page that compares runs, and return the runs and problems that are on it.
+    """Write a page that compares runs, and return its runs and problems.
 
     A run that is missing, unfinished or broken is listed on the page, and never an error.
 
@@ -71,7 +71,7 @@ def _section(group: Group, index: int, folder: Path | None) -> Section:
 
 
 def _write_budgets(sections: Sequence[Section], folder: Path) -> list[Path]:
-    """Write a figure of each family of comparisons that differ in n alone."""
+    """Write a figure for each group of comparisons that differ only in n."""
     families: dict[Setting, dict[int, Mapping[str, Panel]]] = {}
     for section in sections:
         setting = section.group.setting
@@ -87,7 +87,7 @@ def _write_budgets(sections: Sequence[Section], folder: Path) -> list[Path]:
 
 
 def _slug(setting: Setting) -> str:
-    """Return a file name of letters, digits and dashes, whatever the name of the data set."""
+    """Convert a name to letters, digits and dashes."""
     words = re.sub(r"[^a-z0-9]+", "-", f"{setting.dataset}-{setting.network}".lower())
     rule = re.sub("[^a-z]", "", setting.decoder_samples)[:10]
     return f"{words.strip('-')[:60]}-n{setting.num_samples}-{setting.steps}-{rule}"

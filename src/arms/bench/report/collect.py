@@ -1,4 +1,4 @@
-"""Read the runs of a report, from directories and archives. Problems are collected, never fatal."""
+"""Read the runs for a report. Problems are collected instead of raised."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ MAX_PICTURE_BYTES = 4 * 2**20
 
 
 class Problem(NamedTuple):
-    """A run or a path that is missing, unfinished, diverged or broken, and why."""
+    """A path or run that is missing, unfinished, diverged or damaged, with the reason."""
 
     where: str
     what: str
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class RunData:
-    """One run, read and checked."""
+    """The checked data of one run."""
 
     path: Path
     config: TrainConfig
@@ -40,7 +40,7 @@ class RunData:
 
     @property
     def surviving(self) -> int:
-        """How many of its replicas have not stopped."""
+        """The number of replicas that have not stopped."""
         lists = [
             values for by_count in (self.bounds or {}).values() for values in by_count.values()
         ]
@@ -50,14 +50,14 @@ class RunData:
 
 
 class Collection(NamedTuple):
-    """The runs under some paths, and the problems met while reading them."""
+    """The runs under some paths, with the problems found while reading them."""
 
     runs: Sequence[RunData]
     problems: Sequence[Problem]
 
 
 def collect(paths: Sequence[Path | str]) -> Collection:
-    """Read run directories, archives, or folders of them, each run once, in alphabetical order."""
+    """Read run directories, archives and folders; each run once, in alphabetical order."""
     runs: dict[Path, RunData] = {}
     problems: list[Problem] = []
     for path in map(Path, paths):
@@ -109,7 +109,7 @@ def _read(run: Run, problems: list[Problem]) -> RunData:
 
 
 def _metrics(run: Run, config: TrainConfig) -> tuple[list[Record], list[str]]:
-    """Return the complete records in the order of their steps, and what is wrong with them."""
+    """Return the complete records in the order of their steps, and a description of problems."""
     # Lines are counted first: a run that is still training may append one before it is read again.
     lines = run.metric_lines()
     records = [record for record in run.metrics() if is_complete(record, config.replicas)]
@@ -129,7 +129,7 @@ def _metrics(run: Run, config: TrainConfig) -> tuple[list[Record], list[str]]:
 
 
 def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunData]:
-    """Keep one run per seed and training: a replica that is counted twice is no more evidence."""
+    """Keep one run per seed and configuration, because repeated runs are not evidence."""
     observation = {name: getattr(TrainConfig, name) for name in OBSERVATION}
     by_training: dict[TrainConfig, list[RunData]] = {}
     for run in runs:

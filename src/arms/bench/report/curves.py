@@ -15,7 +15,7 @@ MAX_POINTS = 200  # per curve: more than a panel on a screen can show
 
 
 def training_panels(group: Group) -> dict[str, Panel]:
-    """Return the curves of every metric that the group's runs recorded, by its key."""
+    """Return the curves of every recorded metric by key."""
     panels = {}
     for key, metric in METRICS.items():
         curves = [curve for row in group.rows if (curve := _curve(row, metric)) is not None]
@@ -28,7 +28,7 @@ def training_panels(group: Group) -> dict[str, Panel]:
 
 
 def budget_grid(panels: Mapping[int, Mapping[str, Panel]]) -> list[list[Panel | None]]:
-    """Arrange comparisons that differ in n as the paper does: a column per n, a row per metric."""
+    """Arrange comparisons that differ in n as in the paper: columns for n, rows for metrics."""
     grid = []
     for key, metric in METRICS.items():
         row: list[Panel | None] = []
@@ -41,7 +41,7 @@ def budget_grid(panels: Mapping[int, Mapping[str, Panel]]) -> list[list[Panel | 
 
 
 def _frame(curves: Sequence[Curve], first: float) -> tuple[float, float] | None:
-    """Return the range of all bands from step `first` on: the steep start would dwarf the rest."""
+    """Return the range of all bands from step `first` on, to hide the steep start."""
     bands = [np.array([curve.low or curve.y, curve.high or curve.y]) for curve in curves]
     late = [np.array(curve.x) >= first for curve in curves]
     edges = np.concatenate([band[:, of].ravel() for band, of in zip(bands, late, strict=True)])

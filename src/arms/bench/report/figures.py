@@ -1,8 +1,8 @@
-"""Figures: one description, drawn once by matplotlib, for files and for the page alike.
+"""Figures, drawn with matplotlib, for files and for the page.
 
-Every estimator has the same color, dash and marker in every figure. Two estimators of the same target
-never share a color. The colors are from the palettes of Okabe and Ito and of Tol, which color-blind
-readers can distinguish. Dash and marker do so in black and white.
+Every estimator has the same color, dash and marker in all figures. Two estimators of the same
+target never share a color. The colors are those of Okabe and Ito and of Tol, for color-blind
+readers. Dashes and markers distinguish curves in black and white.
 """
 
 import io
@@ -103,7 +103,7 @@ STYLES |= {f"{name} (unfolded)": replace(STYLES[name], marker="X") for name in U
 
 
 def style_of(estimator: str) -> Style:
-    """Return the style of an estimator; its name decides the style of one without an entry."""
+    """Return the style of an estimator; without an entry, it is derived from the name."""
     if estimator in STYLES:
         return STYLES[estimator]
     # No entry is black, so that these styles differ from all entries.
@@ -114,7 +114,7 @@ def style_of(estimator: str) -> Style:
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve, with a band around it if it has edges. Curves of one name share a legend entry."""
+    """A curve, with a band if it has edges. Curves with the same name share a legend entry."""
 
     name: str
     style: Style
@@ -126,14 +126,14 @@ class Curve:
     width: float = 1.3
 
     def look(self) -> dict[str, Any]:
-        """Return the arguments of matplotlib for its style."""
+        """Return the style as arguments of matplotlib."""
         line = {"linestyle": DASHES[self.style.dash], "linewidth": self.width}
         return {"color": self.style.color, "marker": self.style.marker, **line}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on common axes. Without `ylim`, the axis shows everything."""
+    """Curves on common axes. Without `ylim`, the axes show all data."""
 
     curves: Sequence[Curve]
     title: str = ""
@@ -147,7 +147,7 @@ class Panel:
 def draw(
     grid: Sequence[Sequence[Panel | None]], formats: Sequence[str] = ("svg", "pdf", "png")
 ) -> dict[str, bytes]:
-    """Draw rows of panels with one legend below them, and return the figure in each format.
+    """Draw rows of panels with a common legend, and return the figure in each format.
 
     Elements of the curves and of the legend get the ids `curve-<i>` and `key-<i>`.
     """
@@ -172,7 +172,7 @@ def draw(
 
 
 def write_figure(files: Mapping[str, bytes], folder: Path, name: str) -> list[Path]:
-    """Write a figure that was drawn, one file per format, and return the paths."""
+    """Write a drawn figure to one file per format, and return the paths."""
     make_folder(folder)
     paths = [folder / f"{name}.{ending}" for ending in files]
     for path, content in zip(paths, files.values(), strict=True):

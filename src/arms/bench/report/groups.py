@@ -1,4 +1,4 @@
-"""Groups of runs that may be compared, and their rows."""
+"""Groups of comparable runs, with one row per estimator."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ DECODER_RULES = {"all": "decoder on all samples", "extra": "decoder on one extra
 
 
 class Setting(NamedTuple):
-    """The fields of a configuration that all rows of one comparison have in common."""
+    """The fields of a configuration that are equal in all rows of a comparison."""
 
     dataset: str
     network: str
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """Each field in words, or an empty string where it does not apply."""
+        """Describe each field in words, or as "" where it does not apply."""
         structure = f" (structure {self.structure})" if self.structure else ""
         kind = "latents" if self.categories > 2 else "bits"
         layers = f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} {kind}"
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def biased(self) -> bool:
-        """Whether its estimator is biased, so that its label says so and it is never bold."""
+        """Whether the estimator is biased; then the label says so, and it is never bold."""
         return self.estimator in BIASED_ESTIMATORS
 
     @property
@@ -72,25 +72,25 @@ class Row:
 
     @property
     def evaluated_runs(self) -> list[RunData]:
-        """The runs with bounds at their last step."""
+        """The runs that have bounds at their last step."""
         return [run for run in self.runs if run.bounds is not None]
 
 
 @dataclass(frozen=True)
 class Group:
-    """One comparison. Rows are in the order of the registry of estimators, biased ones last."""
+    """A comparison. Rows are in the order of the registry, with biased estimators last."""
 
     setting: Setting
     rows: Sequence[Row]
 
     @property
     def notes(self) -> list[str]:
-        """The warnings of the data sets of these runs, each once."""
+        """The warnings of the data sets of these runs, without duplicates."""
         return list(dict.fromkeys(run.note for row in self.rows for run in row.runs if run.note))
 
 
 def group_runs(runs: Iterable[RunData]) -> list[Group]:
-    """Sort runs into comparisons. A title names a model's structure only to tell two apart."""
+    """Sort runs into comparisons. Titles contain a model's structure only if necessary."""
     by_setting: dict[Setting, list[RunData]] = {}
     structures: dict[str, set[str]] = {}
     for run in runs:
@@ -106,13 +106,13 @@ def group_runs(runs: Iterable[RunData]) -> list[Group]:
 
 
 def setting_of(config: TrainConfig) -> Setting:
-    """Return the setting that a run shares with those it may be compared with."""
+    """Return the setting of a run, which comparable runs share."""
     fields = {name: getattr(config, name) for name in Setting._fields}
     return Setting(**fields | {"latents": config.latents if config.categories > 2 else 0})
 
 
 def _rows(runs: Sequence[RunData]) -> list[Row]:
-    """Return a row per estimator and further fields; labels name the fields that differ."""
+    """Return a row per estimator; labels contain further fields in which rows differ."""
     omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS, "folded"} - {"latents"}
     by_fields: dict[tuple[tuple[str, str], ...], list[RunData]] = {}
     for run in runs:
@@ -132,7 +132,7 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
 
 
 def cost_in_words(estimator: str, num_samples: int) -> list[str]:
-    """Describe what an estimator needs from the decoder; empty if it is n evaluations."""
+    """Describe the work of an estimator, or return "" if it is n evaluations."""
     if estimator not in ALL_ESTIMATORS:
         return []
     needs = as_estimator(estimator, num_samples).design.needs
@@ -142,5 +142,5 @@ def cost_in_words(estimator: str, num_samples: int) -> list[str]:
 
 
 def labeled_if_biased(estimator: str) -> str:
-    """Return the name of an estimator for tables and legends, with a mark if it is biased."""
+    """Return the label of an estimator for tables, with a mark if it is biased."""
     return f"{estimator} (biased)" if estimator in BIASED_ESTIMATORS else estimator

@@ -1,4 +1,4 @@
-"""The HTML page: one self-contained file, in which all text from run directories is escaped."""
+"""The HTML page, a single file in which all text from run directories is escaped."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ def render(
     overview: Table | None,
     files: Sequence[Path],
 ) -> str:
-    """Return the page; `files` are those that span several comparisons."""
+    """Render the page; `files` are those that belong to several comparisons."""
     loader = PackageLoader("arms.bench.report")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     names: defaultdict[str, str] = defaultdict(lambda: f"s{len(names)}")
@@ -75,7 +75,7 @@ def strip(run: RunData) -> str:
 
 
 def summary(collection: Collection) -> str:
-    """Return one line: how many runs and replicas, which data, and how many are incomplete."""
+    """Summarize the runs in one line: runs, replicas, data sets, and incomplete runs."""
     runs = collection.runs
     replicas = sum(run.config.replicas for run in runs)
     datasets = ", ".join(sorted({shorten(run.config.dataset) for run in runs})) or "no data"
@@ -91,7 +91,7 @@ def summary(collection: Collection) -> str:
 
 
 def _numbers(panel: Panel) -> Markup:
-    """Return the numbers of a panel, rounded as they are shown, as JSON for the script."""
+    """Return the rounded numbers of a panel as JSON for the script."""
     form = ".2e" if panel.log else ".2f"
     curves: list[dict[str, object]] = []
     for curve in panel.curves:
@@ -109,7 +109,7 @@ def _numbers(panel: Panel) -> Markup:
 
 
 def _inline(svg: bytes, names: Mapping[str, str]) -> Markup:
-    """Return an SVG file as an element of the page, with short names for its styles and ids."""
+    """Convert an SVG file to an element of the page, with short style names and ids."""
     whole = fromstring(svg)  # noqa: S314 (matplotlib wrote it)
     for grid in (one for one in whole.iter() if "tick_" in one.get("id", "")):
         for line in grid.iter():
@@ -119,7 +119,7 @@ def _inline(svg: bytes, names: Mapping[str, str]) -> Markup:
 
 
 def _slim(element: Element, names: Mapping[str, str]) -> list[Element]:
-    """Return an element in few bytes; its children replace it if it has no effect itself."""
+    """Shorten an element; if it has no effect, return its children instead."""
     slim = Element(element.tag.rpartition("}")[2])
     slim.text = (element.text or "").strip() or None
     slim.extend([child for part in element for child in _slim(part, names)])
@@ -143,7 +143,7 @@ def _slim(element: Element, names: Mapping[str, str]) -> list[Element]:
 
 
 def _short_path(path: str) -> str:
-    """Return an SVG path with relative coordinates, rounded to 0.1 pt (below a screen pixel)."""
+    """Convert an SVG path to relative coordinates, rounded to 0.1 pt."""
     numbers = np.array(NUMBER.findall(path), float)
     if "C" in path or path.count("M") > 1 or np.abs(numbers).max() < 5:  # a marker, or a tick
         return NUMBER.sub(lambda found: f"{float(found[0]):.3g}", " ".join(path.split()))

@@ -1,7 +1,7 @@
-"""The numbers printed in the ARMS paper (Dimitriev & Zhou, ICML 2021), and their caveats.
+"""The numbers of the ARMS paper (Dimitriev & Zhou, ICML 2021), and their caveats.
 
-paper_tables.json holds them, by our names of estimators. The paper's ARMS-D, ARMS-N and ARMS-MS are
-our arms-dirichlet, arms-gaussian and arms-ms-dirichlet. It did not fold the direct term of a bound.
+They are in paper_tables.json, under our names of estimators. The paper's ARMS-D, ARMS-N and ARMS-MS
+are our arms-dirichlet, arms-gaussian and arms-ms-dirichlet. The paper did not fold the direct term.
 """
 
 import json
@@ -40,7 +40,7 @@ class Printed(NamedTuple):
 
 
 def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
-    """Return the number that the paper prints for an estimator on a split, or None."""
+    """Return the paper's number for an estimator on a split, or None."""
     # The paper has one layer of bits, binary pixels, centered inputs and a sampled KL divergence.
     if setting.layers or setting.categories > 2 or setting.likelihood != "bernoulli":
         return None
@@ -51,12 +51,12 @@ def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
 
 
 def released_default_k(estimator: str, num_samples: int) -> int:
-    """Return the K of the bound that the released code reports by default."""
+    """Return K of the bound that the authors' code reports by default."""
     return max(1, num_samples // 2) if estimator in HALF_BUDGET else num_samples
 
 
 def caveats(group: Group) -> tuple[str, ...]:
-    """Return the caveats of a comparison of our numbers with printed ones."""
+    """Return the caveats of comparing our numbers with the paper's."""
     lines, setting = [UNCERTAIN_K], group.setting
     if any(row.estimator == "disarm-ms (unfolded)" for row in group.rows):
         lines.append(REPEATED_DISARM)
@@ -69,7 +69,7 @@ def caveats(group: Group) -> tuple[str, ...]:
 
 
 def _departure(group: Group, name: str) -> str:
-    """Return how a field of these runs differs from the paper, or nothing."""
+    """Describe how a field of these runs differs from the paper, or return ""."""
     configs = [run.config for row in group.rows for run in row.runs]
     if name == "decoder_samples":  # a bound trains its decoder on its own samples, in the paper too
         configs = [one for one in configs if not one.make_estimator().target.subtracts_log_q]
@@ -82,7 +82,7 @@ def _departure(group: Group, name: str) -> str:
 
 @cache
 def all_printed() -> Mapping[tuple[str, str, int, str, str], Printed]:
-    """Return every number by data set, network, n, split and estimator."""
+    """Return all numbers by data set, network, n, split and estimator."""
     text = files("arms.bench.report").joinpath("paper_tables.json").read_text(encoding="utf-8")
     return {
         (dataset, network, n, split, estimator): Printed(table, mean, plus_minus)

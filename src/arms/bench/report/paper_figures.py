@@ -1,4 +1,4 @@
-"""The paper's figures 1 and 2: correlations of couplings, and the toy problem."""
+"""Figures 1 and 2 of the paper: correlations of couplings, and the toy problem."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ PROBABILITY = "\u03c3(φ)"
 
 
 class Correlations(NamedTuple):
-    """Correlation of two samples of every coupling as a function of p, float64 `[points]` each."""
+    """The correlation of two samples for every coupling and p, float64 `[points]` each."""
 
     num_samples: int
     probs: Tensor
@@ -54,7 +54,7 @@ def correlation_curves(num_samples: int = 5, points: int = 401) -> Correlations:
 
 
 def write_correlations(found: Correlations, folder: Path) -> list[Path]:
-    """Write the figure and its table, and return their paths."""
+    """Write the figure of correlations and its table, and return their paths."""
     probs, wide = found.probs.tolist(), Style("#cccccc", "solid", "none")
     curves = [Curve("smallest possible", wide, probs, found.bound.tolist(), width=5)]
     for name, values in found.of_coupling.items():
@@ -74,7 +74,7 @@ def write_correlations(found: Correlations, folder: Path) -> list[Path]:
 
 
 def write_toy(curves: Sequence[ToyCurve], paths: Sequence[Ascent], folder: Path) -> list[Path]:
-    """Write both figures of the toy problem and both tables, and return their paths."""
+    """Write the figures and tables of the toy problem, and return their paths."""
     budgets = sorted({curve.num_samples for curve in curves})
     panels: list[Panel | None] = [
         _variance_panel([curve for curve in curves if curve.num_samples == n]) for n in budgets
@@ -100,7 +100,7 @@ def write_toy(curves: Sequence[ToyCurve], paths: Sequence[Ascent], folder: Path)
 
 
 def _variance_panel(curves: Sequence[ToyCurve]) -> Panel:
-    """Draw measurements as dots, and the closed form, where there is one, as a line."""
+    """Draw measured variances as dots, and closed forms as lines."""
     n, drawn = curves[0].num_samples, []
     width = 1.1 if n <= 10 else 0.7  # arches must not merge
     for curve in curves:
@@ -119,7 +119,7 @@ def _variance_panel(curves: Sequence[ToyCurve]) -> Panel:
 
 
 def _ascent_panels(paths: Sequence[Ascent]) -> list[Panel]:
-    """Draw the ascents with the most and the least noise, and the standard deviation of all."""
+    """Draw the ascents with the most and the least noise, and all standard deviations."""
     steps, extremes, spread = list(range(len(paths[0].logits))), [], []
     quantiles = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
     by_noise = sorted(paths, key=lambda path: path.std().sum().item())

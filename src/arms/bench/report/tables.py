@@ -25,7 +25,7 @@ MARKING_RULE = (
     "beside the paper have no bold."
 )
 CSV_PARTS = ("mean", "std", "replicas", "best")
-"""Attributes of a cell, each of which is a column of the CSV file."""
+"""The attributes of a cell; each has its own column in the CSV file."""
 LATEX_ESCAPES = str.maketrans(
     {character: rf"\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -35,7 +35,7 @@ LATEX_ESCAPES = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean and standard deviation over replicas, or a printed number and its ±."""
+    """Mean and standard deviation over replicas, or a number of the paper with its ±."""
 
     mean: float
     std: float | None  # None for a single replica
@@ -51,7 +51,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Labeled rows of numbers under column headings; `name` is the stem of its files."""
+    """Rows of numbers with labels and headings; `name` is the file name without suffix."""
 
     title: str
     name: str
@@ -62,7 +62,7 @@ class Table:
 
 
 def comparison_table(group: Group, name: str) -> Table | None:
-    """Return the table of one group, or None if none of its runs has bounds."""
+    """Return the table of one group, or None if no run has bounds."""
     rows = [row for row in group.rows if row.evaluated_runs]
     n, columns = group.setting.num_samples, {}
     for split, ks in {"train": {1, n}, "test": {1, n, TEST_BOUND_SAMPLES}}.items():
@@ -98,7 +98,7 @@ def headline(group: Group) -> str | None:
 
 
 def beside_paper(group: Group, name: str) -> list[Table]:
-    """Return our numbers beside the printed ones, one table per default K of the released code."""
+    """Return tables of our numbers next to the paper's, one per default K of the authors' code."""
     by_k: dict[int, list[Row]] = {}
     for row in group.rows:
         if row.evaluated_runs:
@@ -127,7 +127,7 @@ def _beside_paper(group: Group, k: int, name: str) -> Table | None:
 
 
 def overview_table(groups: Sequence[Group], name: str) -> Table | None:
-    """Return the test bounds of several groups (rows) by the labels of their rows (columns).
+    """Return the test bounds of several groups, with one column per label.
 
     Return None if fewer than two groups have such bounds.
     """
@@ -148,9 +148,9 @@ def overview_table(groups: Sequence[Group], name: str) -> Table | None:
 
 
 def bound_cell(row: Row, split: str, k: int) -> Cell | None:
-    """Return mean and deviation of a K-sample bound over the row's surviving replicas.
+    """Return mean and deviation of a K-sample bound over surviving replicas.
 
-    Return None if a run with bounds lacks this one, or no replica survives.
+    Return None if a run does not have this bound, or if no replica survives.
     """
     lists = [(run.bounds or {}).get(split, {}).get(k) for run in row.evaluated_runs]
     values = [value for one in lists for value in surviving(one or [])]
@@ -158,14 +158,14 @@ def bound_cell(row: Row, split: str, k: int) -> Cell | None:
 
 
 def summarize(values: Sequence[float]) -> Cell:
-    """Return mean and standard deviation, or NaN and None if a value is not finite or too large."""
+    """Return mean and standard deviation, or NaN and None if a value is not usable."""
     if not all(is_drawable(value) for value in values):
         return Cell(math.nan, None, len(values))
     return Cell(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
 def mark_best(cells: Sequence[Cell | None], biased: Sequence[bool]) -> list[Cell | None]:
-    """Mark the best numbers of a column by MARKING_RULE, unless there is only one to compare."""
+    """Mark the best numbers of a column by MARKING_RULE, if there are at least two."""
     eligible = [
         cell if cell and cell.std is not None and not is_biased else None
         for cell, is_biased in zip(cells, biased, strict=True)
@@ -188,7 +188,7 @@ def _as_good(cell: Cell, top: Cell) -> bool:
 def _labeled(
     rows: Sequence[Row], columns: Sequence[Sequence[Cell | None]]
 ) -> list[tuple[str, list[Cell | None]]]:
-    """Return the numbers by row. A label says how many replicas there are, and what they cost."""
+    """Return the numbers by row. Labels contain the number of replicas and the work."""
     labeled = []
     for index, row in enumerate(rows):
         config = row.runs[0].config
@@ -204,7 +204,7 @@ def _labeled(
 
 
 def markdown(table: Table) -> str:
-    """Return the table in Markdown, the best numbers in bold."""
+    """Return the table as Markdown, with the best numbers in bold."""
     heading, *rows = [f"| {' | '.join(row)} |" for row in _texts(table, _escape_markdown, "**{}**")]
     rule = "|" + "---|" + "---:|" * len(table.columns)
     caveats = [f"{_escape_markdown(caveat)}\n" for caveat in table.caveats]
@@ -214,7 +214,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """Return the table as a LaTeX `tabular` (booktabs), the best numbers in bold."""
+    """Return the table as LaTeX (booktabs), with the best numbers in bold."""
     heading, *rows = [
         rf"{' & '.join(row)} \\" for row in _texts(table, _escape_latex, r"\textbf{{{}}}")
     ]
@@ -225,7 +225,7 @@ def latex(table: Table) -> str:
 
 
 def _texts(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
-    """Return the heading and the rows, escaped, with the best numbers in bold."""
+    """Return the escaped heading and rows, with the best numbers in bold."""
     rows = [[escape(text) for text in (table.label_heading, *table.columns)]]
     for label, cells in table.rows:
         texts = [(escape(str(cell or "")), cell and cell.best) for cell in cells]
@@ -234,7 +234,7 @@ def _texts(table: Table, escape: Callable[[str], str], bold: str) -> list[list[s
 
 
 def _escape_markdown(text: str) -> str:
-    """Escape what would end the cell, or become HTML where Markdown is rendered."""
+    """Escape characters that would end the cell or be read as HTML."""
     return _one_line(text).replace("|", r"\|").replace("<", "&lt;")
 
 
@@ -247,7 +247,7 @@ def _one_line(text: str) -> str:
 
 
 def write_table(table: Table, folder: Path) -> list[Path]:
-    """Write a table as Markdown to read, LaTeX to print, and CSV to compute with."""
+    """Write a table as Markdown, LaTeX and CSV."""
     paths = [folder / f"{table.name}.{ending}" for ending in ("md", "tex", "csv")]
     replace_file(paths[0], markdown(table))
     replace_file(paths[1], latex(table))
@@ -261,7 +261,7 @@ def write_table(table: Table, folder: Path) -> list[Path]:
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
-    """Write rows, the first being the heading, as CSV in full precision, and return the path."""
+    """Write rows as CSV in full precision; the first row is the heading. Return the path."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     replace_file(path, out.getvalue())

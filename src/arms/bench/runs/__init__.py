@@ -1,1 +1,1 @@
-"""Run directories, and the way from a configuration to a finished run."""
+"""Runs: training, run directories, checkpoints and archives."""

@@ -1,8 +1,8 @@
-"""Archives, which hold many runs that have ended in one small JSON file; and a search for runs.
+"""Archives, which store many finished runs in one small JSON file, and the search for runs.
 
-An archive keeps config.json, result.json and provenance.json of each run word for word, and every
-metric as a curve of at most CURVE_POINTS points. It keeps no checkpoints and no pictures. An
-archived run is read in the same way as a run directory.
+An archive contains the exact config.json, result.json and provenance.json of each run. It contains
+every metric as a curve of at most CURVE_POINTS points, but no checkpoints and no pictures. Archived
+runs and run directories are read in the same way.
 """
 
 import json
@@ -20,14 +20,14 @@ from arms.bench.runs.run import Run, is_complete, is_record
 ARCHIVE_VERSION = 1
 CURVE_POINTS = 50
 MOST_NAME_BYTES = 255
-"""The longest name of a folder on common file systems."""
+"""The longest folder name on common file systems, in bytes."""
 RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "provenance"}
-"""The part of an archived run that each file of a directory has become."""
+"""The key in an archive for each file of a run directory."""
 
 
 class ArchivedRun(Run):
-    """A run in an archive: it can be read, but not trained; if damaged, reading it raises."""
+    """A run in an archive, which cannot be trained. Reading a damaged one raises an error."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ArchivedRun(Run):
         self.damage = damage
 
     def has(self, name: str) -> bool:
-        """Return whether the archive has kept one of its files."""
+        """Return whether the archive contains this file of the run."""
         return name in self._contents
 
     def _parse(self, name: str) -> Record:
@@ -51,16 +51,16 @@ class ArchivedRun(Run):
         raise ValueError(self.damage or lacking)
 
     def metrics(self) -> list[Record]:
-        """Return one record for each point of its curves."""
+        """Return one record for each point of the curves."""
         return list(self._thinned)
 
 
 def write_archive(path: Path | str, runs: Sequence[Run]) -> int:
-    """Write runs that have ended into one file, in the order of their names; return how many.
+    """Write runs that have ended into one file, sorted by name, and return their number.
 
     Args:
-        path: The file, which ends in .json; its folder is made.
-        runs: Run directories, or runs of other archives; equal ones are written once.
+        path: The .json file; its folder is created.
+        runs: Run directories or archived runs; equal runs are written once.
     """
     file = Path(path)
     files.check_path(file)
@@ -94,7 +94,10 @@ def _entry_of(run: Run) -> Record:
 
 
 def _thinned(records: Sequence[Record], key: str) -> Record:
-    """Average neighboring records, under the last of their steps, to CURVE_POINTS at most."""
+    """Average neighboring records until at most CURVE_POINTS remain.
+
+    Each average gets the last of its steps.
+    """
     width = -(-len(records) // CURVE_POINTS)
     parts = [records[start : start + width] for start in range(0, len(records), width)]
     of_replicas = [zip(*(record[key] for record in part), strict=True) for part in parts]
@@ -103,7 +106,7 @@ def _thinned(records: Sequence[Record], key: str) -> Record:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return a mean with six digits, more than a figure shows; None once a replica has stopped."""
+    """Return a mean with six digits, or None if a replica has stopped."""
     numbers = surviving(values)
     return float(f"{mean(numbers):.6g}") if len(numbers) == len(values) else None
 
@@ -118,10 +121,11 @@ def is_archive(path: Path | str) -> bool:
 
 
 def read_archive(path: Path | str) -> list[Run]:
-    """Return the runs of an archive; a damaged one among others raises when it is read.
+    """Return the runs of an archive. A damaged run raises an error only when it is read.
 
     Raises:
-        ValueError: The file is no archive, or of another version, or all of its runs are damaged.
+        ValueError: The file is not an archive, it has another version, or all of its runs are
+            damaged.
     """
     file = Path(path)
     what = f"{shown(file)} must be a file written by `arms archive`"
@@ -181,7 +185,7 @@ def _is_name(name: object) -> bool:
 
 
 def _records(curves: object) -> list[Record] | None:
-    """Return the records that curves were made from, None if they are no curves."""
+    """Convert curves to records, or return None if they are invalid."""
     by_step: dict[int, Record] = {}
     try:
         for key, curve in dict(curves).items():  # type: ignore[call-overload]
@@ -194,15 +198,15 @@ def _records(curves: object) -> list[Record] | None:
 
 
 class UnreadableError(ValueError):
-    """A folder that may not be read, so that it is not known what runs it holds."""
+    """A folder that may contain runs, but cannot be read."""
 
 
 def run_sources(path: Path | str) -> Iterator[Path]:
-    """Yield every run directory and archive at or under a path, or the archived run that it names.
+    """Yield all run directories and archives at or below a path, or a single archived run.
 
-    Links to folders are followed, but no links inside those folders, and none to a folder that the
-    path itself lies in, such as /. What they lead to comes last, unless it was found before. A
-    folder that cannot be read is yielded too, and `open_runs` raises for it.
+    Links to folders are followed, but not links inside those folders, and not links to a parent of
+    the path. Targets of links come last, unless they were found before. Folders that cannot be read
+    are yielded too, and `open_runs` raises an error for them.
     """
     top = Path(path)
     if top.is_file() or top.parent.is_file():
@@ -218,7 +222,7 @@ def run_sources(path: Path | str) -> Iterator[Path]:
 
 
 def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
-    """Yield what lies below a folder and in no folder seen before; note its links to folders."""
+    """Yield the sources below a folder that are new, and note its links to folders."""
     failures: list[OSError] = []
     for folder, folders, names in os.walk(top, onerror=failures.append):
         own = os.path.realpath(folder)
@@ -238,11 +242,11 @@ def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
 
 
 def open_runs(source: Path) -> list[Run]:
-    """Return the runs of a source that `run_sources` found, a directory or an archive.
+    """Open the runs of a source from `run_sources`: a directory or an archive.
 
     Raises:
-        UnreadableError: There is a folder that may not be read.
-        ValueError: There is a file that is no archive, or a damaged one.
+        UnreadableError: The folder cannot be read.
+        ValueError: The file is not an archive, or it is damaged.
     """
     if source.is_file():
         return read_archive(source)
@@ -258,9 +262,9 @@ def open_runs(source: Path) -> list[Run]:
 
 
 def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
-    """Yield the path of every run in a folder, at any depth, or in an archive, and the run.
+    """Yield path and run for all runs in a folder, at any depth, or in an archive.
 
-    A run whose configuration cannot be read, or an archive that cannot, is replaced by the error.
+    If a configuration or an archive cannot be read, the error is yielded instead of a run.
     """
     for source in run_sources(folder):
         try:
@@ -278,11 +282,11 @@ def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
 
 
 def find_runs(folder: Path | str) -> Iterator[Run]:
-    """Yield the runs in a folder, at any depth, or in an archive, that have a configuration.
+    """Yield all runs with a configuration, in a folder at any depth or in an archive.
 
     Raises:
-        ValueError: An archive is damaged, or a folder may not be read. The runs in it would
-            otherwise be trained again.
+        ValueError: An archive is damaged, or a folder cannot be read. If such runs were ignored,
+            they would be trained again.
     """
     for path, found in examine_runs(folder):
         if isinstance(found, Run):

@@ -1,9 +1,8 @@
-"""Ensembles, runs that are trained together: which runs can share one, and how it is trained.
+"""Ensembles: runs that are trained together in one process.
 
-Five replicas leave a GPU half idle, and seventy-five take little longer. So runs that differ only
-in estimator, data set and learning rate can share one trainer.
-Replicas are independent of each other, so a number that is not finite stays in its replica: that
-one stops, and the others continue.
+Runs that differ only in estimator, data set and learning rate can share a trainer. This saves time
+on a GPU, which five replicas leave half idle. Replicas are independent. If the numbers of a replica
+are not finite, only this replica stops.
 """
 
 import math
@@ -50,43 +49,46 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 STARTS = (*RATE_FIELDS, "encoder_scale")
-"""Numbers in which runs of one ensemble may differ: learning rates, and initial weights."""
+"""Fields for the start of training in which runs of an ensemble may differ."""
 MAY_DIFFER = ("estimator", "folded", "temperature", "dataset", *STARTS)
-"""Fields in which runs of one ensemble may differ."""
+"""All fields in which runs of an ensemble may differ."""
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
-"""A run trains this many times as long as a checkpoint takes, unless all are asked for."""
+"""Time between two checkpoints, in multiples of the time to write one.
+
+It has no effect if a checkpoint is requested for each record.
+"""
 
 OnRecord: TypeAlias = Callable[[Record], None]
-"""Called with every record; numbers of a replica that has stopped are None."""
+"""Called with every record, which has None for replicas that have stopped."""
 Notify: TypeAlias = Callable[[str], None]
-"""Called with a line that a user should read while training continues."""
+"""Called with each message that a user should read during training."""
 
 
 class DivergedError(ValueError):
-    """No replica of a run survives."""
+    """All replicas of a run have stopped."""
 
 
 class TerminatedError(KeyboardInterrupt):
-    """A SIGTERM has stopped the training, after a save."""
+    """Training was stopped by SIGTERM, after a checkpoint was saved."""
 
 
 def check_seconds(seconds: object, what: str) -> None:
-    """Raise unless it is a time between two checkpoints."""
+    """Raise unless the value is a valid time between two checkpoints."""
     if not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
         raise ValueError(f"{what} must be a finite number >= 0, got {seconds!r}")
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train. Only the user's own model, if given, affects what is learned."""
+    """Options for training. Only the user's own model affects the results."""
 
     device: str
     execution: Execution
     checkpoint_seconds: float
     notify: Notify
     evaluate: int | None = None
-    """Images of each split in the final bounds; all by default."""
+    """Number of images per split for the final bounds; None uses all."""
     model: DiscreteVAE | None = None
     limit: TimeLimit = field(default_factory=TimeLimit)
 
@@ -100,31 +102,31 @@ class TrainOptions:
 
 @dataclass(eq=False)
 class Member:
-    """A run of an ensemble during training: its configuration, and the surviving replicas."""
+    """A run of an ensemble during training."""
 
     run: Run
     config: TrainConfig
     notify: Notify
     on_record: OnRecord | None = None
     name: str = ""
-    """Its name within the ensemble."""
+    """The name of the run within the ensemble."""
     watcher: Watcher | None = None
     writer: "SummaryWriter | None" = None
     stopped: dict[int, int] = field(default_factory=dict)
-    """Replicas that have stopped, each with the step that showed it."""
+    """The stopped replicas, each with the step at which it was detected."""
     states: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    """Checkpoints by step that it can resume from, until it does."""
+    """Checkpoints by step from which the run can resume."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.config.label
 
     @property
     def surviving(self) -> int:
-        """How many replicas have not stopped."""
+        """The number of replicas that have not stopped."""
         return self.config.replicas - len(self.stopped)
 
     def look(self, *, alone: bool) -> None:
-        """Read the locked run: the steps at which it can resume, and the surviving replicas."""
+        """Read from the locked run where it can resume, and which replicas survive."""
         self.stopped = self.run.stopped()
         if alone:
             state = self.run.checkpoint()
@@ -137,7 +139,7 @@ class Member:
 
     @contextmanager
     def session(self, step: int, device: str, together: Sequence[str]) -> Iterator[None]:
-        """Start or resume at that step, and write the provenance in any case."""
+        """Start or resume the run at a step, and write the provenance in any case."""
         self.run.truncate_after(step)
         self.stopped = self.run.stopped()
         self.writer, start = _tensorboard(self.run.path, step), perf_counter()
@@ -151,7 +153,7 @@ class Member:
             self.run.write_provenance(device, perf_counter() - start, together)
 
     def append(self, record: Record, finite: Sequence[bool]) -> Record:
-        """Write a record and return it, None for stopped replicas; `finite` is of parameters."""
+        """Write a record and return it; `finite` says which replicas have finite parameters."""
         causes: dict[int, str] = {}
         for replica in self._running():
             keys = stopping_values(record)
@@ -165,7 +167,7 @@ class Member:
         return written
 
     def show(self, record: Record) -> None:
-        """Hand a record to TensorBoard, the progress bar and the user's `on_record`."""
+        """Pass a record to TensorBoard, the progress bar and the user's `on_record`."""
         for name, values in record.items():
             for replica, value in enumerate(values if name != "step" else ()):
                 if self.writer and value is not None:
@@ -176,7 +178,7 @@ class Member:
             self.on_record(record)
 
     def finish(self, result: Record) -> None:
-        """Write the final bounds if at least one replica survives; stopped replicas get None."""
+        """Write the final bounds if a replica survives; stopped replicas get None."""
         bounds = result["bounds"]
         causes = {}
         for replica in self._running():
@@ -197,7 +199,7 @@ class Member:
         return [None if replica in self.stopped else value for replica, value in enumerate(values)]
 
     def _stop(self, step: int, causes: Mapping[int, str]) -> None:
-        """Stop some replicas, each for its cause, and notify the user with one line per cause."""
+        """Stop replicas, and notify the user with one line per cause."""
         self.stopped |= dict.fromkeys(causes, step)
         others = {0: "none survives, and the run ends", 1: "the other one continues"}
         rest = others.get(self.surviving, f"the other {self.surviving} continue")
@@ -209,7 +211,7 @@ class Member:
 
 
 def _tensorboard(path: Path, steps_done: int) -> "SummaryWriter | None":
-    """Return a writer of TensorBoard's events, None where it is not installed."""
+    """Return a TensorBoard writer, or None if TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:
@@ -222,7 +224,7 @@ def _tensorboard(path: Path, steps_done: int) -> "SummaryWriter | None":
 def train_ensemble(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
-    """Resume runs at the latest step that all of them can resume from, train and evaluate them."""
+    """Resume runs at the latest step that all of them have, train them, and evaluate them."""
     began = time()
     for member in members:
         if not member.states:  # they were used by a larger ensemble, which did not fit into memory
@@ -249,7 +251,7 @@ def train_ensemble(
 def _resumed(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> Trainer:
-    """Return the trainer of runs, at the step that all of them can resume from."""
+    """Return a trainer at the latest step from which all runs can resume."""
     configs, device = [member.config for member in members], options.device
     datasets = [data[config.dataset] for config in configs]
     trainer = ensemble_trainer(configs, datasets, device, options.model)
@@ -269,7 +271,7 @@ def _advance(
     data: Mapping[str, Dataset],
     began: float,
 ) -> None:
-    """Train to the end, writing records and checkpoints."""
+    """Train until the end, writing records and checkpoints."""
     config, limit = members[0].config, options.limit
     part: Part = "start"
     due = -math.inf  # the first record saves
@@ -302,7 +304,7 @@ def _advance(
 
 
 def _save(trainer: Trainer, members: Sequence[Member]) -> None:
-    """Save every run, also one without replicas: the noise of the others depends on it."""
+    """Save all runs. Even a run without replicas is saved, because it affects the shared noise."""
     state = trainer.state()
     for index, member in enumerate(members):
         member.run.save_checkpoint(of_run(state, index, len(members)))
@@ -311,7 +313,7 @@ def _save(trainer: Trainer, members: Sequence[Member]) -> None:
 def _record(
     trainer: Trainer, members: Sequence[Member], data: Mapping[str, Dataset]
 ) -> list[tuple[Member, Record]]:
-    """Write a record of every run that has surviving replicas."""
+    """Write a record for every run that has surviving replicas."""
     whole = trainer.record()
     finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
     written = []
@@ -333,11 +335,11 @@ def _record(
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], int]]:
-    """Catch Ctrl-C and SIGTERM, to handle them between steps, where a run can be resumed.
+    """Handle Ctrl-C and SIGTERM between steps, where a run can be resumed.
 
-    The yielded function returns the number of the signal, or 0. A second Ctrl-C interrupts at once,
-    and a second SIGTERM changes nothing: parents pass it on to processes that have it already. A
-    process that ignores Ctrl-C still ignores it: it is in the background, or a sweep's.
+    The yielded function returns the number of the signal, or 0. A second Ctrl-C interrupts at once.
+    A second SIGTERM has no effect, because parent processes forward the signal to processes that
+    already have it. A process that ignores Ctrl-C continues to ignore it.
     """
     asked: list[int] = []
 
@@ -372,16 +374,16 @@ def names_of(configs: Sequence[TrainConfig]) -> list[str]:
 
 
 def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
-    """Return what runs of one ensemble have in common: those with equal keys may share one.
+    """Return a key that is equal for runs that can share an ensemble.
 
-    An estimator that cannot share the replica axis with another is part of the key.
+    The key contains the estimator if it cannot share the replica axis with other estimators.
     """
     shared = [value for name, value in asdict(config).items() if name not in MAY_DIFFER]
     return (*shared, evaluation_signature(config.make_estimator()) or config.label)
 
 
 def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
-    """Sort runs into ensembles, in which runs of one estimator are neighbors.
+    """Group runs into ensembles, in which runs with the same estimator are adjacent.
 
     >>> runs = [TrainConfig(estimator=name) for name in ("loorf", "relax", "arms", "vimco")]
     >>> [[config.estimator for config in together] for together in group_for_ensembles(runs)]
@@ -395,7 +397,7 @@ def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig
 
 
 def check_same_config(configs: Sequence[TrainConfig]) -> None:
-    """Raise, with the reason, if runs cannot share an ensemble."""
+    """Raise an error with the reason if runs cannot share an ensemble."""
     if len(set(map(ensemble_key, configs))) > 1:
         raise ValueError(_why_not_together(configs))
     if len(set(names := names_of(configs))) < len(names):
@@ -406,7 +408,7 @@ def check_same_config(configs: Sequence[TrainConfig]) -> None:
 
 
 def stack(configs: Sequence[TrainConfig]) -> Estimator:
-    """Return the estimators of all runs as one; equal neighbors draw from one at once."""
+    """Combine the estimators of all runs; adjacent equal estimators draw together."""
     check_same_config(configs)
     groups = [list(same) for _, same in groupby(configs, key=lambda config: config.label)]
     members = [same[0].make_estimator() for same in groups]
@@ -421,7 +423,10 @@ def ensemble_trainer(
     device: str,
     model: DiscreteVAE | None = None,
 ) -> Trainer:
-    """Return the trainer of an ensemble; each run has the data and weights it would have alone."""
+    """Build the trainer of an ensemble.
+
+    Each run has the same data and initial weights as if it were trained alone.
+    """
     config = configs[0]
     if len(configs) == 1:
         return Trainer(config, datasets[0], device, model)
@@ -446,14 +451,14 @@ def ensemble_trainer(
 
 
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> DiscreteVAE:
-    """Return one run's share of the model, a copy if the ensemble has several runs."""
+    """Return one run's part of the model, as a copy if there are several runs."""
     if runs == 1:
         return trainer.model
     return _filled(config, model_of(of_run(trainer.state(), index, runs)), trainer.data.levels)
 
 
 def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
-    """Sort runs, given the steps that each can resume from, into those that resume together.
+    """Group runs by a common step from which they can resume.
 
     The result is the step of each group, and the indices of its runs. The step that most of them
     share is taken first, and of several such steps the newest.
@@ -472,7 +477,7 @@ def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
 
 
 def _filled(config: TrainConfig, weights: State, levels: int) -> DiscreteVAE:
-    """Return a model with a copy of these weights, on their device."""
+    """Load a copy of these weights into a model on their device."""
     mean = weights["pixel_mean"]
     model = config.build_model(mean, levels, str(mean.device), blank=True)
     model.load_state_dict(weights)
@@ -480,12 +485,12 @@ def _filled(config: TrainConfig, weights: State, levels: int) -> DiscreteVAE:
 
 
 def _why_not_together(configs: Sequence[TrainConfig]) -> str:
-    """Return why the keys of these runs are not all equal."""
+    """Explain why runs cannot share an ensemble."""
     remedy = "train them separately"
     for name, first in asdict(configs[0]).items():
         values = [getattr(config, name) for config in configs]
         if name not in MAY_DIFFER and (other := [value for value in values if value != first]):
-            what = f"runs trained together may differ in {', '.join(MAY_DIFFER)} only"
+            what = f"runs that are trained together may differ only in {', '.join(MAY_DIFFER)}"
             return f"{what}, got {first!r} and {other[0]!r} for {name}: {remedy}"
     estimators = {config.label: config.make_estimator() for config in configs}
     if alone := [name for name, one in estimators.items() if evaluation_signature(one) is None]:
@@ -493,4 +498,5 @@ def _why_not_together(configs: Sequence[TrainConfig]) -> str:
         what = f"{alone[0]} cannot share an ensemble with other estimators"
         return f"{what}: train it separately, or choose among {', '.join(fitting)}"
     what = ", ".join(f"{name} ({describe_signature(one)})" for name, one in estimators.items())
-    return f"runs trained together must need the same from the model, got {what}: {remedy}"
+    expected = "runs that are trained together must make the same evaluations of the model"
+    return f"{expected}, got {what}: {remedy}"

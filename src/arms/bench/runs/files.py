@@ -1,9 +1,8 @@
-"""Write and read files of runs, archives and reports, and lock run directories.
+"""Safe reading and writing of files of runs, archives and reports; locks on run directories.
 
-Everything that writes uses `replace_file`, `written_through` or `append_line`, and no link is
-followed. A file is either complete or unchanged, but for a last line that was appended by half,
-which readers skip. Everything that reads uses `read_bytes` or `check_regular`, which do not wait
-for a pipe.
+All writing uses `replace_file`, `written_through` or `append_line`, which do not follow links. A
+file is either complete or unchanged. Only the last appended line may be incomplete, and readers
+skip it. All reading uses `read_bytes` or `check_regular`, which do not wait for a pipe.
 """
 
 import errno
@@ -29,12 +28,12 @@ CHECKPOINTS = NEWEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.
 
 
 class BusyError(ValueError):
-    """A run is being trained by another process."""
+    """Another process is training the run."""
 
 
 @contextmanager
 def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterator[None]:
-    """Keep other processes from training in a directory, until this one unlocks it or dies."""
+    """Lock a directory against other processes, until this process unlocks it or ends."""
     from filelock import lock_descriptor
 
     check_replaceable(path / LOCK)
@@ -54,13 +53,13 @@ def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterato
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder; it may be a link to a folder on another disk."""
+    """Create a folder, unless it exists; it may be a link to a folder on another disk."""
     check_path(path)
     path.mkdir(parents=True, exist_ok=True)
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Replace a file, so that it is either complete or unchanged."""
+    """Replace a file atomically, so that it is either complete or unchanged."""
     check_replaceable(path)
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(path.name + ".new")
@@ -76,10 +75,10 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to a temporary file, synced to disk; remove the file at the end if it remains.
+    """Write data to a temporary file and sync it to disk; remove it at the end if it remains.
 
-    Others can guess its name. Therefore nothing that lies there is opened: a leftover of a killed
-    process, or a planted link, is removed, and the file must be new.
+    Other users can guess its name, so an existing file or link with this name is removed and never
+    opened.
     """
     path.unlink(missing_ok=True)
     own = None
@@ -100,7 +99,7 @@ def written_through(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append to a file, which is made if it does not exist."""
+    """Append a line to a file, which is created if necessary."""
     check_replaceable(path)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     with _naming(path), os.fdopen(_open(path, flags), "a", encoding="utf-8") as file:
@@ -108,13 +107,13 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_bytes(path: Path, size: int = -1) -> bytes:
-    """Return the content of a regular file, or its first bytes; pipes and devices are errors."""
+    """Return the content of a regular file, or its first bytes; raise for pipes and devices."""
     with _naming(path), os.fdopen(_open(path, os.O_RDONLY, links=True), "rb") as file:
         return file.read(size)
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise if an output path exists and is no regular file, but a link, for example."""
+    """Raise if an output path exists and is not a regular file."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -128,12 +127,12 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Raise if there is a pipe, a device or a folder in place of a file."""
+    """Raise if a path is a pipe, a device or a folder."""
     os.close(_open(path, os.O_RDONLY, links=True))
 
 
 def _open(path: Path, flags: int, *, links: bool = False) -> int:
-    """Open a regular file, through a link only if allowed, and without waiting for a pipe."""
+    """Open a regular file without waiting for a pipe; follow a link only if allowed."""
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)), 0o666)
     mode = os.fstat(descriptor).st_mode
@@ -158,7 +157,7 @@ def _is_at(path: Path, status: os.stat_result) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Add the file's name to an error that lacks it, such as that of a full disk."""
+    """Add the file name to errors that lack it, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -168,7 +167,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def check_local(path: Path) -> None:
-    """Raise if a path is an address: s3://bucket/runs would become a folder "s3:"."""
+    """Raise if a path is an address; s3://bucket/runs would create a folder named "s3:"."""
     # A Path drops one of the two slashes.
     if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path)):
         typed = f"{address[1]}://{str(path)[address.end() :]}"
@@ -179,7 +178,7 @@ def check_local(path: Path) -> None:
 
 
 def check_path(path: Path) -> None:
-    """Raise if a path is an address, or cannot be written as text."""
+    """Raise if a path is an address, or is not valid text."""
     check_local(path)
     try:
         str(path).encode()
@@ -189,12 +188,12 @@ def check_path(path: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return a path as text that can be printed, whatever its bytes are."""
+    """Return a path as printable text, whatever bytes it contains."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def check_json(content: object) -> None:
-    """Raise if what was read from JSON cannot be written as JSON that any reader takes."""
+    """Raise if JSON data contains values that not every reader accepts."""
     try:
         json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
@@ -204,12 +203,12 @@ def check_json(content: object) -> None:
 
 
 def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
-    """Return a line of JSON, or lines with an indent."""
+    """Return data as one line of JSON, or as indented lines."""
     return json.dumps(_strict(content), indent=indent, allow_nan=False) + "\n"
 
 
 def _strict(content: object) -> object:
-    """Replace NaN and infinity by null, because most JSON readers refuse them."""
+    """Replace NaN and infinity by null, because most JSON readers reject them."""
     if isinstance(content, Mapping):
         return {name: _strict(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
@@ -218,7 +217,7 @@ def _strict(content: object) -> object:
 
 
 def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> None:
-    """Write the newest checkpoint, and keep the one before; `run` is the digest of its run."""
+    """Write the newest checkpoint, and keep the one before; `run` is the run's digest."""
     from safetensors.torch import save
 
     # Copies, since one tensor may stand under two names: tied weights are written twice.
@@ -236,7 +235,7 @@ def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> N
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
-    """Return the tensors and the digest of their run, None if the file is missing or damaged."""
+    """Return a checkpoint's tensors and run digest, or None if it is missing or damaged."""
     from safetensors import SafetensorError
 
     try:
@@ -250,7 +249,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
 
 
 def step_in(path: Path) -> int | None:
-    """Return the step of a checkpoint without reading all of it, None if it cannot be read."""
+    """Return the step of a checkpoint without reading all of it, or None if it cannot be read."""
     from safetensors import SafetensorError
 
     try:
@@ -262,7 +261,7 @@ def step_in(path: Path) -> int | None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a checkpoint; one that another process renames, as it saves, is not found."""
+    """Open a checkpoint; raise FileNotFoundError if another process renames it meanwhile."""
     from safetensors import safe_open
 
     check_regular(path)

@@ -1,24 +1,24 @@
-"""A limit on the time of training. How long its parts take is measured, so that it ends in time."""
+"""A time limit for training. The durations of its parts are measured, so that it ends in time."""
 
 import math
 from time import time
 from typing import Literal, TypeAlias
 
 Part: TypeAlias = Literal["start", "block", "save", "bounds"]
-"""Of a training: all until its first steps are done, further steps, a save, a run's bounds."""
+"""A part of a training: until the first steps are done, further steps, a save, or final bounds."""
 
 
 class OutOfTimeError(Exception):
-    """The time is up. What was trained is saved, and can be resumed."""
+    """The time limit was reached. The training was saved, and can be resumed."""
 
 
 class TimeLimit:
-    """When training must have ended, and how long its parts have taken so far.
+    """A time limit, with the durations of all parts so far.
 
-    The first part of each kind is not known in advance, so it may end too late.
+    The first part of each kind may exceed the limit, because its duration is not known in advance.
 
     Args:
-        minutes: From now on.
+        minutes: The limit, counted from now.
     """
 
     def __init__(self, minutes: float = math.inf) -> None:
@@ -28,9 +28,9 @@ class TimeLimit:
         self._longest: dict[Part, float] = {}
 
     def add(self, part: Part, began: float) -> None:
-        """Note that a part which began at that `time()` has just ended."""
+        """Record the duration of a part that began at `began` and ends now."""
         self._longest[part] = max(self._longest.get(part, 0.0), time() - began)
 
     def allows(self, *parts: Part) -> bool:
-        """Whether there is time for all of these parts, each as long as the longest so far."""
+        """Return whether all these parts fit, if each takes its longest duration so far."""
         return time() + sum(self._longest.get(part, 0.0) for part in parts) < self._end

@@ -1,4 +1,4 @@
-"""Find the model, data set and directory of a run."""
+"""Load models and data sets of runs, and choose directories for runs."""
 
 import importlib
 import os
@@ -26,7 +26,7 @@ from arms.bench.training.engine import choose_device
 from arms.bench.training.trainer import check_replicas, finite_replicas
 
 MakeModel: TypeAlias = Callable[[Dataset], DiscreteVAE]
-"""A function that makes a model of one replica for a data set; it is called for each replica."""
+"""A function that makes a model with one replica for a data set; called for each replica."""
 
 
 def load_model(
@@ -37,7 +37,7 @@ def load_model(
     model: DiscreteVAE | MakeModel | None = None,
     dataset: Dataset | Path | str | None = None,
 ) -> tuple[DiscreteVAE, Dataset]:
-    """Return the model of a run's newest checkpoint, and its data set.
+    """Load the model of a run's newest checkpoint, and its data set.
 
     Replicas that have stopped are left out.
 
@@ -83,9 +83,10 @@ def load_model(
 def own_model(
     config: TrainConfig, model: DiscreteVAE | MakeModel, dataset: Dataset
 ) -> tuple[TrainConfig, DiscreteVAE]:
-    """Return the configuration of a run of the user's own model, and the model with its replicas.
+    """Return the configuration of a run with the user's own model, and the replicated model.
 
-    The model, or a function that makes one of one replica, is tried on two images of the data set.
+    `model` may also be a function that makes a model with one replica. The model is tried on two
+    images.
     """
     if isinstance(model, DiscreteVAE):
         own = model
@@ -111,7 +112,7 @@ def own_model(
 
 
 def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
-    """Raise if training cannot begin: no weight can be learned, or a number is not finite."""
+    """Raise if training cannot start: no trainable weight, or a number that is not finite."""
     who = f"the model {name_of(model)!r}"
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"{who} must have parameters to train, got none with requires_grad=True")
@@ -126,7 +127,7 @@ def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
 
 
 def _made(make: MakeModel, dataset: Dataset) -> object:
-    """Call the user's function that makes a model."""
+    """Call the user's function that makes a model, and name it in errors."""
     try:
         return make(dataset)
     except (Exception, SystemExit) as error:
@@ -138,7 +139,7 @@ def _made(make: MakeModel, dataset: Dataset) -> object:
 
 
 def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
-    """Raise if a model of the user's own cannot be trained on a data set."""
+    """Raise if the user's own model cannot be trained on a data set."""
     width, pixels = model.pixel_mean.shape[-1], dataset.train.shape[1]
     if width != pixels:
         what = (
@@ -158,7 +159,7 @@ def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
 
 
 def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
-    """Return two images as a model sees them, its logits, and its log-weights of three samples."""
+    """Return two images, their logits, and log-weights of three samples."""
     images = dataset.train[:2].to(model.prior.device)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
         x = observe(images, dataset.levels, bits=model.likelihood.binarizes_input)
@@ -177,7 +178,7 @@ def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor
 def _blank_like(
     run: Run, config: TrainConfig, dataset: Dataset, model: DiscreteVAE | MakeModel | None
 ) -> DiscreteVAE:
-    """Return a model that the weights of a run fit into."""
+    """Build a model into which the weights of a run can be loaded."""
     if model is None and config.structure:
         raise ValueError(
             f"{run.path} is a run of your own model {config.network!r}, which cannot be loaded by "
@@ -198,7 +199,7 @@ def _blank_like(
 def own_data(
     config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None
 ) -> Dataset | None:
-    """Return a data set that is the user's own, None for one of the catalogue."""
+    """Return a user's own data set, or None for a data set of the catalog."""
     if given is not None:
         return load(given, data_dir) if isinstance(given, str | Path) else as_dataset(given)
     return None if config.dataset in DATASETS else load(config.dataset, data_dir)
@@ -207,7 +208,7 @@ def own_data(
 def _data_of(
     run: Run, config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None
 ) -> Dataset:
-    """Return the data set of a run: by its name, from where it was, or as it is given."""
+    """Return the data set of a run, by name, from its path, or as given."""
     if given is None and config.dataset in DATASETS:
         return load(config.dataset, data_dir)
     path = run.data_path()
@@ -227,7 +228,7 @@ def _data_of(
 
 
 def load_once(source: Dataset | Path | str, data_dir: Path | None) -> Dataset:
-    """Return a data set, by name or path, and keep it in memory while its files do not change."""
+    """Load a data set, and keep it in memory as long as its files do not change."""
     if isinstance(source, Dataset):
         return source
     return _load_once(source, data_dir, () if source in DATASETS else _state_of(Path(source)))
@@ -239,7 +240,7 @@ def _load_once(source: Path | str, data_dir: Path | None, _state: object) -> Dat
 
 
 def _state_of(path: Path) -> tuple[object, ...]:
-    """Return what changes with the content of a file or folder, and with the current directory."""
+    """Return a value that changes with a file or folder, and with the current directory."""
     place = Path(os.path.realpath(expand_home(path)))
     states = []
     for file in [place, *sorted(place.glob("*")), *sorted(place.glob("*/*"))]:
@@ -255,9 +256,10 @@ def name_inputs(
     make: MakeModel | None,
     data_dir: Path | None,
 ) -> tuple[list[TrainConfig], dict[str, Dataset | Path]]:
-    """Return configurations with the names of the user's own model and data sets, and the latter.
+    """Enter the names of the user's model and data sets into configurations.
 
-    A data set that was read from a file is returned as its path: another process can read it, too.
+    Also return the data sets. A data set that was read from a file is returned as its path, so that
+    other processes can read it.
     """
     named, own = [], dict[str, Dataset | Path]()
     for config in configs:
@@ -274,9 +276,9 @@ def name_inputs(
 
 
 def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
-    """Return the directory of a run in a folder: its own, that of a shorter run, or a new one.
+    """Return the directory for a run in a folder: existing, of a shorter run, or new.
 
-    A run with fewer steps is continued, unless its schedule is a cosine, which ends with it.
+    A shorter run is continued, unless it has a cosine schedule, which ends with the run.
     """
     place = folder / run_name(config)
     if Run(place).exists():
@@ -295,7 +297,7 @@ def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
 
 
 def find_attribute(subject: str) -> Any:
-    """Return what module:attribute names, also in this folder. Any failure is a `ValueError`."""
+    """Import module:attribute, also from the current folder; raise ValueError on failure."""
     module, _, attribute = subject.partition(":")
     if not module or not attribute:
         what = f"expected a name in a module, such as my_module:make_model, got {subject!r}"
@@ -318,7 +320,7 @@ def find_attribute(subject: str) -> Any:
 
 
 def find_model(model: Callable[..., Any] | str) -> Callable[..., Any]:
-    """Return the function that makes a model, given itself or its name."""
+    """Return a function that makes a model, given the function or its name."""
     found = find_attribute(model) if isinstance(model, str) else model
     if not callable(found):
         got = type(found).__name__

@@ -47,15 +47,15 @@ from arms.bench.training.trainer import STEP_COUNTS, model_of, step_of
 
 PACKAGE = Path(arms.__file__).parent
 NEED_CONFIG = ("result.json", "metrics.jsonl", *CHECKPOINTS)
-"""Files that mean nothing without the config.json of their run."""
+"""Files that are useless without the config.json of their run."""
 WRITTEN = ("config.json", "provenance.json", *NEED_CONFIG)
-"""Everything that a training writes, except TensorBoard's events and the lock."""
+"""All files that a training writes, except TensorBoard's events and the lock."""
 BESIDE_CONFIG = ("schema", "data_path")
-"""What config.json holds beside the configuration."""
+"""Entries of config.json that do not belong to the configuration."""
 
 
 class Run:
-    """One run directory, which need not be there yet.
+    """A run directory, which may not exist yet.
 
     Each file is read when it is first needed, and remembered: open the run again, or call
     `refresh`, to see what another process has written since. Every file is replaced whole or
@@ -77,22 +77,22 @@ class Run:
         return f"Run({str(self.path)!r})"
 
     def refresh(self) -> None:
-        """Discard the cached content of files."""
+        """Discard the cached content of all files."""
         self._contents: dict[str, Record] = {}
         self._config: TrainConfig | None = None
         self._lines: list[str] | None = None
         self._checkpoint_steps: dict[str, int | None] = {}
 
     def begin(self, config: TrainConfig, data_path: str = "") -> Self:
-        """Make this the directory of a run, new or to be resumed, and return it.
+        """Start a new run in this directory, or resume the run that it contains.
 
-        A run with fewer steps is extended, and its bounds are replaced at the new end.
-        It may be resumed with other fields of `ObservationConfig`: config.json keeps the first.
-        A directory that holds another run, or results without config.json, is an error.
+        A run with fewer steps is extended. Its final bounds are replaced at the new end. Fields of
+        `ObservationConfig` may differ from the existing run; config.json keeps the first values. A
+        directory with another run, or with results but without config.json, is an error.
 
         Args:
             config: The requested configuration.
-            data_path: Where its data set was read from, if it is the user's own.
+            data_path: The path of the user's own data set, if any.
         """
         self.check_same_run(config)
         for name in WRITTEN:  # before the first step, not at the first save
@@ -110,11 +110,11 @@ class Run:
         return self
 
     def exists(self) -> bool:
-        """Return whether a run was begun here."""
+        """Return whether this directory contains a run."""
         return self.has("config.json")
 
     def check_same_run(self, config: TrainConfig) -> None:
-        """Raise unless the directory is new, or holds this run, perhaps with fewer steps."""
+        """Raise unless the directory is new, or contains this run, perhaps with fewer steps."""
         remedy = "choose another directory"
         if not self.exists():
             if found := [name for name in NEED_CONFIG if (self.path / name).exists()]:
@@ -153,7 +153,7 @@ class Run:
             }
             if unknown := set(found) - {field.name for field in fields(TrainConfig)}:
                 names = ", ".join(sorted(unknown))
-                what = f"{file} has unknown fields {names}, so another version of this library wrote it"
+                what = f"{file} has unknown fields {names}, written by another version of arms"
                 raise ValueError(f"{what}: read it with that version")
             try:
                 self._config = TrainConfig(**found)
@@ -162,18 +162,18 @@ class Run:
         return self._config
 
     def data_path(self) -> str | None:
-        """Return where a data set of the user's own was read from, None if that is not known."""
+        """Return the path of the user's own data set, or None if it is unknown."""
         found = self.read("config.json").get("data_path")
         return found if isinstance(found, str) and found else None
 
     def identity(self) -> dict[str, object]:
-        """Return the run's identity, under the schema that it was written with."""
+        """Return the run's identity, in the schema with which it was written."""
         return identity(self.config()) | {"schema": self.read("config.json").get("schema")}
 
     def result(self) -> Record | None:
-        """Return the final bounds, or None if there are none at the configuration's last step.
+        """Return the final bounds at the last step, or None if there are none.
 
-        They may be over some of the images only: see `is_finished`.
+        They may cover only some of the images: see `is_finished`.
         """
         if not self.has("result.json"):
             return None
@@ -187,12 +187,12 @@ class Run:
     def is_finished(self, config: TrainConfig | None = None, images: int | None = None) -> bool:
         """Return whether the bounds at the last step cover enough images.
 
-        This is the one definition of a finished run; `has_ended` is weaker. A diverged run never
-        finishes. A directory that holds another run than `config` is an error.
+        This is the only definition of a finished run; `has_ended` requires less. A diverged run is
+        never finished. A directory that contains another run than `config` is an error.
 
         Args:
             config: The requested configuration, possibly with more steps; by default config.json's.
-            images: How many images of each split; all by default.
+            images: The required number of images per split; all by default.
         """
         if config is not None:
             self.check_same_run(config)
@@ -203,11 +203,11 @@ class Run:
         return result is not None and (seen is None or (images is not None and images <= seen))
 
     def has(self, name: str) -> bool:
-        """Return whether one of its files is there."""
+        """Return whether the run has this file."""
         return name in self._contents or (self.path / name).exists()
 
     def read(self, name: str) -> Record:
-        """Return what one of its JSON files holds."""
+        """Return the content of one of its JSON files."""
         if name not in self._contents:
             self._contents[name] = self._parse(name)
         return self._contents[name]
@@ -239,7 +239,7 @@ class Run:
         return self.read("provenance.json")
 
     def metrics(self) -> list[Record]:
-        """Return all records that were written whole."""
+        """Return all complete records."""
         records = []
         for line in self.metric_lines():
             with suppress(ValueError, RecursionError):
@@ -248,15 +248,15 @@ class Run:
         return records
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Append a record: `step`, and each metric as a list with a number or None per replica.
+        """Append a record: `step`, and for each metric a list with a number or None per replica.
 
-        `arms.bench.metrics` says how to add a metric.
+        `arms.bench.metrics` explains how to add a metric.
         """
         files.append_line(self.path / "metrics.jsonl", files.to_json(record))
         self._lines, self.trained_here = None, True
 
     def finish(self, result: Mapping[str, object]) -> None:
-        """Write the final bounds, which `result()` is to return."""
+        """Write the final bounds, which `result()` returns."""
         self._write("result.json", result)
         self.trained_here = True
 
@@ -264,9 +264,9 @@ class Run:
         """Write the provenance.
 
         Args:
-            device: Where the run was trained.
-            seconds: What to add to the wall time so far.
-            together: The names of all runs trained at once, this one included.
+            device: The device on which the run was trained.
+            seconds: Time to add to the wall time.
+            together: Names of all runs in the ensemble, including this one.
         """
         earlier: Record = {}
         with suppress(ValueError):
@@ -290,11 +290,11 @@ class Run:
         self._write("provenance.json", record)
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write a checkpoint, which `checkpoint()` is to return, and keep the one before."""
+        """Write a checkpoint, and keep the one before."""
         write_checkpoint(self.path, tensors, self._digest())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights of the newest checkpoint, for `load_state_dict` of the run's model."""
+        """Return the weights of the newest checkpoint, for `load_state_dict`."""
         state = self.checkpoint()
         if state is None:
             done = "its checkpoints were not kept" if self.result() else "train it first"
@@ -307,35 +307,35 @@ class Run:
         return next((state for state in found if state is not None), None)
 
     def checkpoints(self) -> dict[int, dict[str, Tensor]]:
-        """Return every intact checkpoint by its step; of two of one step, the newer."""
+        """Return all intact checkpoints by step; if two have the same step, the newer one."""
         found = map(self._read_checkpoint, reversed(CHECKPOINTS))
         return {step_of(state): state for state in found if state is not None}
 
     def step(self) -> int:
-        """Return the step of the newest checkpoint that can be opened, 0 without one."""
+        """Return the step of the newest readable checkpoint, or 0 if there is none."""
         return next(filter(None, (step_in(self.path / name) for name in CHECKPOINTS)), 0)
 
     def stopped(self) -> dict[int, int]:
-        """Return the replicas that stopped in training, each with the step of the record.
+        """Return the replicas that stopped during training, each with the step of its record.
 
-        A replica that was lost at the final bounds is in "stopped" of `result()` only.
+        Replicas that were lost at the final bounds are only in "stopped" of `result()`.
         """
         return stopped_replicas(self.metrics())
 
     def has_diverged(self) -> bool:
-        """Return whether no replica survived training, whatever the final bounds say."""
+        """Return whether all replicas stopped during training."""
         return len(self.stopped()) == self.config().replicas
 
     def has_ended(self) -> bool:
-        """Return whether training has ended: with bounds over any number of images, or diverged."""
+        """Return whether training has ended, with final bounds or because all replicas stopped."""
         return self.result() is not None or self.has_diverged()
 
     def truncate_after(self, step: int) -> None:
-        """Drop the records and checkpoints of later steps, which will be done again.
+        """Remove records and checkpoints of later steps, which will be trained again.
 
-        Call `checkpoint()` or `checkpoints()` first: only what they tried to read is dropped. What
-        they did not try is older than the checkpoint in use. A later one that stayed would push
-        that out at the next save.
+        Call `checkpoint()` or `checkpoints()` first, because only checkpoints that were read are
+        removed. Checkpoints that were not read are older than the one in use. A later checkpoint
+        that remained would replace the one in use at the next save.
         """
         kept = [files.to_json(record) for record in self.metrics() if record["step"] <= step]
         files.replace_file(self.path / "metrics.jsonl", "".join(kept))
@@ -345,7 +345,7 @@ class Run:
                 (self.path / name).unlink(missing_ok=True)
 
     def _read_checkpoint(self, name: str) -> dict[str, Tensor] | None:
-        """Return a checkpoint, None if it is missing or damaged."""
+        """Return a checkpoint, or None if it is missing or damaged."""
         file = self.path / name
         self._checkpoint_steps[name] = None
         try:
@@ -367,14 +367,14 @@ class Run:
         return tensors
 
     def _digest(self) -> str:
-        """Return the digest for checkpoints; steps are part of it for a cosine schedule only."""
+        """Return the run's digest for checkpoints; it includes steps only for a cosine schedule."""
         found = self.identity()
         if self.config().schedule != "cosine":
             found.pop("steps", None)
         return digest_of(found)
 
     def metric_lines(self) -> list[str]:
-        """Return the lines of metrics.jsonl, also those that are no records."""
+        """Return all lines of metrics.jsonl, even invalid ones."""
         if self._lines is None:
             file = self.path / "metrics.jsonl"
             try:
@@ -389,7 +389,7 @@ class Run:
 
 
 def is_record(content: object) -> bool:
-    """Return whether a line of metrics is a record: a step, and lists of numbers or null."""
+    """Return whether a line of metrics is a valid record."""
     if not isinstance(content, dict) or not _is_count(content.get("step")):
         return False
     return all(is_values(values) for name, values in content.items() if name != "step")
@@ -401,12 +401,12 @@ def is_complete(record: Record, replicas: int) -> bool:
 
 
 def _is_count(content: object) -> bool:
-    """Return whether JSON is a number of steps or images that fits into an array of integers."""
+    """Return whether JSON data is a valid number of steps or images."""
     return type(content) is int and 1 <= content < 2**63
 
 
 def _expected_result(result: Record, replicas: int) -> str:
-    """Return what a result.json must hold instead, and what it holds; "" if it is valid."""
+    """Describe the error in a result.json, or return "" if it is valid."""
     bounds = result.get("bounds")
     splits = bounds.values() if isinstance(bounds, dict) else ()
     if not splits or not all(isinstance(by_count, dict) for by_count in splits):
@@ -425,9 +425,10 @@ def _expected_result(result: Record, replicas: int) -> str:
 
 
 def commit() -> str:
-    """Return the commit of the package, not that of a project it is merely installed in.
+    """Return the commit of the package, but not of a project in which it is installed.
 
-    ARMS_COMMIT comes first. Without either it is a digest of the source, equal for equal code.
+    The environment variable ARMS_COMMIT has priority. Without a commit, return a digest of the
+    source.
     """
     said = os.environ.get("ARMS_COMMIT", "").strip()
     return said or _git_commit(PACKAGE) or f"source-{_source_digest()}"

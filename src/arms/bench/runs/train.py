@@ -1,6 +1,7 @@
-"""From configurations to finished runs: check the arguments, lock the runs, train or resume them.
+"""Train runs from their configurations: check arguments, lock directories, train or resume.
 
-One loop serves a list of runs that share the replica axis; a run alone is the list of one.
+All functions train a list of runs that share the replica axis. A single run is a list of length
+one.
 """
 
 import warnings
@@ -43,7 +44,7 @@ from arms.bench.training.engine import (
 )
 
 OnRunRecord: TypeAlias = Callable[[TrainConfig, Record], None]
-"""Called with every record of every run: its configuration, and what an `OnRecord` is given."""
+"""Called with every record of every run, with the arguments of `OnRecord` and the configuration."""
 
 
 def train(
@@ -196,7 +197,7 @@ def _check_one_each(what: str, given: object, runs: int) -> None:
 
 
 def _check_different(paths: Sequence[Path], datasets: Sequence[Dataset]) -> None:
-    """Raise if two runs have one directory, or two data sets one name."""
+    """Raise if two runs have the same directory, or two data sets the same name."""
     try:
         different = {path.resolve() for path in paths}
     except (OSError, RuntimeError) as error:  # a loop of links
@@ -220,7 +221,7 @@ def _train(
     given: Mapping[str, Dataset],
     progress: bool | Bars,
 ) -> None:
-    """Train what is not finished, each run locked."""
+    """Train all unfinished runs, with locked directories."""
     rest = _unfinished(members, options)
     if not rest:
         return
@@ -262,12 +263,12 @@ def _train(
 
 
 def _unfinished(members: Sequence[Member], options: TrainOptions) -> list[Member]:
-    """Return the runs that are not finished; a directory that holds another run is an error."""
+    """Return the unfinished runs; a directory that contains another run is an error."""
     return [one for one in members if not one.run.is_finished(one.config, options.evaluate)]
 
 
 def _check_goes_on(member: Member) -> None:
-    """Say that a finished run goes on, or raise if nothing was kept that it could go on from."""
+    """Notify that a finished run continues, or raise if it has no checkpoint."""
     run, step, end = member.run, max(member.states), member.config.steps
     if not run.exists():
         return
@@ -284,7 +285,7 @@ def _train_locked(
     options: TrainOptions,
     data: Mapping[str, Dataset],
 ) -> None:
-    """Train runs that can resume from the same step together, one such group after the other."""
+    """Train runs in groups that can resume from the same step."""
     groups = [
         (step, [rest[index] for index in indices])
         for step, indices in group_by_step([set(member.states) for member in rest])
@@ -306,7 +307,7 @@ def _names(members: Sequence[Member]) -> str:
 def _train_what_fits(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
-    """Train runs together, or one half after the other where memory does not suffice."""
+    """Train runs together, or in two halves if memory does not suffice."""
     fits = _fits(members, options, data)
     if not fits or options.device.startswith("cuda"):
         free_memory()

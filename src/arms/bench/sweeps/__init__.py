@@ -1,1 +1,1 @@
-"""Many runs: which of them are left to train, and the engines that train them."""
+"""Sweeps: training of many runs on several kinds of engines."""

@@ -1,8 +1,8 @@
-"""From configurations to jobs: which runs are done, and which of the others are trained together.
+"""Convert configurations to jobs: find finished runs, and group the others.
 
-Nothing here trains or writes anything. A run is recognized by the identity in its config.json, not
-by the name of its folder. A finished run of any precision counts, because precision changes the
-results far less than the seed does (benchmarks/results/precision.json).
+This module neither trains nor writes. A run is recognized by the identity in its config.json, not
+by the name of its folder. Finished runs of any precision count, because precision affects the
+results far less than the seed (benchmarks/results/precision.json).
 """
 
 from collections import Counter
@@ -24,9 +24,9 @@ STATES: tuple[State, ...] = get_args(State)
 
 @dataclass(frozen=True)
 class Task:
-    """A wanted run: its directory, and its progress.
+    """A requested run, with its directory and its progress.
 
-    Its configuration is the one asked for, with the precision of the run that was found.
+    The configuration is the requested one, with the precision of an existing run.
     """
 
     config: TrainConfig
@@ -42,7 +42,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """Runs that are trained together: an ensemble on a GPU, one run elsewhere."""
+    """Runs that are trained together: an ensemble on a GPU, and a single run elsewhere."""
 
     tasks: tuple[Task, ...]
 
@@ -51,7 +51,7 @@ class Job:
         return f"{self.tasks[0].path.name}{others}"
 
     def line(self) -> str:
-        """Return its runs by state, in one line."""
+        """Describe the runs by state, in one line."""
         config, by_state = self.tasks[0].config, dict[State, list[str]]()
         for task in sorted(self.tasks, key=lambda task: STATES.index(task.state)):
             by_state.setdefault(task.state, []).append(str(task))
@@ -67,10 +67,10 @@ def plan(
     results: Sequence[Path | str] = (),
     on_gpu: bool = False,
 ) -> list[Job]:
-    """Return the jobs of some runs, each run once, including the runs that are done.
+    """Group runs into jobs, including runs that are finished.
 
-    Finished runs in `output` and in `results` count. Unfinished ones in `output` are resumed, at
-    the precision that they have. On a GPU, runs are trained together where they can be.
+    Finished runs in `output` and in `results` count. Unfinished runs in `output` are resumed with
+    their precision. On a GPU, runs are trained together if possible.
     """
     check_local(Path(output))
     for folder in results:
@@ -89,7 +89,7 @@ def plan(
 
 
 def plan_lines(jobs: Sequence[Job]) -> list[str]:
-    """Return a line for each job, and a last one for all of them."""
+    """Return a line for each job, and a final line for all jobs."""
     lines = [f"{index}/{len(jobs)} {job.line()}" for index, job in enumerate(jobs, 1)]
     counts = Counter(task.state for job in jobs for task in job.tasks)
     shown = [f"{counts[state]} {state}" for state in STATES if counts[state]]
@@ -97,7 +97,7 @@ def plan_lines(jobs: Sequence[Job]) -> list[str]:
 
 
 def split_jobs(jobs: Iterable[Job], slots: int = 1) -> list[Job]:
-    """Return what is left to train, with the largest ensembles halved until no slot is idle."""
+    """Return the unfinished jobs, with large ensembles halved until every slot has a job."""
     left: list[Job] = []
     for job in jobs:
         rest = {task.config: task for task in job.tasks if task.state in ("unfinished", "missing")}
@@ -114,7 +114,7 @@ def split_jobs(jobs: Iterable[Job], slots: int = 1) -> list[Job]:
 
 
 def experiment_of(run: TrainConfig | Run) -> str:
-    """Return a digest of an identity without its precision."""
+    """Return a digest of an identity that ignores precision."""
     found = run.identity() if isinstance(run, Run) else identity(run)
     return digest_of({name: value for name, value in found.items() if name != "precision"})
 
@@ -127,7 +127,7 @@ def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:
 
 
 def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Sequence[Run]) -> Task:
-    """Return the progress of a run, preferably of one with the requested precision."""
+    """Find a run and its progress, preferably with the requested precision."""
     finished = [run for run in (*here, *elsewhere) if _holds(run.is_finished)]
     if not finished and not here:
         return Task(config, (output / run_name(config)).resolve(), "missing")
@@ -144,7 +144,7 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
 
 
 def _holds(question: Callable[[], bool]) -> bool:
-    """Return a run's answer, or False if it is damaged, which its worker will report."""
+    """Return the answer of a run, or False if it is damaged; its worker will report the damage."""
     with suppress(ValueError):
         return question()
     return False

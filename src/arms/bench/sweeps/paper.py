@@ -1,8 +1,7 @@
-"""Finish the tables of the paper: which printed numbers lack a run of ours, and their training.
+"""Find numbers of the paper's tables for which we have no finished run, and train these runs.
 
-A number is missing until a folder of archives or the output of the training has a finished run of
-its setting and estimator. The runs are those of `arms experiments`, without the estimators that the
-paper does not have.
+A number is missing if neither the archives nor the output folder contain a finished run with its
+setting and estimator. The runs are those of `arms experiments`, limited to estimators of the paper.
 """
 
 from collections import defaultdict
@@ -25,7 +24,7 @@ from arms.bench.sweeps.sweep import SweepError, sweep
 
 
 class Wanted(NamedTuple):
-    """A number that the paper prints, and the run that gives ours."""
+    """A number of the paper, and the run that reproduces it."""
 
     config: TrainConfig
     split: str
@@ -38,7 +37,7 @@ class Wanted(NamedTuple):
 
 
 def wanted_numbers(scale: Scale = "paper") -> list[Wanted]:
-    """Return every number of the paper, in the order of its tables, with its run at some scale."""
+    """Return all numbers of the paper in order, with their runs at a scale."""
     runs = {
         (*setting_of(config)[:3], config.label): replace(config, **CHANGES[scale])
         for table in ("table1", "table2")
@@ -53,7 +52,7 @@ def wanted_numbers(scale: Scale = "paper") -> list[Wanted]:
 def missing_numbers(
     wanted: Sequence[Wanted], output: Path, results: Sequence[Path]
 ) -> list[Wanted]:
-    """Return the numbers without a finished run in any of these places."""
+    """Return the numbers without a finished run in these places."""
     jobs = plan([one.config for one in wanted], output, results=results)
     tasks = [task for job in jobs for task in job.tasks]
     done = {experiment_of(task.config) for task in tasks if task.state == "done"}
@@ -61,7 +60,7 @@ def missing_numbers(
 
 
 def missing_lines(scale: Scale, output: Path, results: Path) -> list[str]:
-    """Return a line for every number that is missing, and a last one that counts them."""
+    """Return a line for each missing number, and a final line that counts them."""
     wanted = wanted_numbers(scale)
     missing = missing_numbers(wanted, output, [results])
     runs = len({experiment_of(one.config) for one in missing})
@@ -72,7 +71,7 @@ def missing_lines(scale: Scale, output: Path, results: Path) -> list[str]:
 def finish_paper(
     scale: Scale, output: Path, results: Path, page: Path, **options: Any
 ) -> list[Path]:
-    """Train what is missing, archive what has ended in `output`, and return the files written.
+    """Train missing runs, archive finished runs in `output`, and return the written files.
 
     Runs that have ended are archived too if others fail, or if Ctrl-C stops the training.
 
@@ -104,7 +103,7 @@ def _keep(
 
 
 def add_to_archives(wanted: Iterable[TrainConfig], output: Path, results: Path) -> list[Path]:
-    """Add the finished ones of these runs to the archives, each once; return the files changed."""
+    """Add finished runs to the archives, each once, and return the changed files."""
     archived = {experiment_of(run) for run in find_runs(results)}
     lacking = {experiment_of(config) for config in wanted} - archived
     new: Mapping[Path, dict[str, Run]] = defaultdict(dict)

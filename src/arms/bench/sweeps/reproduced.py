@@ -1,4 +1,4 @@
-"""The page "The paper, reproduced": every printed number that a full run covers, beside ours.
+"""The page "The paper, reproduced", which compares all numbers of the paper with ours.
 
 `arms sweep paper` writes it, in Markdown, from archives and the paper's numbers.
 """
@@ -27,11 +27,11 @@ from arms.bench.sweeps.jobs import plan
 
 RUNS_OF_THE_PAPER = 5
 FAR = 3.0
-"""Standard errors beyond which a difference is in bold."""
+"""Differences beyond this number of standard errors are in bold."""
 BOUND_TABLES = (2, 4)
-"""Tables of runs that were trained on the importance-weighted bound."""
+"""Tables whose runs were trained on the importance-weighted bound."""
 CHANCE = 0.03
-"""Expected fraction beyond FAR by chance with five seeds: Student's t gives 0.017 to 0.040."""
+"""Expected fraction beyond FAR by chance, with five seeds (Student's t: 0.017 to 0.040)."""
 
 INTRODUCTION = f"""\
 The numbers of the paper that our full runs cover: a million steps, five seeds, the paper's protocol
@@ -61,7 +61,7 @@ COMPARED = (
     {"loorf", "disarm", "arms-dirichlet", "arms-gaussian"},
     {"vimco", "disarm-ms (unfolded)", "arms-ms-dirichlet (unfolded)"},
 )
-"""Estimators that the conclusions compare, in at least one setting."""
+"""Estimators that the conclusions compare in at least one setting."""
 
 
 BY_COUNT = """\
@@ -73,7 +73,7 @@ two estimators in our runs, in nats, at the same K:"""
 
 @dataclass(frozen=True)
 class Beside:
-    """A printed number, and ours at its K and at K = n."""
+    """A number of the paper, with ours at the same K and at K = n."""
 
     setting: Setting
     estimator: str
@@ -84,17 +84,17 @@ class Beside:
 
     @property
     def count(self) -> int:
-        """The K that it was printed for, by the released defaults."""
+        """K of the paper's number, by the default of the released code."""
         return released_default_k(self.estimator, self.setting.num_samples)
 
     def difference(self, ours: Cell) -> float:
-        """Return ours minus the paper's."""
+        """Return our number minus the paper's."""
         return ours.mean - self.number.mean
 
     def errors(self, ours: Cell, runs_of_the_paper: int = RUNS_OF_THE_PAPER) -> float:
         """Return the difference in standard errors.
 
-        With one run of the paper, its ± is read as a standard error.
+        If the paper has a single run, its ± is taken as a standard error.
         """
         assert ours.std is not None
         assert ours.replicas is not None
@@ -103,19 +103,19 @@ class Beside:
 
 
 def committed(results: Path) -> list[Group]:
-    """Return the archived runs that the paper's tables are made of."""
+    """Return the archived runs for the paper's tables."""
     wanted = [*configs("table1", "paper"), *configs("table2", "paper")]
     jobs = plan(wanted, "nowhere", results=[results])
     collection = collect([task.path for job in jobs for task in job.tasks if task.state == "done"])
     if collection.problems:
         raise ValueError(
-            f"{results} must contain complete runs, got {collection.problems[0]}: archive them again"
+            f"{results} must contain complete runs, got {collection.problems[0]}: archive again"
         )
     return group_runs(collection.runs)
 
 
 def beside(group: Group) -> list[Beside]:
-    """Return the printed numbers of a group beside ours."""
+    """Return the paper's numbers of a group, with ours."""
     found = []
     for split in ("train", "test"):
         for row in group.rows:
@@ -132,7 +132,7 @@ def beside(group: Group) -> list[Beside]:
 
 
 def page_of(groups: Sequence[Group]) -> str:
-    """Return the page. Conclusions are left out without the numbers that they compare."""
+    """Return the page. A conclusion is omitted if its numbers are missing."""
     numbers = [one for group in groups for one in beside(group)]
     whole = len(numbers) == len(all_printed())
     title = f"# The paper, reproduced{'' if whole else ' in part'}"
@@ -148,7 +148,7 @@ def page_of(groups: Sequence[Group]) -> str:
 
 
 def coverage(numbers: Sequence[Beside]) -> str:
-    """Return how many printed numbers our runs cover: by table, and by data set, network and n."""
+    """Return how many numbers of the paper our runs cover, by table and by setting."""
     keys = all_printed()
     totals = [number.table for number in keys.values()]
     ours = [one.number.table for one in numbers]
@@ -192,7 +192,7 @@ def coverage(numbers: Sequence[Beside]) -> str:
 
 
 def conclusion(numbers: Sequence[Beside]) -> str:
-    """Return what the numbers say, in numbers."""
+    """Return a summary of the comparison."""
     elbo = [one for one in numbers if one.number.table not in BOUND_TABLES]
     bound = [one for one in numbers if one.number.table in BOUND_TABLES and not is_repeated(one)]
     points = [
@@ -229,12 +229,15 @@ def conclusion(numbers: Sequence[Beside]) -> str:
 
 
 def is_repeated(one: Beside) -> bool:
-    """Return whether a number is in the column of table 2 that repeats table 1."""
+    """Return whether a number of table 2 repeats a number of table 1."""
     return one.estimator == "disarm-ms (unfolded)" and one.number.table == min(BOUND_TABLES)
 
 
 def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
-    """Return how many are near the paper's, for both readings of its ±, and each distance."""
+    """Return how many numbers are close to the paper's, and all distances.
+
+    Both interpretations of the paper's ± are used.
+    """
     near, near_if_errors = (
         sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers)
         for runs in (RUNS_OF_THE_PAPER, 1)
@@ -243,7 +246,7 @@ def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
 
 
 def overall(numbers: Sequence[Beside]) -> str:
-    """Return how far ours are from the printed ones."""
+    """Summarize the differences between our numbers and the paper's."""
     near, near_if_errors, distances = closeness(numbers)
     return (
         f"**Trained on the ELBO, at its K, every number is within {up(max(distances))} nats of the "
@@ -254,7 +257,7 @@ def overall(numbers: Sequence[Beside]) -> str:
 
 
 def agreement(numbers: Sequence[Beside]) -> list[str]:
-    """Return how many numbers there are, their mean difference, and how many are far off."""
+    """Return the number of pairs, their mean difference, and how many differ by far."""
     far = sum(abs(one.errors(one.at_its_count)) > FAR for one in numbers)
     return [
         str(len(numbers)),
@@ -264,7 +267,7 @@ def agreement(numbers: Sequence[Beside]) -> list[str]:
 
 
 def disarm(numbers: Sequence[Beside]) -> str:
-    """Return how DisARM compares at its K and at K = n."""
+    """Compare DisARM at its K and at K = n."""
     found = [one for one in numbers if one.estimator == "disarm"]
     nearer = [
         one
@@ -289,7 +292,7 @@ def disarm(numbers: Sequence[Beside]) -> str:
 
 
 def against_loorf(numbers: Sequence[Beside]) -> str:
-    """Return how far ARMS is above LOORF, in the paper and in our runs."""
+    """Compare the advantage of ARMS over LOORF in the paper and in our runs."""
     parts = []
     for name in ("arms-dirichlet", "arms-gaussian"):
         gap_printed, gap_ours = (gaps(numbers, name, of) for of in (in_paper, in_our_runs))
@@ -306,7 +309,7 @@ def against_loorf(numbers: Sequence[Beside]) -> str:
 
 
 def overall_bound(numbers: Sequence[Beside]) -> str:
-    """Return how far ours are from the printed ones, of the runs on the multi-sample bound."""
+    """Summarize the differences for runs on the multi-sample bound."""
     near, near_if_errors, distances = closeness(numbers)
     parts = []
     for name in dict.fromkeys(one.estimator for one in numbers):
@@ -322,7 +325,7 @@ def overall_bound(numbers: Sequence[Beside]) -> str:
 
 
 def against_vimco(numbers: Sequence[Beside]) -> str:
-    """Return how far multi-sample ARMS is above VIMCO, in the paper and in our runs."""
+    """Compare the advantage of multi-sample ARMS over VIMCO in the paper and in our runs."""
     gap_printed, gap_ours = (
         gaps(numbers, "arms-ms-dirichlet (unfolded)", of, "vimco") for of in (in_paper, in_our_runs)
     )
@@ -341,7 +344,7 @@ def against_vimco(numbers: Sequence[Beside]) -> str:
 
 
 def by_count(groups: Sequence[Group]) -> str:
-    """Return the mean difference between estimators of the bound, for several K."""
+    """Return the mean difference between estimators of the bound for several K."""
     pairs = [
         ("arms-ms-dirichlet (unfolded)", "vimco"),
         ("disarm-ms (unfolded)", "vimco"),
@@ -379,13 +382,13 @@ def by_count(groups: Sequence[Group]) -> str:
 
 
 def above(differences: Sequence[float]) -> str:
-    """Return a mean difference, and how many are above zero."""
+    """Return a mean difference, and how many differences are positive."""
     higher = sum(gap > 0 for gap in differences)
     return f"{signed(mean(differences))}, above in {higher} of {len(differences)}"
 
 
 def up(value: float) -> str:
-    """Return a limit, with two digits: rounded up."""
+    """Round a limit up to two digits."""
     return f"{math.ceil(100 * value) / 100:.2f}"
 
 
@@ -394,7 +397,7 @@ def in_paper(one: Beside) -> float:
 
 
 def in_our_runs(one: Beside) -> float:
-    """Return our number at K = n, which all estimators have in common."""
+    """Return our number at K = n, which all estimators have."""
     return one.at_n.mean
 
 
@@ -404,14 +407,14 @@ def gaps(
     value: Callable[[Beside], float],
     other: str = "loorf",
 ) -> list[float]:
-    """Return how far an estimator is above another one, wherever both are there."""
+    """Return the advantage of one estimator over another wherever both were run."""
     theirs = {(one.setting, one.split): value(one) for one in numbers if one.estimator == other}
     mine = {(one.setting, one.split): value(one) for one in numbers if one.estimator == estimator}
     return [mine[key] - theirs[key] for key in mine if key in theirs]
 
 
 def section(title: str, groups: Sequence[Group]) -> str:
-    """Return the numbers of one data set and network, with a table for each of the paper's."""
+    """Return the section for one data set and network."""
     parts = [title]
     numbers = sorted(
         (one for group in groups for one in beside(group)), key=lambda one: one.number.table
@@ -434,7 +437,7 @@ def section(title: str, groups: Sequence[Group]) -> str:
 
 
 def row(one: Beside) -> list[str]:
-    """Return a line of a table."""
+    """Return a row of a table."""
     ours = [
         text for stat in (one.at_its_count, one.at_n) for text in (str(stat), difference(one, stat))
     ]
@@ -443,14 +446,14 @@ def row(one: Beside) -> list[str]:
 
 
 def difference(one: Beside, ours: Cell) -> str:
-    """Return a difference in nats and in standard errors."""
+    """Format a difference in nats and in standard errors."""
     errors = one.errors(ours)
     text = f"{signed(one.difference(ours))} ({signed(errors, 1)})"
     return f"**{text}**" if abs(errors) > FAR else text
 
 
 def remarks(groups: Sequence[Group]) -> list[str]:
-    """Return the caveats of some groups, each once, with the tables and the n that it holds for."""
+    """Return the caveats of some groups without duplicates, with their tables and n."""
     of: dict[tuple[str, str], list[int]] = {}
     for group in groups:
         tables = sorted({one.number.table for one in beside(group)})

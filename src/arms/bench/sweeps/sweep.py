@@ -1,4 +1,4 @@
-"""Train many runs on an engine: start jobs, retry those whose worker was lost, count results."""
+"""Train many runs on an engine: start jobs, retry lost jobs, and count results."""
 
 import math
 import os
@@ -139,7 +139,7 @@ def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) 
 
 
 class Tally:
-    """The runs of a sweep, counted by what became of them."""
+    """The number of runs in a sweep by result."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         states = Counter(task.state for job in jobs for task in job.tasks)
@@ -156,7 +156,7 @@ class Tally:
 
     @property
     def ended(self) -> int:
-        """How many runs have ended."""
+        """The number of runs that have ended."""
         return self.counts.total()
 
     def __str__(self) -> str:
@@ -178,10 +178,10 @@ def run_jobs(
     notify: Notify,
     watch: Callable[[Tally], None] = lambda tally: None,
 ) -> None:
-    """Run all jobs. Whatever happens to workers, each run ends as done, diverged or failed.
+    """Run all jobs until each run is done, diverged or failed, even if workers die.
 
-    Once the time is up, the runs that are left stay as they are.
-    `watch` is called at least once a second.
+    When the time is up, the remaining runs stay as they are. `watch` is called at least once a
+    second.
     """
     waiting, held, attempts = deque(jobs), list[Job](), Counter[Job]()
     started: list[Job] = []

@@ -1,7 +1,7 @@
-"""The execution of training steps: eager on a CPU; compiled, as CUDA graphs, on a GPU.
+"""Engines that run training steps: eagerly on a CPU, compiled or as CUDA graphs on a GPU.
 
-All of them draw the same noise, and so agree to rounding; before PyTorch 2.13 a compiler may draw
-it in another order.
+All engines draw the same noise, so their results agree up to rounding. Before PyTorch 2.13, a
+compiler may draw the noise in another order.
 """
 
 import ctypes
@@ -27,10 +27,10 @@ if TYPE_CHECKING:  # a trainer can drive itself
 Execution: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
 Compiler: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 BLOCK = 10
-"""Steps in one CUDA graph at the most: enough to hide the launch of the next."""
+"""The largest number of steps in one CUDA graph; enough to hide the launch of the next graph."""
 
 ONE_THREAD_BELOW = 20_000_000
-"""Multiplications in a step for which a second thread is not worth waiting for."""
+"""Below this number of multiplications per step, one thread is faster than two."""
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 OUT_OF_MEMORY = re.compile(
@@ -44,7 +44,7 @@ OUT_OF_MEMORY = re.compile(
 def advance_to(
     trainer: "Trainer", end: int, report_every: int, execution: Execution = "auto"
 ) -> Iterator[tuple[int, bool]]:
-    """Train to a step: yield the step after every block, and whether a record is due there."""
+    """Train up to a step; after every block, yield the step and whether a record is due."""
     engine = Engine(trainer, execution, block_of(report_every, end, trainer.steps_done))
     while trainer.steps_done < end:
         engine.advance_block()
@@ -53,15 +53,15 @@ def advance_to(
 
 
 def block_of(report_every: int, end: int, step: int = 0) -> int:
-    """Return the longest block length for which all records and the last step are at block ends.
+    """Return the largest block length such that all records and the last step end a block.
 
-    A run that was saved under another `report_every` may resume between two multiples of this one.
+    A run that was saved with another `report_every` may resume between two multiples of this one.
     """
     return math.gcd(report_every, end, step, BLOCK)
 
 
 class Engine:
-    """Advances a trainer, block by block.
+    """Runs the training steps of a trainer, block by block.
 
     `eager` calls one kernel after the other; `graph` replays the same kernels from a CUDA graph;
     `compiled` fuses them first. `auto` is `compiled` on a GPU and `eager` elsewhere.
@@ -126,7 +126,7 @@ class Engine:
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
-        """Run the body, then restore every tensor in place, so that the graph still finds it."""
+        """Run the body, then restore all tensors in place, so that graphs stay valid."""
         # `state` shows the tensors that will move.
         before = {name: tensor.clone() for name, tensor in self.trainer.state().items()}
         try:
@@ -153,10 +153,10 @@ class Engine:
 
 
 class Noise:
-    """The generator of a run; on a GPU it lives in the device's default generator during a step.
+    """The random numbers of a run. On a GPU, they are in the default generator during a step.
 
-    Compiled code and CUDA graphs draw from the default generator alone. `active()` puts this run's
-    state there, and restores the user's afterwards.
+    Compiled code and CUDA graphs can draw only from the default generator. `active()` puts this
+    run's state there, and restores the user's state afterwards.
     """
 
     def __init__(self, own: Generator, default: Generator | None = None) -> None:
@@ -167,7 +167,7 @@ class Noise:
 
     @classmethod
     def of(cls, seed: int, device: torch.device) -> "Noise":
-        """Return the noise of a run with this seed."""
+        """Create the noise of a run from its seed."""
         own = seeded_generator(seed, "train", device=str(device))
         if device.type != "cuda":
             return cls(own)
@@ -176,12 +176,12 @@ class Noise:
 
     @property
     def generator(self) -> Generator | None:
-        """The generator to draw with while active; None is the device's default."""
+        """The generator to draw with inside `active()`; None means the default generator."""
         return self._own if self._default is None else None
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Run the body with this run's random numbers wherever `generator` is given."""
+        """Run the body with this run's random numbers."""
         if self._default is None or self._is_active:
             yield
             return
@@ -198,26 +198,26 @@ class Noise:
             self._is_active = False
 
     def get_state(self) -> Tensor:
-        """Return the state of the run's random numbers, as bytes."""
+        """Return the state as bytes."""
         holder = self._holder()
         return holder.get_state() if holder else self._state
 
     def set_state(self, state: Tensor) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore a state from `get_state`."""
         if holder := self._holder():
             holder.set_state(state.cpu())
         else:
             self._state = state.cpu()
 
     def _holder(self) -> Generator | None:
-        """Return the generator that holds the run's state at the moment, if one does."""
+        """Return the generator that currently contains the run's state, or None."""
         if self._default is None:
             return self._own
         return self._default if self._is_active else None
 
 
 def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None]:
-    """Return `trainer.update` with its parts compiled; making it may draw and estimate."""
+    """Return `trainer.update` with compiled parts. Compilation may draw and estimate."""
     apply = compiler(_with_own_code(trainer.apply))
     if not trainer.needs.derivatives and not trainer.estimator_parameters:
         estimate = compiler(_with_own_code(trainer.draw_and_estimate))
@@ -239,11 +239,11 @@ def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None
 
 
 def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a copy of the method with its own code object.
+    """Return a copy of the method with a separate code object.
 
-    PyTorch caches compilations per code object, and limits how many. With its own code object, a
-    trainer's compilations are freed with it and do not count against other trainers' limits. The
-    compiler need not be reset, which would also drop the user's functions.
+    PyTorch caches compilations per code object, and limits their number. With a separate code
+    object, the compilations of a trainer are freed with it, and do not count for other trainers. A
+    reset of the compiler, which would also affect the user's functions, is not necessary.
     """
     assert isinstance(method, MethodType)
     own = method.__func__
@@ -252,14 +252,14 @@ def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_execution(execution: Execution, device: str) -> None:
-    """Raise if this device does not support this execution."""
+    """Raise if the device does not support this kind of execution."""
     if execution in ("graph", "compiled") and not device.startswith("cuda"):
         what = f"execution {execution!r} needs a GPU, but the run is on {device}"
         raise ValueError(f"{what}: use 'eager'")
 
 
 def choose_device(device: str | torch.device) -> str:
-    """Return the device's name, which must be here; `auto` is the GPU where there is one."""
+    """Return the name of an available device; `auto` is the GPU if there is one."""
     name = planned_device(device)
     if name != "cpu" and (why := _why_not(name)):
         raise ValueError(f"the device {name!r} is not available, {why}: use auto or cpu")
@@ -267,7 +267,7 @@ def choose_device(device: str | torch.device) -> str:
 
 
 def planned_device(device: str | torch.device) -> str:
-    """Return the device's name, also of one that is not here."""
+    """Return the name of a device, which may be unavailable on this machine."""
     name = str(device)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -277,7 +277,7 @@ def planned_device(device: str | torch.device) -> str:
 
 
 def _why_not(name: str) -> str:
-    """Return why there is no such GPU, nothing if there is."""
+    """Return why a GPU is not available, or "" if it is."""
     if not torch.backends.cuda.is_built():
         return "this PyTorch is built without CUDA"
     if not torch.cuda.is_available():
@@ -287,11 +287,12 @@ def _why_not(name: str) -> str:
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library's allocator keep freed memory, for the whole process: for commands only.
+    """Make the C allocator keep freed memory, for the entire process.
 
-    A training step frees and allocates the same megabytes a hundred times a second, and pages
-    handed back to the system must be zeroed again: worth a seventh of a step on a CPU. This is
-    for glibc. Elsewhere nothing happens, and False is returned.
+    A training step allocates and frees the same memory a hundred times a second. Memory that is
+    returned to the system must be zeroed again, which takes a seventh of a step on a CPU. This
+    works with glibc only; otherwise nothing happens, and the function returns False. Only commands
+    should call it.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -304,7 +305,10 @@ def keep_freed_memory() -> bool:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error or its cause is about memory; capturing a graph may hide it."""
+    """Return whether an error or its cause is a lack of memory.
+
+    An error while a graph is captured may hide the cause.
+    """
     if error is None:
         return False
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(str(error)):
@@ -313,7 +317,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def free_memory() -> None:
-    """Give back what the last ensemble took; its compiled step goes with it (`_with_own_code`)."""
+    """Free the memory of the last ensemble, including its compiled step."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

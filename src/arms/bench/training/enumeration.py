@@ -1,7 +1,7 @@
-"""The exact gradient of a VAE with few states: each state is decoded once per batch.
+"""The exact gradient of a VAE with few states.
 
-Decoder outputs do not depend on the image: S states cost S decoded rows, not S rows per image. The
-rest are matrix products.
+Each state is decoded once per batch, because the decoder's outputs do not depend on the image. All
+further computations are matrix products.
 """
 
 import torch
@@ -13,7 +13,7 @@ from arms.latents import Enumerable
 
 
 def states_of(model: DiscreteVAE) -> Tensor:
-    """Return every state of the latents of a model with one layer, `[S, *event]`."""
+    """Return all states of the latents of a model with one layer, `[S, *event]`."""
     latent = model.latent(model.prior.detach())
     assert isinstance(latent, Enumerable)
     return latent.states()
@@ -22,7 +22,7 @@ def states_of(model: DiscreteVAE) -> Tensor:
 def estimate_states(
     model: DiscreteVAE, states: Tensor, x: Tensor, logits: Tensor, *, analytic_kl: bool = False
 ) -> Estimate:
-    """Return what `arms.Exact` estimates for a model with one layer; the logits are constants.
+    """Compute the estimate of `arms.Exact` for a model with one layer, at constant logits.
 
     Over all states s, the value is E[f], and the gradient is E[(f - E[f]) s].
     """
@@ -44,5 +44,5 @@ def estimate_states(
 
 
 def _products(states: Tensor, vectors: Tensor, event_dims: int) -> Tensor:
-    """Return the product of each state with each vector `[R, B, *event]`, `[S, R, B]`."""
+    """Return the products of all states with all vectors `[R, B, *event]`, as `[S, R, B]`."""
     return torch.einsum("se,rbe->srb", states, vectors.flatten(-event_dims))

@@ -1,4 +1,4 @@
-"""The gradient of every layer of a VAE with several stochastic layers, from n chains."""
+"""The gradients of a VAE with several stochastic layers, from n chains."""
 
 from typing import NamedTuple
 
@@ -11,30 +11,33 @@ from arms.layers import deeper_gradient, draw_deeper, first_gradient, returns_to
 from arms.objective import Options
 
 UNCHECKED = Options(checks="none", log_weights=True)
-"""No checks: the model fixes shapes, the parameters show non-finite numbers, and models return
-log-weights."""
+"""Options without checks.
+
+The model fixes the shapes and returns log-weights, and the parameters show numbers that are not
+finite."""
 
 
 class LayeredEstimate(NamedTuple):
-    """The gradients of all layers, as `Estimate` is for one."""
+    """The gradients of all layers. `Estimate` is the same for one layer."""
 
     logits: tuple[Tensor, ...]
     """The logits of each layer, attached to its encoder."""
     grads: tuple[Tensor, ...]
     """The gradients with respect to the logits, detached."""
     value: Tensor
-    """`[R, B]`: the ELBO as estimated from the samples, attached to the decoders and the prior."""
+    """The ELBO estimated from the samples, `[R, B]`, attached to decoders and prior."""
     values: Tensor
-    """`[n, R, B]`: log-weights of the chains."""
+    """The log-weights of the chains, `[n, R, B]`."""
 
 
 def estimate_chains(
     model: DiscreteVAE, estimator: Estimator, x: Tensor, generator: Generator | None
 ) -> LayeredEstimate:
-    """Return every layer's gradient from n chains; each layer learns from the terms from it on.
+    """Estimate the gradient of every layer from n chains.
 
-    The estimator serves the first layer. Deeper layers use the other chains as their baseline, like
-    `arms.draw(..., given=)`. Derivatives hold the deeper layers fixed.
+    Each layer learns from its own term and the terms of later layers. The estimator is used for the
+    first layer. Deeper layers use the other chains as a baseline, like `arms.draw(..., given=)`.
+    Derivatives treat the deeper layers as constants.
     """
     logits = [model.encode(x)]
     first = draw_ahead(estimator, model.latent(logits[0].detach(), x), generator)

@@ -22,37 +22,40 @@ HAS_FUSED_ADAM = hasattr(torch, "_fused_adam_")
 FIRST_DECAY = 0.9
 SECOND_DECAY = 0.999
 EPSILON = 1e-7
-"""TensorFlow's default, and so the paper's."""
+"""The default of TensorFlow, which the paper uses."""
 RATE_FIELDS = (
     *("learning_rate", "prior_learning_rate"),
     *("schedule", "warmup_steps", "decay_every", "decay_factor"),
 )
-"""What of a configuration says how fast a run learns: runs of one ensemble may differ in it."""
+"""Fields that determine learning rates, in which runs of an ensemble may differ."""
 
 
 class Optimizer(ABC):
-    """Updates a list of tensors in place, against their gradients."""
+    """The interface of an optimizer, which updates a list of tensors in place."""
 
     parameters: list[Tensor]
 
     @abstractmethod
     def step(self, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-        """Move every parameter, after `count` steps `[]`, this one included.
+        """Update every parameter; `count` `[]` is the number of steps, including this one.
 
-        The rate is one for all `[]`, or one per replica `[R]`, the leading axis of parameters.
+        The rate is `[]`, or `[R]` with one rate per replica.
         """
 
     @abstractmethod
     def state(self) -> dict[str, list[Tensor]]:
-        """Return its state, by kind: one tensor per parameter, with the parameter's shape."""
+        """Return the state by kind, as one tensor per parameter in its shape."""
 
     @abstractmethod
     def second_moments(self) -> list[Tensor]:
-        """Return the average of each squared gradient, with `SECOND_DECAY`, not bias-corrected."""
+        """Return the moving averages of the squared gradients.
+
+        They decay with `SECOND_DECAY`, and are not bias-corrected.
+        """
 
 
 class Moments(NamedTuple):
-    """The tensors that Adam updates and keeps, one per parameter, and its constants."""
+    """The tensors and constants of Adam, one tensor per parameter."""
 
     parameters: list[Tensor]
     means: list[Tensor]
@@ -62,9 +65,10 @@ class Moments(NamedTuple):
 
 
 def fused_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-    """Do a step of Adam with one rate for all, on contiguous tensors, in one pass over memory.
+    """Do a step of Adam with a single rate on contiguous tensors, in one pass over memory.
 
-    `torch.optim.Adam(fused=True)` calls the same kernel, and costs more on the host than it takes.
+    `torch.optim.Adam(fused=True)` calls the same kernel, but its overhead exceeds the time of the
+    kernel.
     """
     if not HAS_FUSED_ADAM:
         foreach_adam_(adam, grads, rate, count)
@@ -87,9 +91,9 @@ def fused_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Ten
 
 
 def foreach_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-    """Do a step of Adam with any rates, on any tensors: compiled, it is one kernel for all of them.
+    """Do a step of Adam with any rates on any tensors; compiled, it is a single kernel.
 
-    From a loop over parameters in place of `torch._foreach_*` the compiler makes a kernel for each.
+    If it looped over parameters, the compiler would create one kernel per parameter.
     """
     if not HAS_FOREACH:
         plain_adam_(adam, grads, rate, count)
@@ -107,7 +111,7 @@ def foreach_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: T
 
 
 def plain_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-    """Do a step of Adam in public operations."""
+    """Do a step of Adam with public operations only."""
     first, second = adam.decays
     rates = per_parameter(rate / (1 - first**count), adam.parameters)
     for parameter, mean, square, grad, own in zip(
@@ -119,14 +123,14 @@ def plain_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Ten
 
 
 def per_parameter(rate: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return a rate for each parameter: the common one, or `[R]` along its leading axis."""
+    """Return a rate for each parameter: the common rate, or rates `[R]` for its leading axis."""
     if rate.ndim == 0:
         return [rate] * len(parameters)
     return [rate.to(p.dtype).reshape(-1, *[1] * (p.ndim - 1)) for p in parameters]
 
 
 def lerp_all_(targets: Sequence[Tensor], sources: Sequence[Tensor], weight: float) -> None:
-    """Move every target by that share towards its source, in one kernel where there is one."""
+    """Move all targets towards their sources by a given fraction, in one kernel if possible."""
     if HAS_FOREACH:
         torch._foreach_lerp_(list(targets), list(sources), weight)
         return
@@ -135,7 +139,7 @@ def lerp_all_(targets: Sequence[Tensor], sources: Sequence[Tensor], weight: floa
 
 
 class Adam(Optimizer):
-    """Adam, one kernel on every device: written for it, or made by the compiler."""
+    """Adam as a single kernel on every device."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = list(parameters)
@@ -160,22 +164,22 @@ class Adam(Optimizer):
 
 
 def build_optimizer(config: TrainConfig, parameters: Sequence[Tensor]) -> Optimizer:
-    """Return the optimizer for some parameters of a run. Add another kind of optimizer here."""
+    """Build the optimizer for some parameters of a run. Add other optimizers here."""
     return Adam(parameters)
 
 
 @torch.no_grad()
 def descend(parameters: Sequence[Tensor], grads: Sequence[Tensor], rate: Tensor) -> None:
-    """Move parameters by plain gradient descent, with one rate for all, or `[R]`."""
+    """Update parameters by plain gradient descent, with one rate or with rates `[R]`."""
     rates = per_parameter(rate, parameters)
     for parameter, grad, own in zip(parameters, grads, rates, strict=True):
         parameter.addcmul_(grad, own, value=-1)
 
 
 class LearningRates:
-    """The rates of runs, each for its own replicas, at any step: Adam's and the prior's.
+    """The learning rates of Adam and of the prior, for each replica and step.
 
-    Rates are `[R]`, or `[]` where all replicas share them, for which optimizers have a faster path.
+    Rates are `[R]`, or `[]` if all replicas share them, which is faster.
     """
 
     def __init__(self, configs: Sequence[TrainConfig], device: str | torch.device) -> None:
@@ -193,7 +197,7 @@ class LearningRates:
         self._decay = self._column(lambda c: c.decay_factor if c.schedule == "step" else 1)
 
     def after(self, steps_done: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rates of the next step, Adam's and the prior's."""
+        """Return the rates of Adam and of the prior for the next step."""
         if not self._changes:
             return self._rate, self._prior_rate
         # The prior's descent follows the same curve: it would move on at the end otherwise.
@@ -201,14 +205,14 @@ class LearningRates:
         return self._rate * now, self._prior_rate * now
 
     def _factor(self, steps_done: Tensor) -> Tensor:
-        """Return a rise times a fall times cuts, each 1 where a run has none."""
+        """Return the factor from warmup, cosine decay and cuts; each is 1 if unused."""
         rise = ((steps_done + 1) / self._warmup.clamp(min=1)).clamp(max=1)
         progress = ((steps_done - self._warmup) / (self._steps - self._warmup)).clamp(0, 1)
         fall = 1 - self._cosine * (1 - torch.cos(math.pi * progress)) / 2
         return rise * fall * self._decay ** torch.floor(steps_done / self._decay_every)
 
     def _column(self, value: Callable[[TrainConfig], float]) -> Tensor:
-        """Return a number of every replica's configuration, or the one that they share."""
+        """Return a field for all replicas, or a single number if it is the same."""
         found = [value(config) for config in self._configs]
         # A CPU's fused Adam takes the rate in double precision, as it would a Python number; a
         # GPU's in single.

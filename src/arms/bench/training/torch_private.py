@@ -1,7 +1,7 @@
-"""Private names of PyTorch's compiler, with fallbacks for versions that lack them.
+"""Private functions of PyTorch's compiler, with fallbacks for versions without them.
 
-They were tried on 2.11 and 2.13 and are expected from 2.8 on. `optimizer` has the private kernels
-of Adam.
+They were tested on 2.11 and 2.13, and are expected to exist from 2.8 on. The private kernels of
+Adam are in `optimizer`.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,10 +31,10 @@ INDUCTOR: dict[str, str | int | bool | Callable[..., Any]] = {
 
 
 def trace(function: Callable[[], Sequence[Tensor]]) -> tuple[GraphModule, Draws] | None:
-    """Run a function, and return it as a graph of plain operations, and the noise that it draws.
+    """Run a function, and return it as a graph of plain operations, with the noise that it draws.
 
-    Compilers do not take second derivatives, which are operations like any other once `make_fx` has
-    written them out. Without `make_fx` it is None: the function must then run as it is.
+    Compilers do not support second derivatives, but `make_fx` writes them as plain operations. If
+    `make_fx` is missing, the graph is None, and the function must run without compilation.
     """
     if make_fx is None:
         return None
@@ -43,9 +43,10 @@ def trace(function: Callable[[], Sequence[Tensor]]) -> tuple[GraphModule, Draws]
 
 
 def take_out_noise(traced: GraphModule) -> Draws:
-    """Make the noise that a graph draws its inputs; return the draws in order, for PyTorch < 2.13.
+    """Convert the noise drawn in a graph to inputs, for PyTorch < 2.13.
 
-    Up to the first that depends on something, such as a dropout: what comes later must wait for it.
+    Return the draws in order. Only draws before the first one that depends on other values, such as
+    dropout, are converted.
     """
     random = [
         node
@@ -64,7 +65,7 @@ def take_out_noise(traced: GraphModule) -> Draws:
 
 
 def inductor_options() -> dict[str, str | int | bool | Callable[..., Any]]:
-    """Return the compiler's options that this version knows: an unknown one is an error."""
+    """Return the compiler options that this version supports; others would be errors."""
     try:
         from torch._inductor import list_options
     except ImportError:

@@ -42,18 +42,19 @@ from arms.estimate import estimate
 from arms.estimators import Estimate, Estimator, ExtraSample, Learnable, variance_loss
 
 BackwardStarts: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-"""What autograd starts from, and the gradients to start with: of logits, of the value, and of the
-loss of the estimator's own parameters where it has any."""
+"""The tensors where autograd starts, and their gradients.
+
+They are the logits, the value, and the loss of the estimator's parameters if it has any."""
 State: TypeAlias = Mapping[str, Tensor]
 
 MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "optimizer.", "mean_grad."
 SUM, GENERATOR, STEP_COUNTS = "sum.", "generator", "counts"
 CODE_IMAGES = 200
-"""How many training images the statistics of codes are of: few, so that records stay cheap."""
+"""Number of training images for statistics of codes; few, so that records stay cheap."""
 
 
 class Trainer:
-    """A run in memory: model, estimator, optimizers, noise. `step()` and `fit()` train it.
+    """A run in memory: model, estimator, optimizers and noise. Train it with `step()` or `fit()`.
 
     Engines, which `fit` uses too, bypass `step` and may bypass `update`: to change a step, change
     `draw_and_estimate` or `apply`.
@@ -115,9 +116,9 @@ class Trainer:
         self.summed_steps = 0
 
     def _build_optimizers(self) -> None:
-        """Build an optimizer for the encoder, and one for the decoder and the estimator's own.
+        """Build optimizers: one for the encoder, one for the decoder and the estimator.
 
-        The prior has neither: it moves by plain gradient descent.
+        The prior needs no optimizer, because it uses plain gradient descent.
         """
         model = self.model
         encoder = [p for module in model.encoder_modules() for p in module.parameters()]
@@ -147,7 +148,7 @@ class Trainer:
         draw_and_estimate: Callable[[], BackwardStarts] | None = None,
         apply: Callable[[Sequence[Tensor]], None] | None = None,
     ) -> None:
-        """Do the part of a step that runs on the device, so that a CUDA graph can capture it.
+        """Do the part of a step that runs on the device, which a CUDA graph can capture.
 
         `draw_and_estimate` and `apply` stand in for the methods of that name: compiled forms of
         them. On a GPU its noise is that of the device's default generator: call it while `noise`
@@ -158,7 +159,7 @@ class Trainer:
     def gradients(
         self, draw_and_estimate: Callable[[], BackwardStarts] | None = None
     ) -> Sequence[Tensor]:
-        """Draw a batch, and return the gradients of the loss, as one flat list.
+        """Draw a batch, and return the gradients of the loss as a flat list.
 
         They are with respect to parameters of encoder, decoder, estimator and prior, in this order.
         """
@@ -174,12 +175,12 @@ class Trainer:
         return found
 
     def note_steps(self, steps: int) -> None:
-        """Count this many updates as done."""
+        """Add to the number of steps done."""
         self.steps_done += steps
         self.summed_steps += steps
 
     def draw_and_estimate(self) -> BackwardStarts:
-        """Draw a batch, estimate, and return where backpropagation starts, with which gradients."""
+        """Draw a batch, estimate the gradient, and return where backpropagation starts."""
         x = self._batch()
         if len(self.model.layers) > 1:
             return self._estimate_layers(x)
@@ -208,11 +209,11 @@ class Trainer:
         return outputs, starts
 
     def _add_to_sums(self, elbo: Tensor) -> None:
-        """Add the ELBO `[R]` to its sum. A new mean-over-steps metric adds itself here."""
+        """Add the ELBO `[R]` to its sum. A new metric with a mean over steps adds itself here."""
         self.sums[TRAIN_ELBO.key].add_(elbo)
 
     def _num_attached(self, points: int) -> int:
-        """Return how many of the points, the leading ones, the decoder and the prior learn from."""
+        """Return the number of leading points from which the decoder and the prior learn."""
         enumerates = self.needs.evaluations is None
         samples = points if enumerates else self.estimator.design.num_samples
         return min(points, self.estimator.target.num_attached(samples))
@@ -226,14 +227,14 @@ class Trainer:
         return (values[1:] if isinstance(self.estimator, ExtraSample) else values).mean((0, 2))
 
     def _estimate_layers(self, x: Tensor) -> BackwardStarts:
-        """Estimate every layer's gradient; autograd starts at all logits and at the value."""
+        """Estimate the gradients of all layers; autograd starts at all logits and the value."""
         found = estimate_chains(self.model, self.estimator, x, self._generator)
         self._add_to_sums(found.values.detach().mean((0, 2)))
         starts = [self._scale * grad for grad in found.grads]
         return (*found.logits, found.value), (*starts, self._value_start)
 
     def apply(self, grads: Sequence[Tensor]) -> None:
-        """Move the parameters against their gradients, in the order of `gradients`."""
+        """Update the parameters with gradients in the order of `gradients`."""
         inner, outer = len(self.encoder_weights), len(self.optimizer_parameters)
         with torch.no_grad():
             # Steps are counted from 0 here, and from 1 in Adam's correction.
@@ -268,16 +269,16 @@ class Trainer:
         return records
 
     def record(self) -> Record:
-        """Return every metric: means since the last call, which it resets, and present values."""
+        """Return all metrics: means since the last call, which are reset, and current values."""
         means = {key: mean.tolist() for key, mean in self.take_means().items()}
         variances = self.gradient_variance().tolist()
         codes = {key: of.tolist() for key, of in self.code_statistics().items()}
         return {"step": self.steps_done, **means, GRADIENT_VARIANCE.key: variances, **codes}
 
     def code_statistics(self) -> dict[str, Tensor]:
-        """Return `arms.bench.models.code_statistics` of the first training images.
+        """Compute `arms.bench.models.code_statistics` for the first training images.
 
-        The bits of these images are the same in every call.
+        The pixels of these images are the same in every call.
         """
         noise = seeded_generator(self.config.seed, "codes", device=str(self.device))
         bits = self.model.likelihood.binarizes_input
@@ -286,9 +287,10 @@ class Trainer:
         return code_statistics(self.model, x.expand(self.config.replicas, -1, -1))
 
     def gradient_variance(self) -> Tensor:
-        """Return the paper's curve `[R]`: EMA(g^2) - EMA(g)^2, mean over the encoder's parameters.
+        """Return EMA(g^2) - EMA(g)^2, averaged over the encoder's parameters, `[R]`.
 
-        It is bias-corrected, and includes the noise of the minibatch.
+        This is the curve in the paper. It is bias-corrected, and includes the noise of the
+        minibatch.
         """
         replicas = self.config.replicas
         correction = 1 - SECOND_DECAY ** max(1, self.steps_done)
@@ -300,7 +302,7 @@ class Trainer:
         return total / max(1, sum(p.numel() for p in self.encoder_weights) // replicas)
 
     def take_means(self) -> dict[str, Tensor]:
-        """Return means `[R]` over the steps since the last call, by metric, and reset the sums."""
+        """Return means `[R]` over the steps since the last call by metric; reset the sums."""
         means = {key: total / max(1, self.summed_steps) for key, total in self.sums.items()}
         for total in self.sums.values():
             total.zero_()
@@ -308,7 +310,7 @@ class Trainer:
         return means
 
     def take_elbo(self) -> Tensor:
-        """Return the mean ELBO `[R]` over the steps since the last call, and reset all sums."""
+        """Return the mean ELBO `[R]` over the steps since the last call; reset all sums."""
         return self.take_means()[TRAIN_ELBO.key]
 
     def state(self) -> dict[str, Tensor]:
@@ -331,7 +333,7 @@ class Trainer:
         return tensors
 
     def load_state(self, tensors: State) -> None:
-        """Restore a state that `state()` returned."""
+        """Restore a state from `state()`."""
         own = self.state()
         check_fits(tensors, own, self.device)
         with torch.no_grad():  # in place: a CUDA graph knows these tensors by their address
@@ -356,7 +358,7 @@ def prepared_estimator(
     device: str,
     estimator: Estimator | None = None,
 ) -> Estimator:
-    """Return the estimator of a run, by default its configuration's, with fresh parameters."""
+    """Return the estimator of a run with fresh parameters."""
     generator = seeded_generator(config.seed, "estimator", device=device)
     batch = (config.replicas, config.batch_size)
     prepared = chosen = estimator or config.make_estimator()
@@ -377,7 +379,7 @@ def prepared_estimator(
 
 
 def check_replicas(model: DiscreteVAE, replicas: int) -> None:
-    """Raise if a model does not have that many replicas."""
+    """Raise if the model does not have this number of replicas."""
     if (got := model.replicas) != replicas:
         expected = f"the model must have {replicas} replicas, as the configuration says"
         raise ValueError(f"{expected}, got {got}")
@@ -392,7 +394,7 @@ def check_replicas(model: DiscreteVAE, replicas: int) -> None:
 
 
 def check_categories_and_layers(model: DiscreteVAE, config: TrainConfig) -> None:
-    """Raise if a given model has other categories or layers than the configuration."""
+    """Raise if the model contradicts the configuration's categories or layers."""
     if config.categories not in (2, model.categories):
         raise ValueError(
             f"the configuration has categories={config.categories}, but the model has "
@@ -405,7 +407,7 @@ def check_categories_and_layers(model: DiscreteVAE, config: TrainConfig) -> None
 
 
 def step_of(state: State) -> int:
-    """Return the step at which a checkpoint was made."""
+    """Return the step of a checkpoint."""
     return int(state[STEP_COUNTS][0])
 
 
@@ -415,7 +417,7 @@ def model_of(state: State) -> dict[str, Tensor]:
 
 
 def has_replica_axis(name: str) -> bool:
-    """Return whether the tensor of this name has a leading replica axis; raise if unknown."""
+    """Return whether the tensor with this name has a replica axis; raise if unknown."""
     if name in (GENERATOR, STEP_COUNTS):
         return False
     if name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT, SUM)):
@@ -425,7 +427,7 @@ def has_replica_axis(name: str) -> bool:
 
 
 def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
-    """Return the state of one of several runs of an ensemble, which could be resumed alone."""
+    """Return the state of one run of an ensemble, which can be resumed alone."""
     if runs == 1:  # its tensors may have no replica axis
         return dict(state)
     return {
@@ -435,9 +437,9 @@ def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
 
 
 def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]:
-    """Return the states of several runs, all at one step, as one.
+    """Combine the states of several runs at the same step.
 
-    Unless the noise states of all are equal, a fresh stream is used.
+    If the states of their noise differ, new noise is used.
     """
     if len(states) == 1:
         return dict(states[0])
@@ -457,13 +459,13 @@ def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]
 
 
 def finite_replicas(parameters: State, replicas: int) -> list[bool]:
-    """Return for every replica whether its share of a model's parameters is finite."""
+    """Return, for each replica, whether its parameters are finite."""
     finite = [tensor.reshape(replicas, -1).isfinite().all(1) for tensor in parameters.values()]
     return torch.stack(finite).all(0).tolist()
 
 
 def check_fits(state: State, own: State, device: torch.device) -> None:
-    """Raise unless a state has all tensors of a trainer's own; newer sums may be missing."""
+    """Raise unless a state contains all tensors of a trainer; newer sums may be missing."""
     if lacking := {name for name in own.keys() - state.keys() if not name.startswith(SUM)}:
         names = ", ".join(sorted(lacking)[:3])
         what = f"the checkpoint has no {names}, so another configuration or version wrote it"

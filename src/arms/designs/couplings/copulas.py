@@ -1,8 +1,10 @@
 r"""The Dirichlet and the Gaussian copula of the ARMS paper.
 
-With u_i = (1 - d_i)^(n-1), d ~ Dir(1, ..., 1), two samples have the copula
-(x^(1/m) + y^(1/m) - 1)_+^m, m = n - 1. In a fixed order of the categories, two small neighbors may
-never occur together. In K(K-1)/2 orders every pair of categories is first and last once, and does.
+Let d ~ Dir(1, ..., 1), u_i = (1 - d_i)^(n-1) and m = n - 1. The joint distribution of two of the
+u_i is the copula (x^(1/m) + y^(1/m) - 1)_+^m. If the categories had a fixed order, two small
+neighboring categories might never occur together. K(K-1)/2 orders are therefore used. For each pair
+of categories, there is one order in which one of them is first and the other one is last, so they
+do occur together.
 """
 
 import itertools
@@ -24,14 +26,15 @@ MOST_CATEGORIES = 32  # the distribution of a pair takes K^4 operations per late
 
 @dataclass(frozen=True)
 class Dirichlet(BitCoupling, CategoryCoupling):
-    r"""The antithetic Dirichlet copula: b_i = 1 where (1 - d_i)^(n-1) < q for d ~ Dir(1, ..., 1).
+    r"""The antithetic Dirichlet copula: b_i = 1 where (1 - d_i)^(n-1) < q, with d ~ Dir(1, ..., 1).
 
     $$ P_{10} = q - \max(0,\; 2 q^{1/(n-1)} - 1)^{n-1} $$
 
-    A Dirichlet vector is a vector of exponentials divided by its sum, so the test is
-    e_i > t (e_1 + ... + e_n) with t = 1 - q^(1/(n-1)): no division, no power per sample. Flipping
-    the bits where p > 1/2 is the paper's choice between its two copula samples. With more than two
-    categories, their order is random. Its cost, K^4, makes this a coupling for comparison.
+    Here q = min(p, 1-p), and the bits are flipped where p > 1/2. The paper makes the same choice
+    between its two copula samples. A Dirichlet vector is a vector of exponentials e divided by its
+    sum. The condition is therefore e_i > t (e_1 + ... + e_n) with t = 1 - q^(1/(n-1)), which needs
+    no division or power per sample. With more than two categories, their order is random. The cost
+    is proportional to K^4, so use this coupling only for comparison.
     Reference: Dimitriev & Zhou 2021; for categories, "CARMS: Categorical-Antithetic-REINFORCE
     Multi-Sample Gradient Estimator", NeurIPS 2021.
 
@@ -163,9 +166,10 @@ def order_pair_distribution(logits: Tensor, n: int) -> Tensor:
 def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
     """Return the probability that the copula gives to every pair of categories, `[..., K, K]`.
 
-    The difference of m-th powers at four corners is the integral over the first width of
-    m ((x + b)^(m-1) - x^(m-1)), x the base of the power and b the second width. Its terms are
-    positive, so small categories keep their digits, and Gauss-Legendre with m/2 nodes is exact.
+    The probability is a difference of m-th powers at four corners of a rectangle. It equals the
+    integral of m ((x + b)^(m-1) - x^(m-1)) over the first width, where b is the second width. All
+    terms are positive, so small categories keep their digits. Gauss-Legendre quadrature with m/2
+    nodes is exact.
     """
     if m == 1:  # the antithetic pair, y = 1 - x: the length of an overlap
         end = start + size
@@ -189,16 +193,15 @@ def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Gaussian(BitCoupling):
-    r"""The antithetic Gaussian copula: b_i = 1 where x_i < h, x of correlation -1/(n-1).
+    r"""The antithetic Gaussian copula: b_i = 1 where x_i < h, x_i of correlation -1/(n-1).
 
     $$ P_{10} = 2\,T(h, a), \qquad h = \Phi^{-1}(q), \quad a = \sqrt{n/(n-2)}, \quad
        T = \text{Owen's T} $$
 
-    q = min(p, 1-p) is the probability of the rarer value, and P_10 the probability that a given
-    pair of samples is (1, 0). Without their common factor e^(-h^2/2), the quotient is
-    q / P_10 = (pi/2) erfcx(|h|/sqrt 2) / I(h, a), where
-    I = int_0^a e^(-h^2 x^2 / 2) / (1 + x^2) dx. Numerator and denominator stay of order one in any
-    tail.
+    Here q = min(p, 1-p), and P_10 is the probability that a given pair of samples is (1, 0). Both q
+    and P_10 contain the factor e^(-h^2/2). Without it, their ratio is q / P_10 = (pi/2)
+    erfcx(|h|/sqrt 2) / I(h, a) with I = int_0^a e^(-h^2 x^2 / 2) / (1 + x^2) dx. Numerator and
+    denominator have order one at every p.
     Reference: Dimitriev & Zhou 2021.
 
     >>> Gaussian().debias(torch.zeros(1), n=2)  # the antithetic pair: max(p, 1 - p)

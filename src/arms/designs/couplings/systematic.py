@@ -1,16 +1,18 @@
 r"""Systematic and stratified samples, with the smallest correlation that n bits can have.
 
-A binary tree halves the categories from level to level. Node v has probability P_v and
-x_v = n P_v - floor(n P_v). Of the n samples, floor(n P_v) fall into v, or one more (s_v = 1) with
-probability x_v. Down from the root, the children l and r of v share what v has:
+A binary tree halves the categories from level to level. Node v has probability P_v. Of the n
+samples, either floor(n P_v) or floor(n P_v) + 1 fall into node v. Let s_v = 1 in the second case.
+Its probability is x_v = n P_v - floor(n P_v). From the root downwards, the children l and r of v
+divide its samples:
 
     x_l + x_r < 1:   s_v = 0 -> (0, 0)
                      s_v = 1 -> (1, 0) with probability x_l / (x_l + x_r), else (0, 1)
     x_l + x_r >= 1:  s_v = 1 -> (1, 1)
                      s_v = 0 -> (0, 1) with probability (1 - x_l) / (2 - x_l - x_r), else (1, 0)
 
-The samples take these counts S in random order. Their leave-one-out sum r becomes the gradient
-g = (n-1)/n h, h = r + Cov(S) (h / p) / n^2, by one pass up the tree and one down (docs/math).
+These counts S are assigned to the samples in random order. The leave-one-out sum r becomes the
+gradient g = (n-1)/n h, where h = r + Cov(S) (h / p) / n^2. One pass up the tree and one pass down
+solve this equation (docs/math).
 """
 
 import itertools
@@ -75,10 +77,11 @@ class Systematic(SystematicBits, CategoryCoupling):
 
     $$ P_{10} = \frac{E[S(n-S)]}{n(n-1)}, \qquad E[S] = nq $$
 
-    q is the probability of a one, and P_10 the probability that a given pair of samples is (1, 0).
-    No integer-valued sum of mean nq has a smaller variance, so no n exchangeable Bernoulli(q) have
-    a smaller correlation. Each of K categories has floor(n p_k) samples or one more, and so has
-    every node of a tree over them. Time and memory are linear in K.
+    q is the probability of a one. P_10 is the probability that a given pair of samples is (1, 0).
+    No integer random variable with mean nq has a smaller variance than S. Therefore no n
+    exchangeable Bernoulli(q) samples have a smaller correlation. With K categories, each category k
+    has floor(n p_k) samples or one more. The same holds for each node of a tree over the
+    categories. Time and memory are linear in K.
     Reference: this project (docs/math/systematic.md).
 
     >>> Systematic().correlation(torch.zeros(1), n=4)  # two ones and two zeros, always
@@ -194,9 +197,10 @@ class _Tree(NamedTuple):
 class _Nodes(NamedTuple):
     """All nodes of one level, in the solution of A y = r with A = diag p - Cov(S)/n^2.
 
-    For a node v, A_v is its block of A, w_v = x_v gamma_v, alpha_v = w_v' A_v^-1 w_v and
-    beta_v = w_v' A_v^-1 r_v. From the children, A_v = blockdiag(A_l, A_r) + c (w_l w_r' + w_r w_l')
-    and w_v = (f_l w_l, f_r w_r). Measured by x_v, no number grows without bound as p falls to zero.
+    For a node v, A_v is its block of A, and w_v = x_v gamma_v. The recursion computes alpha_v =
+    w_v' A_v^-1 w_v and beta_v = w_v' A_v^-1 r_v from the children l and r, because A_v =
+    blockdiag(A_l, A_r) + c (w_l w_r' + w_r w_l') and w_v = (f_l w_l, f_r w_r). All quantities are
+    relative to x_v, so none of them grows without bound as p goes to zero.
     """
 
     alpha: Tensor
@@ -285,16 +289,18 @@ def _count_chances(expected: list[float]) -> tuple[float, list[dict[tuple[int, .
 
 @dataclass(frozen=True)
 class Stratified(SystematicBits, CategoryCoupling):
-    r"""u_i = (pi(i) + U_i)/n for a random permutation pi of every latent, and the category at u_i.
+    r"""Draw one uniform number from each of n strata, and take the category at each number.
 
-    Let c_s be the distribution of the sample from stratum s, and w_s(k) = c_s(k) / (n p_k) the part
-    of category k that lies there. The leave-one-out sum r of such samples becomes the gradient by
+    The numbers are u_i = (pi(i) + U_i)/n, with a random permutation pi for every latent. Let c_s be
+    the distribution of the sample from stratum s, and let w_s(k) = c_s(k) / (n p_k) be the part of
+    category k that lies in stratum s. The leave-one-out sum r of these samples becomes the gradient
+    by
 
     $$ g_k = r_k - n\,p_k \sum_s w_s(k)\,v_s, \qquad
        \big((n-1) I + n\,W \mathrm{diag}(p)\,W'\big)\,v = W r, $$
 
-    n equations for any number of categories. For bits it is the systematic coupling, which is
-    better in most cases with more than two categories too.
+    which are n equations for any number of categories. For bits, this is the systematic coupling.
+    With more than two categories, the systematic coupling is better in most cases.
     Reference: this project (docs/math/debias.md).
 
     >>> samples = Stratified().sample_categories(torch.zeros(1, 4), 8)

@@ -6,9 +6,9 @@ $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(x_i)\, \frac{y_i (1 - y_
 The relaxed form evaluates f at x = y. The straight-through form evaluates f at the bits
 x = 1[y > 1/2]. For categories, y = softmax((log p + Gumbel noise) / tau).
 
-Biased because the relaxed form is the exact gradient of another quantity, E[f(y)]. As tau goes to 0,
-its bias vanishes, and its variance grows without bound. The straight-through form uses the derivative
-at a bit, which differs from f(1) - f(0).
+Biased because the relaxed form is the exact gradient of another quantity, E[f(y)]. As tau goes to
+0, its bias vanishes, and its variance grows without bound. The straight-through form uses the
+derivative at a bit, which differs from f(1) - f(0).
 Reference: Maddison, Mnih & Teh, "The concrete distribution: A continuous relaxation of discrete
 random variables", 2017; Jang, Gu & Poole, "Categorical reparameterization with Gumbel-softmax",
 2017.

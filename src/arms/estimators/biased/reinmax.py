@@ -2,10 +2,10 @@ r"""REINMAX: straight-through with second-order accuracy, by the trapezoid rule.
 
 $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{|b_i - \sigma(\phi)|}{2} $$
 
-This is the formula for bits at temperature tau = 1. For K categories, the estimate is
-2 (diag q - q q') df/db - 1/2 (diag p - p p') df/db with q = (softmax(phi / tau) + b)/2. Two categories
-with logits (0, phi) are a bit. Their estimate is df/db (r + s (1 - s) - p (1 - p)) / 2 with
-s = sigma(phi / tau) and r = |b - s|.
+This is the formula for bits at temperature tau = 1. For K categories, the estimate is 2 (diag q - q
+q') df/db - 1/2 (diag p - p p') df/db with q = (softmax(phi / tau) + b)/2. Two categories with
+logits (0, phi) are a bit. Their estimate is df/db (r + s (1 - s) - p (1 - p)) / 2 with s =
+sigma(phi / tau) and r = |b - s|.
 
 Biased because the trapezoid rule is an approximation. The expectation of the estimate is
 p (1 - p) (df/db at 1 + df/db at 0) / 2, and the gradient contains f(1) - f(0) instead of the mean

@@ -3,12 +3,13 @@ r"""Straight-through: the derivative of f at the samples, used as if samples wer
 $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i), \qquad \text{or scaled:} \qquad
    g = \mathrm{Cov}(b)\, \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i) $$
 
-For bits, Cov(b) = p (1 - p). For K categories, both forms multiply by the derivative of the softmax,
-so that a constant added to all derivatives has no effect.
+For bits, Cov(b) = p (1 - p). For K categories, both forms multiply by the derivative of the
+softmax, so that a constant added to all derivatives has no effect.
 
-Biased because the plain form ignores the distribution of b. For f(b) = b, the gradient is p (1 - p),
-but the plain form returns 1. The scaled form is biased if f is not linear in every bit: the gradient
-contains the difference f(1) - f(0) for each bit, and the derivative at one end differs from it.
+Biased because the plain form ignores the distribution of b. For f(b) = b, the gradient is p (1 -
+p), but the plain form returns 1. The scaled form is biased if f is not linear in every bit: the
+gradient contains the difference f(1) - f(0) for each bit, and the derivative at one end differs
+from it.
 Reference: Bengio, Leonard & Courville, "Estimating or propagating gradients through stochastic
 neurons for conditional computation", 2013.
 """

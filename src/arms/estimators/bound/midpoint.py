@@ -12,9 +12,9 @@ The factor omega_k^2 is the mean of sigmoid(log w(m_k) + log w(e) - log w(m_l) -
 pairs of the other slots, where e is b_l or b'_l. It does not use log w(m_k) alone, which is often
 many nats above log w at both samples of the pair.
 
-With `shared` = P pairs, the bound has K samples, and P = (n - K)/2 fresh pairs are tried in all slots.
-This is the midpoint estimator of sum_k h_{-k}. For a single pair, omega is computed from the samples
-of the bound.
+With `shared` = P pairs, the bound has K samples, and P = (n - K)/2 fresh pairs are tried in all
+slots. This is the midpoint estimator of sum_k h_{-k}. For a single pair, omega is computed from the
+samples of the bound.
 
 Unbiased because the pair of slot k is independent of the other slots, and C_k depends on this pair
 only through b_k + b'_k. The first sample of each pair makes the bound.

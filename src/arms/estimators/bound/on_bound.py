@@ -5,12 +5,12 @@ $$ g = \hat g\Big[\sum_k h_{-k}\Big], \qquad \text{or unfolded} \qquad
 
 K independent samples b_k make the bound. The inner estimator g-hat draws m fresh samples, and
 evaluates the functions of all K slots at them. `arms.estimators.bound.slots` defines f_{-k} and
-h_{-k}. With ARMS as the inner estimator, this is multi-sample ARMS. The authors' released code takes
-the mean over slots instead of the sum.
+h_{-k}. With ARMS as the inner estimator, this is multi-sample ARMS. The authors' released code
+takes the mean over slots instead of the sum.
 
-Unbiased because, given the K samples of the bound, g-hat is unbiased for the function of every slot,
-and the fresh samples are independent of the K samples. Only the fresh samples may be coupled, because
-coupling the K samples would change the expectation of the bound.
+Unbiased because, given the K samples of the bound, g-hat is unbiased for the function of every
+slot, and the fresh samples are independent of the K samples. Only the fresh samples may be coupled,
+because coupling the K samples would change the expectation of the bound.
 Reference: Dimitriev & Zhou, "ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary
 Variables", ICML 2021, section 3.3 (unfolded, with the Dirichlet copula).
 """

@@ -3,10 +3,10 @@ r"""The importance-weighted bound of Burda et al., and formulas that its estimat
 $$ L_K = E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x), \quad
    w(b) = p(x, b) / q(b), \quad b_k \sim q $$
 
-A slot is one of the K places in this sum. Let f_{-k}(b) be the logarithm when slot k contains b. The
-gradient has two parts. The score part is the sum over slots of E[f_{-k}(b_k) grad log q(b_k)]. The
-direct term is -E[sum_k w_k/(sum_l w_l) grad log q(b_k)], because log w contains log q. Estimators are
-called *folded* if they handle both parts as one:
+A slot is one of the K places in this sum. Let f_{-k}(b) be the logarithm when slot k contains b.
+The gradient has two parts. The score part is the sum over slots of E[f_{-k}(b_k) grad log q(b_k)].
+The direct term is -E[sum_k w_k/(sum_l w_l) grad log q(b_k)], because log w contains log q.
+Estimators are called *folded* if they handle both parts as one:
 
 $$ \nabla L_K = E\Big[\sum_k h_{-k}(b_k)\,\nabla \log q(b_k)\Big], \qquad
    h_{-k}(b) = f_{-k}(b) - \frac{w(b)}{\sum_{l \ne k} w_l + w(b)} $$

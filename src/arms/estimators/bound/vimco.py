@@ -8,8 +8,9 @@ $$ g = \sum_k \Big(\log \frac1n \sum_j w_j
 The guess w-hat is the geometric mean of the other weights, or optionally their arithmetic mean. The
 second sum is the direct term: the gradient through log q inside the weights.
 
-Unbiased because the baseline of sample k depends only on the other samples, which are independent of
-b_k. Without a baseline, which is also the case for a single sample, this is REINFORCE for the bound.
+Unbiased because the baseline of sample k depends only on the other samples, which are independent
+of b_k. Without a baseline, which is also the case for a single sample, this is REINFORCE for the
+bound.
 Reference: Mnih & Rezende, "Variational inference for Monte Carlo objectives", ICML 2016.
 """
 

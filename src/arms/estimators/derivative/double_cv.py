@@ -5,12 +5,12 @@ $$ g = \mathrm{LOORF}[f]
    \qquad h_i = c_i \cdot (b_i - p), \quad c_i = \frac{1}{n-1} \sum_{j \ne i} G_j,
    \quad G_i = \frac{\partial f}{\partial b}(b_i) $$
 
-The coefficient alpha is fitted on the other rows of the batch. The published method learns one number
-for all rows.
+The coefficient alpha is fitted on the other rows of the batch. The published method learns one
+number for all rows.
 
 Unbiased because the term in parentheses has mean zero for independent samples. Given the other
-samples, c_i is constant, so E[h_i (b_i - p)] = Cov(b) c_i. In the baseline of sample i, h_j has mean
-zero given all samples but b_j.
+samples, c_i is constant, so E[h_i (b_i - p)] = Cov(b) c_i. In the baseline of sample i, h_j has
+mean zero given all samples but b_j.
 Reference: Titsias & Shi, "Double control variates for gradient estimation in discrete latent
 variable models", AISTATS 2022.
 """

@@ -5,8 +5,8 @@ For a pair (b, b') with s = b - b', and any vector C that depends on b + b' only
 $$ g = \tfrac12 \Big[ \big(f(b) - f(b') - C \cdot s\big)\, s + E[s s' \mid b + b']\, C \Big],
    \qquad C = \nabla f\big((b + b')/2\big) $$
 
-If f is quadratic, f(b) - f(b') = C . s exactly. The gradient of a latent then contains no noise from
-other latents.
+If f is quadratic, f(b) - f(b') = C . s exactly. The gradient of a latent then contains no noise
+from other latents.
 
 Several pairs can share a midpoint. They are made by exchanging latents between b and b' at random.
 Then C is the mean of grad f at the midpoint and at the samples of the other pairs. With
@@ -15,12 +15,12 @@ midpoints, let C~ be the mean of C over the other midpoints. Then
 
 $$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\,\tilde C - \mathrm{Cov}(b)\,\tilde C\big] $$
 
-is subtracted too. Its coefficient is fitted on the other rows of the batch, and is 1/2 without other
-rows.
+is also subtracted. The coefficient of Z is fitted on the other rows of the batch. It is 1/2 if there are
+no other rows.
 
-Unbiased because the expectation of (C . s) s given b + b' is E[s s' | b + b'] C, which is added back.
-Without C, the estimate is leave-one-out REINFORCE on two samples. Derivatives at b and b' themselves
-would make it biased, because they depend on the sign of s.
+Unbiased because the expectation of (C . s) s given b + b' is E[s s' | b + b'] C, which is added
+back. Without C, the estimate is leave-one-out REINFORCE on two samples. Derivatives at b and b'
+themselves would make it biased, because they depend on the sign of s.
 Reference: this project (docs/midpoint.md).
 """
 

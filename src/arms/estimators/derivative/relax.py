@@ -4,10 +4,10 @@ $$ g = \big(f(b) - c(\tilde z)\big)\,(b - \sigma(\phi))
      + \partial_\phi c(z) - \partial_\phi c(\tilde z),
    \qquad c(z) = \eta\, f(\sigma(z/\tau)) + r(z) $$
 
-The estimate is averaged over n/2 samples. (The ARMS authors' code multiplies averages instead, which
-is biased.) Here z = phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b. REBAR
-has no free function r. With `relaxation=None`, c has no first term, and the objective may be a black
-box.
+The estimate is averaged over n/2 samples. (The ARMS authors' code multiplies averages instead,
+which is biased.) Here z = phi + logistic noise, b = 1[z > 0], and z~ is a second draw of z given b.
+REBAR has no free function r. With `relaxation=None`, c has no first term, and the objective may be
+a black box.
 
 Unbiased because, for any fixed c, E[c(z~) (b - p)] + E[d c(z~)/d phi] is the gradient of E[c(z~)],
 and E[c(z~)] = E[c(z)]. The function c changes only the variance. Its parameters eta, tau and r can

@@ -4,20 +4,21 @@ $$ g = \frac{1}{n} \sum_i \Big(f(b_i)
      - \frac{1}{n-1} \sum_{j \ne i} \big(f(b_j) + (S h_{j0})(b_j)\big)\Big) (b_i - p)
    + \frac{1}{n} \sum_i \big(S[h_{i1}(\cdot)\,(\cdot - p)]\big)(b_i) $$
 
-S is the expected change of a function in one step of a Gibbs sampler,
+S is the expected change of a function in one step of a Gibbs sampler:
 (S h)(x) = mean_k |x_k - p_k| (h(x with bit k flipped) - h(x)). Here |x_k - p_k| is the probability
-that the sampler changes bit k. The functions h_i0 and h_i1 of sample i are the two outputs of a small
-network H, which sees only the other samples:
+that the sampler changes bit k. The functions h_i0 and h_i1 of sample i are the two outputs of a
+small network H, which sees only the other samples:
 
 $$ h_i(x) = \frac{1}{n-1} \sum_{j \ne i} H\big(G_j \cdot (x - b_j),\ f(b_j)\big),
    \qquad G_j = \frac{\partial f}{\partial b}(b_j) $$
 
-All flips together cost n (n-1) (d+1) evaluations of H, because flipping bit k changes G.x by
-G_k (1 - 2 x_k). The outputs of H start at zero, where RODEO is LOORF. H is trained on `variance_loss`.
+Flipping bit k changes G.x by G_k (1 - 2 x_k). All flips together therefore cost n (n-1) (d+1)
+evaluations of H. The outputs of H start at zero, where RODEO is LOORF. H is trained on
+`variance_loss`.
 
 Unbiased because E[(S h)(b)] = 0 for every h that does not depend on b: the Gibbs sampler does not
-change the distribution. Given the other samples, h_i is constant. S h_j0 at b_j depends on b_i, but has
-mean zero given all samples except b_j.
+change the distribution. Given the other samples, h_i is constant. S h_j0 at b_j depends on b_i, but
+has mean zero given all samples except b_j.
 Reference: Shi et al., "Gradient estimation with discrete Stein operators", NeurIPS 2022.
 """
 

@@ -2,9 +2,9 @@ r"""DisARM (also U2G, ARTS): antithetic pairs with a correction for their correl
 
 $$ g = \big(f(b) - f(b')\big)\,\frac{b - b'}{2\,(1-\rho)} $$
 
-The estimate is averaged over n/2 pairs. DisARM uses the most negative correlation rho that p allows.
-It is ARMS with n = 2, and 1/(1 - rho) = max(p, 1-p). With any other correlation the estimator is
-called ARTS.
+The estimate is averaged over n/2 pairs. DisARM uses the most negative correlation rho that p
+allows. It is ARMS with n = 2, and 1/(1 - rho) = max(p, 1-p). With any other correlation the
+estimator is called ARTS.
 
 Unbiased because (f(b) - f(b'))(b - b')/2 has the expectation (f(1) - f(0)) P(b = 1, b' = 0), and
 P(b = 1, b' = 0) = p(1-p)(1-rho) for every joint distribution of the pair. The variance increases
@@ -16,8 +16,8 @@ antithetic partner. For node v, with theta_v = log P_right - log P_left and w_v 
 $$ g_v = \frac{f - f'}{2}\,\big(1_v\,(b - w_v) - 1'_v\,(b' - w_v)\big) \cdot
    \begin{cases} 1/(1-\rho_v) & \text{if both reach } v \\ 1 & \text{otherwise,} \end{cases} $$
 
-where 1_v is one if a sample reaches the node. This is DisARM for all bits. A bit that is not reached
-does not affect f, so it is replaced by its mean given the other bit.
+where 1_v is one if a sample reaches the node. This is DisARM for all bits. A bit that is not
+reached does not affect f, so it is replaced by its mean given the other bit.
 Reference: Dong, Mnih & Tucker, "DisARM: An antithetic gradient estimator for binary latent
 variables", NeurIPS 2020; Yin et al., "Probabilistic best subset selection via gradient-based
 optimization", 2020; Dimitriev & Zhou 2021 (ARTS); Dong, Mnih & Tucker, "Coupled gradient estimators

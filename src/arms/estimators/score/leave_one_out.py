@@ -6,10 +6,10 @@ With independent samples, g = r. This is LOORF, also called RLOO. With coupled s
 and the design corrects it. The result is ARMS. For bits, the corrected estimate is
 g = r / (1 - rho), where rho is the correlation of two samples of the same bit.
 
-Unbiased because of two facts about bits. First, r is the average of (f(b_i) - f(b_j)) (b_i - b_j) / 2
-over all pairs of samples. Second, given all other latents, this term has the expectation
-(f(1) - f(0)) P(b_i = 1, b_j = 0), and the probability equals p (1-p) (1-rho). The gradient is
-(f(1) - f(0)) p (1-p), so r must be divided by 1 - rho. All pairs must have the same correlation.
+Unbiased because of two facts about bits. First, r is the average of (f(b_i) - f(b_j)) (b_i - b_j) /
+2 over all pairs of samples. Second, given all other latents, this term has the expectation (f(1) -
+f(0)) P(b_i = 1, b_j = 0), and the probability equals p (1-p) (1-rho). The gradient is (f(1) - f(0))
+p (1-p), so r must be divided by 1 - rho. All pairs must have the same correlation.
 
 For the best of k, the samples must be independent. The weights are those of `arms.weights`:
 

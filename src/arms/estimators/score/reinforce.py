@@ -2,8 +2,8 @@ r"""REINFORCE, the score-function estimator without a baseline.
 
 $$ g = \frac{1}{n} \sum_i f(b_i)\,\nabla \log p(b_i) $$
 
-Unbiased because E[f grad log p] = grad E[f]. The variance depends on the size of f itself, not only on
-differences of f. The estimator is therefore used only for comparison.
+Unbiased because E[f grad log p] = grad E[f]. The variance depends on the size of f itself, not only
+on differences of f. The estimator is therefore used only for comparison.
 Reference: Williams, "Simple statistical gradient-following algorithms for connectionist
 reinforcement learning", 1992.
 """

@@ -6,10 +6,10 @@ $$ g = \sum_{s \in S} p_s R_s \Big(f_s - \sum_{t \in S} p_t R_{st} f_t\Big) \nab
 
 P(S) is the probability of drawing the set S. P^{-s} is the same probability if state s is excluded.
 
-Unbiased because p_s R_s is the probability, given the set, that s was drawn first. The first draw is
-an ordinary sample, so the sum over s is the expectation of REINFORCE given the set. Given s, the inner
-sum is the same expectation over the second draw, so it is a valid baseline. The estimate becomes exact
-if the set contains all states with positive probability.
+Unbiased because p_s R_s is the probability, given the set, that s was drawn first. The first draw
+is an ordinary sample, so the sum over s is the expectation of REINFORCE given the set. Given s, the
+inner sum is the same expectation over the second draw, so it is a valid baseline. The estimate
+becomes exact if the set contains all states with positive probability.
 Reference: Kool, van Hoof & Welling, "Estimating gradients for discrete random variables by sampling
 without replacement", ICLR 2020.
 """

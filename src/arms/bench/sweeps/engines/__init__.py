@@ -1,4 +1,4 @@
-"""Engines of a sweep by name: where its jobs are trained. A new one is a file and an entry."""
+"""All engines by name. To add an engine, add a file and an entry here."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ ENGINES: Mapping[str, Callable[..., SweepEngine]] = {
 
 
 def make_engine(name: str, **options: object) -> SweepEngine:
-    """Return an engine by name; options that are None are left out.
+    """Create an engine by name; options with the value None are ignored.
 
     >>> make_engine("here", address="10.0.0.1:6379")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""The interface of engines, the training of one job, and the engine of this process."""
+"""The interface of engines, the function that trains a job, and the engine `here`."""
 
 import sys
 from collections.abc import Mapping
@@ -19,25 +19,27 @@ from arms.bench.sweeps.jobs import Job
 from arms.bench.training.engine import choose_device, keep_freed_memory, planned_device
 
 Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost", "stopped"]
-"""`busy`: another process trains the run. `lost`: the worker is gone; the job can be resumed.
-`stopped`: the time is up; the job can be resumed."""
+"""The result of a job.
+
+`busy`: another process is training the run. `lost`: the worker died, and the job can be resumed.
+`stopped`: the time is up, and the job can be resumed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a job, and a message for the user."""
+    """The result of a job, with a message for the user."""
 
     kind: Kind
     lines: tuple[str, ...] = ()
 
     def final(self) -> "Outcome":
-        """Return what it counts as once the job is not tried again."""
+        """Return how the result counts if the job is not tried again."""
         return replace(self, kind="failed") if self.kind == "lost" else self
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How all jobs of a sweep are trained."""
+    """Training options for all jobs of a sweep."""
 
     command: tuple[str, ...] = ()  # the user's, for the provenance of the runs
     folder: str = ""  # where workers look for the module of `model`
@@ -50,7 +52,7 @@ class Settings:
 
 
 class SweepEngine(Protocol):
-    """Where the jobs of a sweep are trained. It is open within a `with` block."""
+    """The interface of an engine, which trains jobs. Use it in a `with` block."""
 
     on_gpu: bool  # whether its jobs gain from ensembles
     in_background: bool = True  # whether `start` returns before the job has ended
@@ -60,15 +62,15 @@ class SweepEngine(Protocol):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop what is running. Workers save first."""
+        """Stop all running jobs. Workers save first."""
         return
 
     def slots(self) -> int:
-        """Return how many jobs can run at once, at least one."""
+        """Return the number of jobs that can run at once, at least one."""
         return 1
 
     def warning(self) -> str | None:
-        """Return a warning to print before the sweep begins."""
+        """Return a warning to print before the sweep starts, or ""."""
         return None
 
     def start(self, job: Job, settings: Settings) -> None:
@@ -76,12 +78,15 @@ class SweepEngine(Protocol):
         ...
 
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """Return the jobs that have ended, or nothing when that many seconds have passed."""
+        """Return the jobs that have ended, waiting at most `seconds`."""
         ...
 
 
 def check_resources(cpus_per_job: int, gpus_per_job: float | None) -> float:
-    """Check the resources of each job; return its share of a GPU, 1 by default if there is one."""
+    """Check the resources per job, and return the share of a GPU.
+
+    The default share is 1 if there is a GPU, and 0 otherwise.
+    """
     as_count(cpus_per_job, 1, "cpus_per_job")
     gpus = float(torch.cuda.is_available()) if gpus_per_job is None else gpus_per_job
     if not 0 <= gpus <= 1:
@@ -140,7 +145,7 @@ def _train(job: Job, settings: Settings, options: Mapping[str, Any]) -> None:
 
 
 class Here(SweepEngine):
-    """An engine in this process. Ctrl-C and SIGTERM end the sweep, after a save.
+    """An engine that trains in this process. Ctrl-C and SIGTERM end the sweep after a save.
 
     Args:
         device: `auto`, `cpu`, `cuda` or `cuda:N`.

@@ -1,4 +1,4 @@
-"""Jobs on this machine, in as many processes as there is room for."""
+"""An engine that trains jobs in parallel processes on this machine."""
 
 import multiprocessing
 import os
@@ -27,7 +27,7 @@ class _Worker:
 
 
 class Processes(SweepEngine):
-    """An engine of processes on this machine, as many as there is room for.
+    """An engine that trains in parallel processes on this machine.
 
     A script that uses it needs `if __name__ == "__main__":`, as any that starts processes.
 
@@ -107,7 +107,7 @@ class Processes(SweepEngine):
 
 
 def _local_devices(cpus_per_job: int, gpus_per_job: float) -> list[str]:
-    """Return the device of every process that this machine has room for, at least one."""
+    """Return the device of each process that fits on this machine, at least one."""
     if not gpus_per_job:
         has_affinity = hasattr(os, "sched_getaffinity")
         cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
@@ -120,7 +120,7 @@ def _local_devices(cpus_per_job: int, gpus_per_job: float) -> list[str]:
 
 
 def _serve(connection: Connection, device: str, threads: int) -> None:
-    """Train jobs until the sweep closes the connection, or is gone."""
+    """Train jobs until the sweep closes the connection or ends."""
     # A terminal's Ctrl-C comes to the sweep too, which has us save.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_stop_with_the_sweep, daemon=True).start()
@@ -133,7 +133,7 @@ def _serve(connection: Connection, device: str, threads: int) -> None:
 
 
 def _stop_with_the_sweep() -> None:
-    """Save and end once the sweep has died: another sweep may resume the run then."""
+    """Save and stop if the sweep has died, because another sweep may resume the run."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster: an existing one, or one that is started on this machine for the sweep."""
+"""An engine that trains jobs on a Ray cluster."""
 
 import logging
 import os
@@ -11,11 +11,11 @@ from arms.bench.sweeps.engines.base import Outcome, Settings, SweepEngine
 from arms.bench.sweeps.jobs import Job
 
 SAVING_SECONDS = 60.0
-"""How long a job that is canceled may take to save."""
+"""The number of seconds that a canceled job has to save its run."""
 
 
 class RayCluster(SweepEngine):
-    """An engine of Ray tasks, as many at once as the cluster has room for.
+    """An engine of Ray tasks; as many run at once as fit on the cluster.
 
     The run directories must be on a file system that all nodes share and that supports locks.
 
@@ -83,7 +83,7 @@ class RayCluster(SweepEngine):
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
     def _fit(self, node: dict[str, float]) -> int:
-        """Return how many jobs fit on a node; a job never spans two GPUs."""
+        """Return the number of jobs that fit on a node; no job spans two GPUs."""
         by_cpu = int(node.get("CPU", 0)) // self._cpus
         return min(by_cpu, int(node.get("GPU", 0)) * int(1 / self._gpus)) if self._gpus else by_cpu
 
@@ -118,7 +118,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Raise if nothing listens at an address: Ray itself would try for many minutes."""
+    """Raise if nothing answers at an address, because Ray would retry for many minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=5).close()
