@@ -5,9 +5,10 @@ python docs/generators    # writes it into the pages
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from generators import measured, protocols, speed
+from generators import gates, measured, protocols, speed
 
 DOCS = Path(__file__).parents[1]
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -21,6 +22,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "measured: precision": speed.precision_table,
     "measured: estimators on a GPU": speed.gpu_estimators_table,
     "measured: packs": speed.packs_table,
+    "measured: gates after 300 steps": partial(gates.gates_table, 300),
     "measured: protocol of RODEO": protocols.or_not_run(protocols.rodeo_table),
     "measured: protocol of ReinMax": protocols.or_not_run(protocols.reinmax_table),
     "measured: commands of protocols": protocols.or_not_run(protocols.command),
