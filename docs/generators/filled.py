@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from generators import measured, protocols, speed, studies
+from generators import gates, measured, protocols, speed, studies
 
 DOCS = Path(__file__).parents[1]
 DIRECT_TERM, LINEAR = "benchmarks/direct_term.py", "direct_term_linear"
@@ -23,6 +23,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "measured: precision": speed.precision_table,
     "measured: estimators on a GPU": speed.gpu_estimators_table,
     "measured: packs": speed.packs_table,
+    "measured: gates after 300 steps": partial(gates.gates_table, 300),
     "measured: protocol of RODEO": protocols.or_not_run(protocols.rodeo_table),
     "measured: protocol of ReinMax": protocols.or_not_run(protocols.reinmax_table),
     "measured: exact gradient of ReinMax's 8x4": protocols.or_not_run(protocols.exact_table),
