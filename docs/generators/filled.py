@@ -7,13 +7,16 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from generators import measured, protocols, speed
+from generators import flips, measured, protocols, speed
 
 DOCS = Path(__file__).parents[1]
 TABLES: Mapping[str, Callable[[], str]] = {
     "measured: variance": measured.variance_table,
     "measured: bias": measured.bias_table,
     "measured: toy": measured.toy_table,
+    "measured: flips on VAEs": flips.vae_table,
+    "measured: flips on the bound": flips.bound_table,
+    "measured: flips on small objectives": flips.small_table,
     "measured: agreement": measured.agreement_table,
     "measured: estimators on a CPU": speed.overhead_table,
     "measured: training on a CPU": speed.train_step_table,
