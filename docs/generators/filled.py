@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from generators import gates, measured, protocols, speed, studies
+from generators import flips, gates, measured, protocols, speed, studies
 
 DOCS = Path(__file__).parents[1]
 DIRECT_TERM, LINEAR = "benchmarks/direct_term.py", "direct_term_linear"
@@ -16,6 +16,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "measured: variance": measured.variance_table,
     "measured: bias": measured.bias_table,
     "measured: toy": measured.toy_table,
+    "measured: flips on VAEs": flips.vae_table,
+    "measured: flips on the bound": flips.bound_table,
+    "measured: flips on small objectives": flips.small_table,
     "measured: agreement": measured.agreement_table,
     "measured: estimators on a CPU": speed.overhead_table,
     "measured: training on a CPU": speed.train_step_table,

@@ -23,6 +23,11 @@ def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     other, so that each gets the same result as alone.
     """
     if _is_faster(a, b):
+        learns = torch.is_grad_enabled() and any(
+            one is not None and one.requires_grad for one in (a, b, bias)
+        )
+        if not learns:
+            return _multiply_each(a, b, bias)
         product: Tensor = _Product.apply(a, b, bias)  # type: ignore[no-untyped-call]
         return product
     return torch.bmm(a, b) if bias is None else torch.baddbmm(bias, a, b)
@@ -47,15 +52,19 @@ def _is_faster(a: Tensor, b: Tensor) -> bool:
     return fits and not (torch.compiler.is_compiling() or in_function_transform())
 
 
+def _multiply_each(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    biases = [None] * len(a) if bias is None else bias.squeeze(1)
+    if len(a) == 1:
+        return multiply_matrices(a[0], b[0], biases[0]).unsqueeze(0)
+    return torch.stack([multiply_matrices(*one) for one in zip(a, b, biases, strict=True)])
+
+
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         a, b, bias = inputs
         ctx.save_for_backward(a, b)
-        biases = [None] * len(a) if bias is None else bias.squeeze(1)
-        if len(a) == 1:
-            return multiply_matrices(a[0], b[0], biases[0]).unsqueeze(0)
-        return torch.stack([multiply_matrices(*one) for one in zip(a, b, biases, strict=True)])
+        return _multiply_each(a, b, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -29,6 +29,8 @@ from arms.designs.base import BitCoupling, CategoryCoupling, flip, flip_counts
 from arms.latents.categories import one_hot
 from arms.random import indicator, indicator_below, uniform
 
+MOST_ROTATED = 4  # of more, neighbors are too much alike, which costs flips variance
+
 
 class SystematicBits(BitCoupling):
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
@@ -131,26 +133,30 @@ class Systematic(SystematicBits, CategoryCoupling):
 
 @dataclass(frozen=True)
 class Cyclic(Systematic):
-    r"""Systematic samples of bits in an order that is random up to a rotation only.
+    r"""Systematic samples; up to four of bits, in an order that is random up to a rotation only.
 
     $$ b_i = 1[\mathrm{frac}(u + i/n) < p], \qquad u \text{ uniform}, $$
 
     takes one random number per latent instead of n. The number of ones has the distribution that
     it has with `Systematic`, and two samples are (1, 0) as often as (0, 1). So the same factor
-    corrects the leave-one-out estimate, but samples are not exchangeable: their correlation depends
-    on which two they are. Categories are those of `Systematic`.
+    corrects the leave-one-out estimate, but four samples are not exchangeable: their correlation
+    depends on which two they are. More samples of bits, and categories, are those of `Systematic`.
 
     >>> Cyclic().sample_bits(torch.zeros(1), 4).sum(0)  # always
     tensor([2.])
     """
 
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
+        if n > MOST_ROTATED:
+            return super().sample_bits(logits, n, generator)
         probs = torch.sigmoid(at_least_float32(logits.detach()))
         shifts = torch.arange(as_count(n, 2, "n"), dtype=probs.dtype, device=probs.device) / n
         at = uniform(1, probs, generator) + shifts.view(-1, *[1] * probs.ndim)
         return indicator_below(at.frac_(), probs).to(logits.dtype)
 
-    def bit_probabilities(self, logits: Tensor, n: int) -> Tensor:
+    def bit_probabilities(self, logits: Tensor, n: int) -> Tensor | None:
+        if n > MOST_ROTATED:
+            return super().bit_probabilities(logits, n)
         probs = torch.sigmoid(logits.detach().double())
         shifts = (torch.arange(n, dtype=torch.float64) / n).view(-1, *[1] * logits.ndim)
         ends = torch.cat([(-shifts + one).remainder(1) for one in (probs, 0 * probs)])

@@ -32,7 +32,7 @@ from torch.nn.functional import softplus
 from arms.designs import Draw, WithFlips
 from arms.estimators.base import Estimator, set_design
 from arms.estimators.bound.slots import others_of_each
-from arms.estimators.derivative.flips import along, curvature_of_other_rows, set_flips
+from arms.estimators.derivative.flips import add_along, curvature_of_other_rows, set_flips
 from arms.latents import Neighbors
 from arms.targets import ImportanceBound
 
@@ -78,7 +78,7 @@ class FlipsOnBound(Estimator):
         back = bend - latent.sum_event(of_flips * step)
         by_rule = rise_in_slot(near, near + onwards, rest) - rise_in_slot(far, far + back, rest)
         missing = rise_in_slot(near, far, rest) - by_rule / 2
-        return found + along(latent, n / design.flips * draw.memory * missing, step)
+        return add_along(latent, found, n / design.flips * draw.memory * missing, step)
 
 
 def rise_in_slot(start: Tensor, end: Tensor, rest: Tensor) -> Tensor:

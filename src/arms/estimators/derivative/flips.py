@@ -81,12 +81,11 @@ class Flips(Estimator):
         step = (draw.points[n:] - design.copied(samples)).to(derivatives.dtype)
         ends = latent.sum_event((design.copied(at_samples) + derivatives[n:]).mul_(step))
         weight = draw.memory / design.flips
-        by_values = along(latent, weight * (values[n:] - design.copied(values[:n])), step)
-        by_rule = along(latent, ends.mul_(weight).div_(2), step)
         rule, own = _rule_and_own_bits(latent, samples, at_samples)
-        # What derivatives say, and what the flips find missing in it.
-        from_derivatives = rule.sub_(by_rule)
-        found = by_values.add_(from_derivatives)
+        # What derivatives say at the samples, less what they say at the flips, plus what these find.
+        from_derivatives = add_along(latent, rule, ends.mul_(weight), step, -0.5)
+        found = weight * (values[n:] - design.copied(values[:n]))
+        found = add_along(latent, from_derivatives, found, step)
         safe = self.is_safe(latent)
         if rows_of(latent) == 1 or not (own or safe):
             return found
@@ -129,12 +128,12 @@ def rows_of(latent: Latent) -> int:
     return latent.batch_shape[-1] if latent.batch_shape else 1
 
 
-def along(latent: Latent, weights: Tensor, step: Tensor) -> Tensor:
-    """Return the sum over flips of a number times the step from the sample to its flip."""
-    first, *others = zip(latent.with_event_axes(weights), step, strict=True)
-    total = torch.mul(*first)
-    for weight, one in others:  # without a tensor for all flips
-        total = torch.addcmul(total, weight, one)
+def add_along(
+    latent: Latent, total: Tensor, weights: Tensor, step: Tensor, factor: float = 1.0
+) -> Tensor:
+    """Return a total plus, for every flip, its weight times the step from the sample to it."""
+    for weight, one in zip(latent.with_event_axes(weights), step, strict=True):
+        total = torch.addcmul(total, weight, one, value=factor)  # no tensor for all flips
     return total
 
 
