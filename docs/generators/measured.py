@@ -164,7 +164,11 @@ def _on_vaes(name: str) -> str:
     rows = [row for row in rows if row["estimator"] == name]
     if not rows:
         note = result("vae_variance")["notes"].get(name)
-        return f"This estimator was not measured on trained VAEs: {note.removeprefix('left out: ')}." if note else ""
+        return (
+            f"This estimator was not measured on trained VAEs: {note.removeprefix('left out: ')}."
+            if note
+            else ""
+        )
     lines = []
     for budget in sorted({row["budget"] for row in rows}):
         mine = [row for row in rows if (row["budget"], row["steps"]) == (budget, STEPS)]
