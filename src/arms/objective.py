@@ -105,7 +105,7 @@ def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options:
         _refuse_black_box(estimator)
     derivatives = found[first:] if first else found
     what = "the objective's derivative must be finite, got NaN or infinity"
-    message = f"{what}: check the objective, or use arms, which needs no derivatives"
+    message = f"{what}: check the objective, or use arms or loorf, which need no derivatives"
     options.require_finite(derivatives, message)
     if options.checks == "all" and values.numel() > 1 and derivatives.numel():
         _check_rows_independent(asked, points, derivatives)
@@ -227,6 +227,8 @@ def _check_shape(values: Tensor, expected: torch.Size, draw: Draw) -> None:
     # [B, K] logits that were meant as one choice for each of B rows.
     if draw.latent.event_dims == 2 and values.shape == (len(draw.points), *logits[:-1]):
         hint = f". If each of the {logits[-2]} rows makes one choice, pass logits.unsqueeze(-2)"
+    elif values.shape == expected[1:] + expected[:1]:
+        hint = ". The samples are the first axis: transpose the values"
     raise ValueError(
         f"the objective must return one value per sample, shape {list(expected)}, got "
         f"{list(values.shape) or 'a scalar'}: reduce only the latent axis{hint}"
@@ -339,5 +341,6 @@ def _refuse_black_box(estimator: Estimator, cause: Exception | None = None) -> N
     raise ValueError(
         f"{type(estimator).__name__} needs the derivative df/db, but autograd finds no path from "
         "the objective's values to its input: write the objective with torch operations, or use "
-        "arms. If you called arms.draw, compute the values from draw.points, not draw.samples"
+        "arms or loorf. If you called arms.draw, compute the values from draw.points, not "
+        "draw.samples"
     ) from cause

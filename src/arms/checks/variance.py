@@ -158,8 +158,8 @@ class VarianceTable:
             f"{against}; suspicious beyond {self.score_limit:.2f}",
         ]
         if self.unscored:
-            few = "too few flips or repeats"
-            notes.append(f"logits that have no part in it: {self.unscored} ({few})")
+            few = "they have too few draws"
+            notes.append(f"logits that were not tested for bias: {self.unscored} ({few})")
         names_of: dict[str, list[str]] = {}
         for name, reason in self.left_out.items():
             names_of.setdefault(reason, []).append(name)

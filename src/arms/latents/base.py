@@ -145,7 +145,9 @@ class Enumerable(Latent):
         if self.count_states() > MOST_STATES:
             limit = f"only latents with at most {MOST_STATES} joint states can be enumerated"
             got = f"logits of shape {list(self.logits.shape)}, which have more"
-            raise ValueError(f"{limit}, got {got}: use arms or loorf")
+            alone = len(self.event_shape) == 2 and not self.batch_shape
+            hint = ". If each row makes one choice, pass logits.unsqueeze(-2)" if alone else ""
+            raise ValueError(f"{limit}, got {got}: use arms or loorf{hint}")
         states = self.states()[(slice(None), *[None] * len(self.batch_shape))]
         return states.expand(-1, *self.logits.shape)
 

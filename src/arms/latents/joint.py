@@ -67,7 +67,14 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
         if len(set(kinds.values())) > 1:
             wanted = "share one batch shape, dtype and device"
             got = ", ".join(f"{name} with {kind}" for name, kind in kinds.items())
-            raise ValueError(f"the parts of a joint latent must {wanted}, got {got}")
+            shapes = {part.batch_shape for part in latents.values()}
+            # Logits [B, K] of a part with two event axes, beside logits [B, d] of another part.
+            one_choice = any(
+                len(part.event_shape) == 2 and part.event_shape[:1] in shapes
+                for part in latents.values()
+            )
+            hint = ". If each row makes one choice, pass logits.unsqueeze(-2)" if one_choice else ""
+            raise ValueError(f"the parts of a joint latent must {wanted}, got {got}{hint}")
         object.__setattr__(self, "parts", latents)
         object.__setattr__(self, "logits", self._join([one.logits for one in latents.values()]))
 
