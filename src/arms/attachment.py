@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from arms.arguments import has_tangent, in_function_transform
 from arms.latents import Latent
@@ -29,8 +30,9 @@ def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
         # in half precision.
         still = logits.clamp(-SATURATED_LOGIT, SATURATED_LOGIT)
         return value + latent.sum_event((still - still.detach()) * grad)
-    kind = _Attach if in_function_transform() else _AttachPlainly
-    found: Tensor = kind.apply(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
+    # `Function.apply` unwraps what transforms left, then calls this one (tried on PyTorch 2.13).
+    of = _Attach.apply if in_function_transform() else super(Function, _AttachPlainly).apply
+    found: Tensor = of(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -48,7 +50,7 @@ def attach_to_parameters(
     return attached
 
 
-class _Attach(torch.autograd.Function):
+class _Attach(Function):
     """The identity on the value, with the estimate as its derivative with respect to the logits."""
 
     generate_vmap_rule = True
@@ -86,7 +88,7 @@ class _AttachPlainly(_Attach):
     """The same outside of function transforms, in a form that PyTorch calls in half the time."""
 
     generate_vmap_rule = False
-    setup_context = torch.autograd.Function.setup_context
+    setup_context = Function.setup_context
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
@@ -97,7 +99,7 @@ class _AttachPlainly(_Attach):
         return result
 
 
-class _OnlyOnce(torch.autograd.Function):
+class _OnlyOnce(Function):
     """The estimate, as a function of the logits that has no derivative."""
 
     generate_vmap_rule = True
@@ -124,7 +126,7 @@ def _refuse_second_derivatives() -> NoReturn:
     raise ValueError(f"an estimate has no second derivatives: {remedy}")
 
 
-class _AttachOnly(torch.autograd.Function):
+class _AttachOnly(Function):
     """The identity, whose backward reaches the estimator's parameters and nothing else."""
 
     @staticmethod

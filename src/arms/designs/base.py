@@ -9,7 +9,6 @@ from torch import Generator, Tensor
 
 from arms.arguments import as_count, at_least_float32, lazy_property
 from arms.latents import Enumerable, Latent
-from arms.random import indicator
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Design:
 
     def takes(self, latent: Latent) -> bool:
         """Return whether this design can draw a latent."""
-        return all(latent.has(capability) for capability in self.requires)
+        return latent.has_all(self.requires)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         """Draw the points for a latent, whose logits are constants."""
@@ -219,7 +218,7 @@ class CategoryCoupling(Coupling, ABC):
 
 def flip(samples: Tensor, logits: Tensor) -> Tensor:
     """Turn samples of min(p, 1-p), overwritten, into samples of p, in the dtype of the logits."""
-    return samples.sub_(indicator(logits.detach())).abs_().to(logits.dtype)
+    return samples.ne_(logits.detach() > 0).to(logits.dtype)
 
 
 def flip_counts(counts: Tensor, logits: Tensor) -> Tensor:

@@ -68,6 +68,10 @@ class Latent(ABC):
         """Return whether this latent offers a capability."""
         return isinstance(self, capability)
 
+    def has_all(self, capabilities: tuple[type, ...]) -> bool:
+        """Return whether this latent offers all of these capabilities."""
+        return not capabilities or all(map(self.has, capabilities))
+
     def elements(self) -> Sequence["Latent"]:
         """Return the latents that this one is made of: itself, or the parts of a joint latent."""
         return [self]
