@@ -21,15 +21,25 @@ def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Replicas are multiplied one after the other, so that each gets what it would get alone.
     """
-    if _is_faster(a, b):
+    if not is_faster(a, b):
+        return torch.bmm(a, b) if bias is None else torch.baddbmm(bias, a, b)
+    if torch.is_grad_enabled():
         product: Tensor = _Product.apply(a, b, bias)  # type: ignore[no-untyped-call]
         return product
-    return torch.bmm(a, b) if bias is None else torch.baddbmm(bias, a, b)
+    return _multiply_all(a, b, bias)
+
+
+def _multiply_all(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    if len(a) == 1:
+        own = None if bias is None else bias[0, 0]
+        return multiply_matrices(a[0], b[0], own).unsqueeze(0)
+    biases = [None] * len(a) if bias is None else bias.squeeze(1)
+    return torch.stack([multiply_matrices(*one) for one in zip(a, b, biases, strict=True)])
 
 
 def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return `[m, k]` times `[k, n]`, plus a bias `[n]`, without a graph."""
-    if not _is_faster(a, b):
+    if not is_faster(a, b):
         return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
     if not (b.is_contiguous() or b.t().is_contiguous()):
         b = b.contiguous()
@@ -39,7 +49,7 @@ def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tenso
     return product
 
 
-def _is_faster(a: Tensor, b: Tensor) -> bool:
+def is_faster(a: Tensor, b: Tensor) -> bool:
     """Whether oneDNN supports this product, and is then faster."""
     fits = a.dtype == b.dtype == torch.float32 and a.device.type == "cpu"
     fits = fits and HAS_ONEDNN and a.numel() > 0 and b.numel() > 0
@@ -51,10 +61,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         a, b, bias = inputs
         ctx.save_for_backward(a, b)
-        biases = [None] * len(a) if bias is None else bias.squeeze(1)
-        if len(a) == 1:
-            return multiply_matrices(a[0], b[0], biases[0]).unsqueeze(0)
-        return torch.stack([multiply_matrices(*one) for one in zip(a, b, biases, strict=True)])
+        return _multiply_all(a, b, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
