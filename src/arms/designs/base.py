@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import as_count, at_least_float32, lazy_property
+from arms.arguments import as_count, at_least_float32, in_function_transform, lazy_property
 from arms.latents import Enumerable, Latent
 
 
@@ -218,7 +218,10 @@ class CategoryCoupling(Coupling, ABC):
 
 def flip(samples: Tensor, logits: Tensor) -> Tensor:
     """Turn samples of min(p, 1-p), overwritten, into samples of p, in the dtype of the logits."""
-    return samples.ne_(logits.detach() > 0).to(logits.dtype)
+    flipped = logits.detach() > 0
+    if torch.compiler.is_compiling() or in_function_transform():
+        return (samples != flipped).to(logits.dtype)
+    return samples.ne_(flipped).to(logits.dtype)  # in place, as this has no conversion
 
 
 def flip_counts(counts: Tensor, logits: Tensor) -> Tensor:
