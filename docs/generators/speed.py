@@ -77,7 +77,8 @@ def peers_table() -> str:
         ]
         lines.append([_peer(name), str(replicas), *(f"{ms:.2f}" for ms in found)])
     columns = [f"{network}, {cores} core{'s' * (cores > 1)}" for network, cores in cases]
-    return table(["", "R", *columns], lines)
+    source = "From [peers.json](../benchmarks/results/peers.json):"
+    return f"{source}\n\n{table(['', 'R', *columns], lines)}"
 
 
 def _peer(contender: str) -> str:
