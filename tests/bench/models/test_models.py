@@ -73,7 +73,7 @@ def nonlinear(replicas: int, cut: int | None) -> nn.Sequential:
     assert isinstance(network, nn.Sequential)
     for seed, weight in enumerate(network.parameters()):
         nn.init.normal_(weight, generator=torch.Generator().manual_seed(seed))
-    return network[:cut]
+    return nn.Sequential(*list(network)[:cut])
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
