@@ -22,6 +22,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "measured: agreement": measured.agreement_table,
     "measured: estimators on a CPU": speed.overhead_table,
     "measured: training on a CPU": speed.train_step_table,
+    "measured: peers": speed.peers_table,
+    "measured: small problem": speed.small_problem_table,
     "measured: training on a GPU": speed.gpu_step_table,
     "measured: precision": speed.precision_table,
     "measured: estimators on a GPU": speed.gpu_estimators_table,

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from generators.measured import NETWORKS, Row, result, table
+from generators.measured import NETWORKS, ROOT, Row, result, table
 
 MINUS = "\u2212"
+NOT_MEASURED = "Not measured yet."
 
 
 def _one(rows: Iterable[Row], **wanted: Any) -> Row:
@@ -58,6 +59,55 @@ def train_step_table() -> str:
         for name in names
     ]
     return table(["", *columns], lines)
+
+
+def peers_table() -> str:
+    """Return milliseconds of a training step per replica, beside JAX, NumPyro and loops by hand."""
+    if not _is_measured("peers"):
+        return NOT_MEASURED
+    rows = result("peers")["rows"]
+    cases = list(dict.fromkeys((row["network"], row["cores"]) for row in rows))
+    lines = []
+    for name, replicas in sorted(
+        dict.fromkeys((row["contender"], row["R"]) for row in rows), key=lambda one: one[1]
+    ):
+        found = [
+            _one(rows, contender=name, R=replicas, network=network, cores=cores)["ms"]
+            for network, cores in cases
+        ]
+        lines.append([_peer(name), str(replicas), *(f"{ms:.2f}" for ms in found)])
+    columns = [f"{network}, {cores} core{'s' * (cores > 1)}" for network, cores in cases]
+    source = "From [peers.json](../benchmarks/results/peers.json):"
+    return f"{source}\n\n{table(['', 'R', *columns], lines)}"
+
+
+def _peer(contender: str) -> str:
+    """Return the name of a contender of `make peers` as the page has it."""
+    kind, _, estimator = contender.partition(": ")
+    names = {
+        "products": "matrix products, oneDNN",
+        "products, torch.mm": "matrix products, `torch.mm`",
+        "arms train": f"`arms train`, `{estimator}`",
+        "arms.expectation": f"`arms.expectation` in a loop, `{estimator}`",
+    }
+    return names.get(kind, contender)
+
+
+def small_problem_table() -> str:
+    """Return the time of a call on a small problem, relative to LOORF by hand."""
+    if not _is_measured("small_problem"):
+        return NOT_MEASURED
+    rows = result("small_problem")["rows"]
+    names = {"by hand (loorf)": "hand-written", "by hand, again": "hand-written, repeated"}
+    lines = [
+        [names.get(name) or _code([name]), f"{row['time / by hand']:.2f}", f"{row['least us']:.0f}"]
+        for name, row in rows.items()
+    ]
+    return table(["", "time relative to hand-written", "µs"], lines)
+
+
+def _is_measured(name: str) -> bool:
+    return (ROOT / "benchmarks" / "results" / f"{name}.json").exists()
 
 
 def gpu_step_table() -> str:

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from arms.arguments import has_tangent, in_function_transform
 from arms.latents import Latent
@@ -29,8 +30,9 @@ def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
         # in half precision.
         still = logits.clamp(-SATURATED_LOGIT, SATURATED_LOGIT)
         return value + latent.sum_event((still - still.detach()) * grad)
-    kind = _Attach if in_function_transform() else _AttachPlainly
-    found: Tensor = kind.apply(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
+    # `Function.apply` unwraps what transforms left, then calls this one (tried on PyTorch 2.13).
+    of = _Attach.apply if in_function_transform() else super(Function, _AttachPlainly).apply
+    found: Tensor = of(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -49,7 +51,7 @@ def attach_to_parameters(
     return attached
 
 
-class _Attach(torch.autograd.Function):
+class _Attach(Function):
     """Pass the value through, and return the estimate as the derivative for the logits."""
 
     generate_vmap_rule = True
@@ -87,7 +89,7 @@ class _AttachPlainly(_Attach):
     """Do the same as `_Attach` outside of function transforms, in half the time."""
 
     generate_vmap_rule = False
-    setup_context = torch.autograd.Function.setup_context
+    setup_context = Function.setup_context
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
@@ -98,7 +100,7 @@ class _AttachPlainly(_Attach):
         return result
 
 
-class _OnlyOnce(torch.autograd.Function):
+class _OnlyOnce(Function):
     """Pass the estimate through, and raise if it is differentiated again."""
 
     generate_vmap_rule = True
@@ -125,7 +127,7 @@ def _refuse_second_derivatives() -> NoReturn:
     raise ValueError(f"{what}: for few latents, differentiate arms.checks.exact_value instead")
 
 
-class _AttachOnly(torch.autograd.Function):
+class _AttachOnly(Function):
     """Pass the estimate through, and send gradients to the estimator's parameters only."""
 
     @staticmethod

@@ -16,7 +16,7 @@ from arms.estimators.base import Estimate, Estimator, Objective
 from arms.estimators.registry import label
 from arms.latents import Latent
 from arms.objective import DEFAULT, Evaluation, Options, evaluate, is_learning, refuse_transforms
-from arms.random import randomness_explained, warn_if_ranks_share_noise
+from arms.random import explain_randomness, warn_if_ranks_share_noise
 
 
 def estimate(
@@ -51,8 +51,12 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
     else:
         leave_graph("a torch.Generator: leave generator= out and call torch.manual_seed")
     check_fits(estimator, latent)
-    with _full_precision(latent.logits.device), randomness_explained():
-        draw = estimator.design.draw(latent.detach(), generator)
+    try:
+        with _full_precision(latent.logits.device):
+            draw = estimator.design.draw(latent.detach(), generator)
+    except RuntimeError as error:
+        explain_randomness(error)
+        raise
     _check_draw(estimator, draw)
     return draw
 
@@ -67,7 +71,7 @@ def draw_ahead(estimator: Estimator, latent: Latent, generator: Generator | None
 
 
 def takes(estimator: Estimator, latent: Latent) -> bool:
-    return estimator.design.takes(latent) and all(latent.has(one) for one in estimator.requires)
+    return estimator.design.takes(latent) and latent.has_all(estimator.requires)
 
 
 def check_fits(estimator: Estimator, latent: Latent, any_latent: str | None = None) -> None:
@@ -101,22 +105,24 @@ def _check_draw(estimator: Estimator, draw: Draw) -> None:
     needs, name = estimator.design.needs, type(estimator.design).__name__
     if not isinstance(draw, Draw):
         raise ValueError(f"the design {name} must return a Draw, got {type(draw).__name__}")
-    points, shape = draw.points, draw.latent.logits.shape
-    if points.shape[1:] != shape:
+    got, shape = draw.points.shape, draw.latent.logits.shape
+    if got[1:] != shape:
         expected = f"[m, {', '.join(map(str, shape))}]"
-        got = list(points.shape)
-        raise ValueError(f"the design {name} must draw points {expected}, got {got}")
-    count = points.shape[0]
+        raise ValueError(f"the design {name} must draw points {expected}, got {list(got)}")
+    count = got[0]
     if needs.evaluations not in (None, count) or needs.derivatives > count:
         what = f"the design {name} drew {count} points, which contradicts its {needs}"
         raise ValueError(f"{what}: correct its property needs")
+
+
+NO_CHANGE = nullcontext()
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Return a context that switches autocast off, which would round matrix products."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+    return NO_CHANGE
 
 
 def gradient(

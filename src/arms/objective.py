@@ -61,10 +61,10 @@ def evaluate(
     estimator: Estimator, objective: Objective, draw: Draw, options: Options
 ) -> Evaluation:
     """Evaluate the objective once at all points, and differentiate it if the design needs that."""
-    wanted = torch.is_grad_enabled()
     if not estimator.design.needs.derivatives or not options.gradient:
         points = draw.points.detach() if draw.points.requires_grad else draw.points
         return Evaluation(_values(estimator, objective, draw, points, options))
+    wanted = torch.is_grad_enabled()
     refuse_transforms(estimator)
     with torch.enable_grad():
         points = draw.points.detach().requires_grad_()
@@ -204,7 +204,8 @@ def as_values(
     tensor = _as_floats(tensor, points.dtype, options)
     message = "the objective must return finite values, got NaN or infinity: check its operations"
     options.require_finite(tensor, message)
-    tensor = tensor.to(points.device)
+    if tensor.device != points.device:
+        tensor = tensor.to(points.device)
     if estimator.design.needs.differences and options.checks == "all":
         _warn_of_half_precision(estimator, tensor)
     if not estimator.target.subtracts_log_q or options.log_weights:
@@ -290,22 +291,7 @@ def _refuse_change(cause: Exception | None = None) -> NoReturn:
 
 
 def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
-    if isinstance(values, np.ma.MaskedArray):
-        what = "the objective must return an ordinary array, got a masked array"
-        raise ValueError(f"{what}: call .filled(0.0) on it, for example")
-    try:
-        if isinstance(values, list | tuple):
-            stack = bool(values) and all(isinstance(one, Tensor) for one in values)
-            # By way of NumPy, lists of Python floats keep all their digits.
-            values = torch.stack(list(values)) if stack else np.asarray(values)
-        elif isinstance(values, np.ndarray):
-            values = values.copy()  # torch takes no negative strides, and warns of read-only arrays
-        tensor = values if isinstance(values, Tensor) else torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError):
-        remedy = ": combine them with torch.stack" if isinstance(values, list | tuple) else ""
-        got = f"{type(values).__name__}{remedy}"
-        wanted = f"a tensor of shape {list(shape)}"
-        raise ValueError(f"the objective must return {wanted}, got {got}") from None
+    tensor = values if isinstance(values, Tensor) else _from_array(values, shape)
     if tensor.is_nested:
         kind = "a nested tensor: convert it with .to_padded_tensor()"
     elif tensor.layout != torch.strided:
@@ -317,6 +303,25 @@ def _as_tensor(values: Values, shape: torch.Size) -> Tensor:
     else:
         return tensor
     raise ValueError(f"the objective must return an ordinary, dense tensor, got {kind}")
+
+
+def _from_array(values: Values, shape: torch.Size) -> Tensor:
+    if isinstance(values, np.ma.MaskedArray):
+        what = "the objective must return an ordinary array, got a masked array"
+        raise ValueError(f"{what}: call .filled(0.0) on it, for example")
+    try:
+        if isinstance(values, list | tuple):
+            stack = bool(values) and all(isinstance(one, Tensor) for one in values)
+            # By way of NumPy, lists of Python floats keep all their digits.
+            values = torch.stack(list(values)) if stack else np.asarray(values)
+        elif isinstance(values, np.ndarray):
+            values = values.copy()  # torch takes no negative strides, and warns of read-only arrays
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        remedy = ": combine them with torch.stack" if isinstance(values, list | tuple) else ""
+        got = f"{type(values).__name__}{remedy}"
+        wanted = f"a tensor of shape {list(shape)}"
+        raise ValueError(f"the objective must return {wanted}, got {got}") from None
 
 
 def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:

@@ -2,8 +2,6 @@
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -15,14 +13,9 @@ from torch import Generator, Tensor
 from arms.arguments import as_count, in_function_transform
 
 
-@contextmanager
-def randomness_explained() -> Iterator[None]:
-    """Say what to do where vmap refuses random numbers, which is its default."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not ("randomness" in str(error) and in_function_transform()):
-            raise
+def explain_randomness(error: RuntimeError) -> None:
+    """Say what to do if vmap has refused random numbers, which is its default."""
+    if "randomness" in str(error) and in_function_transform():
         remedy = 'pass randomness="different" to vmap or jacfwd'
         hessian = "hessian cannot work, because an estimate has no second derivatives"
         raise ValueError(f"vmap refuses random numbers by default: {remedy}; {hessian}") from None
@@ -39,9 +32,10 @@ def normal(n: int, like: Tensor, generator: Generator | None) -> Tensor:
 
 
 def _options(like: Tensor, generator: Generator | None) -> dict[str, Any]:
-    options = {"dtype": like.dtype, "device": like.device}
     # A compiler that is passed `generator=None` specializes on a single batch size.
-    return options if generator is None else options | {"generator": generator}
+    if generator is None:
+        return {"dtype": like.dtype, "device": like.device}
+    return {"dtype": like.dtype, "device": like.device, "generator": generator}
 
 
 def indicator_below(noise: Tensor, threshold: Tensor) -> Tensor:
@@ -108,9 +102,12 @@ def _which(device: torch.device) -> list[torch.device]:
     return [] if device.type in ("cpu", "mps") else [device]  # there is one of these
 
 
+HAS_RANKS = dist.is_available()
+
+
 def warn_if_ranks_share_noise(device: torch.device) -> None:
     """Warn, once per process, if another rank has its global generator in the same state."""
-    if dist.is_available() and dist.is_initialized() and not torch.compiler.is_compiling():
+    if HAS_RANKS and dist.is_initialized() and not torch.compiler.is_compiling():
         _compare(device.type)
 
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from arms.arguments import as_count, at_least_float32, lazy_property
+from arms.arguments import as_count, at_least_float32, in_function_transform, lazy_property
 from arms.latents import Enumerable, Latent
-from arms.random import indicator
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Design:
 
     def takes(self, latent: Latent) -> bool:
         """Return whether this design can draw a latent."""
-        return all(latent.has(capability) for capability in self.requires)
+        return latent.has_all(self.requires)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
         """Draw the points for a latent with constant logits."""
@@ -254,7 +253,10 @@ def flip(samples: Tensor, logits: Tensor) -> Tensor:
 
     The samples are overwritten.
     """
-    return samples.sub_(indicator(logits.detach())).abs_().to(logits.dtype)
+    flipped = logits.detach() > 0
+    if torch.compiler.is_compiling() or in_function_transform():
+        return (samples != flipped).to(logits.dtype)
+    return samples.ne_(flipped).to(logits.dtype)  # in place, as this has no conversion
 
 
 def flip_counts(counts: Tensor, logits: Tensor) -> Tensor:

@@ -206,13 +206,13 @@ def as_estimator(
     >>> as_estimator("arms", num_samples=4)
     LeaveOneOut(design=Coupled(num_samples=4, coupling=Systematic()))
     """
-    if isinstance(name, Estimator):
+    if not isinstance(name, str):
+        if not isinstance(name, Estimator):
+            raise ValueError(f"estimator must be a name or an arms.Estimator, got {name!r}")
         if num_samples not in (None, num_samples_of(name)):
             options = {"num_samples": num_samples, **options}
         _check_budget(name, evaluations, options)
         return name
-    if not isinstance(name, str):
-        raise ValueError(f"estimator must be a name or an arms.Estimator, got {name!r}")
     if evaluations is None:
         count = DEFAULT_NUM_SAMPLES if num_samples is None else num_samples
         return _factory(name)(count, **options) if options else _shared_or_new(name, count)

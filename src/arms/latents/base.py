@@ -68,6 +68,10 @@ class Latent(ABC):
         """Return whether this latent has a capability."""
         return isinstance(self, capability)
 
+    def has_all(self, capabilities: tuple[type, ...]) -> bool:
+        """Return whether this latent offers all of these capabilities."""
+        return not capabilities or all(map(self.has, capabilities))
+
     def elements(self) -> Sequence["Latent"]:
         """Return the parts of a joint latent, or this latent itself if it is not a joint latent."""
         return [self]

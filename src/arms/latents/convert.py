@@ -25,9 +25,7 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
     >>> as_latent(torch.zeros(3))
     Bits(logits=tensor([0., 0., 0.]), context=None)
     """
-    if isinstance(logits, Distribution):
-        logits = _of_distribution(logits)
-    latent = logits if isinstance(logits, Latent) else Bits(logits)
+    latent = Bits(logits) if isinstance(logits, Tensor) else _as_given(logits)
     check_logits(latent.logits, latent.event_axes)
     # Finite logits define a distribution, and finding that out takes half the time.
     looked_at = validate and is_readable(latent.logits)
@@ -35,6 +33,13 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
         problem = f"contain NaN or do not define a distribution ({latent.allowed})"
         raise ValueError(f"logits {problem}: check the operation that produced them")
     return latent
+
+
+def _as_given(logits: "Latent | Distribution") -> Latent:
+    if isinstance(logits, Latent):
+        return logits
+    # What is neither is refused as a tensor of logits.
+    return _of_distribution(logits) if isinstance(logits, Distribution) else Bits(logits)
 
 
 def _of_distribution(distribution: Distribution) -> Latent:

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from arms.bench.models import DiscreteVAE, ReplicaLinear, build_vae, seeded_generator
-from arms.bench.models.networks import affine_log_prob, bernoulli_log_prob
+from arms.bench.models import DiscreteVAE, ReplicaLinear, build_vae, perceptron, seeded_generator
+from arms.bench.models.networks import affine_log_prob, apply_network, bernoulli_log_prob
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -66,6 +66,46 @@ def test_affine_log_prob_is_the_layer_followed_by_the_log_prob(samples: int) -> 
         strict=True,
     ):
         assert torch.allclose(derivative, truth, atol=1e-12)
+
+
+def nonlinear(replicas: int, cut: int | None) -> nn.Sequential:
+    network = perceptron(9, 8)(replicas, 6, 7)
+    assert isinstance(network, nn.Sequential)
+    for seed, weight in enumerate(network.parameters()):
+        nn.init.normal_(weight, generator=torch.Generator().manual_seed(seed))
+    return nn.Sequential(*list(network)[:cut])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("cut", [None, -1])
+def test_a_perceptron_as_one_node_has_the_gradients_of_its_layers(
+    replicas: int, cut: int | None
+) -> None:
+    network, x = nonlinear(replicas, cut), normal(3, replicas, 5, 6).float()
+    inputs = (x.requires_grad_(), *network.parameters())
+    fused, plain = apply_network(network, x), network(x)
+    assert torch.equal(fused, plain)
+    weights = normal(*fused.shape, seed=4).float()
+    for derivative, truth in zip(
+        torch.autograd.grad(fused, inputs, weights),
+        torch.autograd.grad(plain, inputs, weights),
+        strict=True,
+    ):
+        assert torch.allclose(derivative, truth, rtol=1e-4, atol=1e-4)
+
+    def second(value: Tensor) -> tuple[Tensor, ...]:
+        (first,) = torch.autograd.grad(value.square().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().mean(), inputs)
+
+    pairs = zip(second(apply_network(network, x)), second(network(x)), strict=True)
+    assert all((own - truth).abs().max() <= 1e-4 * truth.abs().max() for own, truth in pairs)
+
+
+def test_a_perceptron_with_a_hook_is_called_layer_by_layer() -> None:
+    network, seen = nonlinear(1, None), []
+    network[1].register_forward_hook(lambda module, args, output: seen.append(output.shape))
+    apply_network(network, normal(1, 5, 6).float())
+    assert seen == [(1, 5, 9)]
 
 
 def test_second_derivatives_are_refused_rather_than_wrong() -> None:

@@ -18,7 +18,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import pad
 
 from arms.arguments import as_count, as_positive
-from arms.bench.models.products import multiply, multiply_matrices
+from arms.bench.models.products import is_faster, multiply, multiply_matrices
 
 HAS_TRITON = find_spec("triton") is not None
 Builder: TypeAlias = Callable[[int, int, int], nn.Module]
@@ -99,6 +99,83 @@ def perceptron(*hidden: int, slope: float = 0.3) -> Builder:
         return nn.Sequential(*layers[:-1])
 
     return build
+
+
+def apply_network(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return network(x). A perceptron on a CPU is one node of the graph, which takes less time."""
+    layers = list(network) if type(network) is nn.Sequential else []
+    fits = len(layers) > 1 and is_faster(x, x) and all(map(_is_plain, layers))
+    affine, units = layers[::2], layers[1::2]
+    if not (
+        fits
+        and all(type(one) is ReplicaLinear and one.weight.dtype == x.dtype for one in affine)
+        and all(type(one) is nn.LeakyReLU and one.negative_slope > 0 for one in units)
+    ):
+        return network(x)
+    slopes = [one.negative_slope for one in units]
+    weights = [tensor for one in affine for tensor in (one.weight, one.bias)]
+    found: Tensor = _Perceptron.apply(network, slopes, x, *weights)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Return whether calling a layer calls its `forward` and nothing else."""
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks
+    return not (any(hooks) or layer._backward_pre_hooks)
+
+
+class _Perceptron(torch.autograd.Function):
+    """Affine maps with LeakyReLU units between them, and perhaps one after the last."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        network, slopes, x, *weights = inputs
+        ctx.network, ctx.slopes = network, slopes
+        first = x.movedim(-3, 0)
+        rows = [first.flatten(1, -2)]  # of every affine map
+        for index in range(0, len(weights), 2):
+            out = multiply(rows[-1], weights[index], weights[index + 1])
+            if index // 2 < len(slopes):
+                torch.nn.functional.leaky_relu_(out, slopes[index // 2])
+            rows.append(out)
+        ctx.save_for_backward(x, *weights)
+        ctx.rows = rows
+        return out.view(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        if torch.is_grad_enabled():  # only if this derivative is to be differentiated in turn
+            return _plain_backward(ctx.network, x, weights, grads[0], ctx.needs_input_grad)
+        of_weights: list[Tensor | None] = []
+        grad = grads[0].movedim(-3, 0).flatten(1, -2)
+        for index in reversed(range(len(weights) // 2)):
+            below, out = ctx.rows[index : index + 2]
+            if index < len(ctx.slopes):  # the sign of the output is that of the input
+                slope = ctx.slopes[index]
+                grad = torch.ops.aten.leaky_relu_backward(grad, out, slope, True)
+            of_weight, of_bias = ctx.needs_input_grad[3 + 2 * index : 5 + 2 * index]
+            of_weights.append(grad.sum(1, keepdim=True) if of_bias else None)
+            of_weights.append(multiply(below.mT, grad) if of_weight else None)
+            if index or ctx.needs_input_grad[2]:
+                grad = multiply(grad, weights[2 * index].mT)
+        of_x = None
+        if ctx.needs_input_grad[2]:
+            first = x.movedim(-3, 0)
+            of_x = grad.view(first.shape).movedim(0, -3)
+        return None, None, of_x, *reversed(of_weights)
+
+
+def _plain_backward(
+    network: nn.Module, x: Tensor, weights: list[Tensor], grad: Tensor, wanted: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients as `_Perceptron.backward` does, with a graph of their own."""
+    inputs = [one for one, is_wanted in zip((x, *weights), wanted[2:], strict=True) if is_wanted]
+    affine = [name for name, layer in network.named_children() if isinstance(layer, ReplicaLinear)]
+    names = [f"{name}.{kind}" for name in affine for kind in ("weight", "bias")]
+    out = call_with(network, dict(zip(names, weights, strict=True)), x)
+    found = iter(torch.autograd.grad(out, inputs, grad, create_graph=True))
+    return None, None, *(next(found) if is_wanted else None for is_wanted in wanted[2:])
 
 
 NETWORKS: dict[str, Builder] = {

@@ -22,20 +22,27 @@ def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     The result can be differentiated any number of times. Replicas are multiplied one after the
     other, so that each gets the same result as alone.
     """
-    if _is_faster(a, b):
-        learns = torch.is_grad_enabled() and any(
-            one is not None and one.requires_grad for one in (a, b, bias)
-        )
-        if not learns:
-            return _multiply_each(a, b, bias)
+    if not is_faster(a, b):
+        return torch.bmm(a, b) if bias is None else torch.baddbmm(bias, a, b)
+    if torch.is_grad_enabled() and any(
+        one is not None and one.requires_grad for one in (a, b, bias)
+    ):
         product: Tensor = _Product.apply(a, b, bias)  # type: ignore[no-untyped-call]
         return product
-    return torch.bmm(a, b) if bias is None else torch.baddbmm(bias, a, b)
+    return _multiply_all(a, b, bias)
+
+
+def _multiply_all(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    if len(a) == 1:
+        own = None if bias is None else bias[0, 0]
+        return multiply_matrices(a[0], b[0], own).unsqueeze(0)
+    biases = [None] * len(a) if bias is None else bias.squeeze(1)
+    return torch.stack([multiply_matrices(*one) for one in zip(a, b, biases, strict=True)])
 
 
 def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply `[m, k]` by `[k, n]` and add a bias `[n]`, without a graph."""
-    if not _is_faster(a, b):
+    if not is_faster(a, b):
         return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
     if not (b.is_contiguous() or b.t().is_contiguous()):
         b = b.contiguous()
@@ -45,7 +52,7 @@ def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tenso
     return product
 
 
-def _is_faster(a: Tensor, b: Tensor) -> bool:
+def is_faster(a: Tensor, b: Tensor) -> bool:
     """Return whether oneDNN supports this product and is faster."""
     fits = a.dtype == b.dtype == torch.float32 and a.device.type == "cpu"
     fits = fits and HAS_ONEDNN and a.numel() > 0 and b.numel() > 0
@@ -64,7 +71,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         a, b, bias = inputs
         ctx.save_for_backward(a, b)
-        return _multiply_each(a, b, bias)
+        return _multiply_all(a, b, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

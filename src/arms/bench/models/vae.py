@@ -24,6 +24,7 @@ from arms.bench.models.networks import (
     PixelLikelihood,
     ReplicaLinear,
     affine_log_prob,
+    apply_network,
     call_with,
     seeded_generator,
     smooth_log_prob,
@@ -202,7 +203,7 @@ class DiscreteVAE(nn.Module):
         """Return the logits of q(b1|x), `[R, B, *event]`."""
         pixels, scaled = self.likelihood.scaled(x), self.likelihood.scaled
         inputs = pixels if self.raw else pixels - scaled(self.pixel_mean)
-        return _unflatten(self.encoder(inputs), self.event_shape, "encoder")
+        return _unflatten(apply_network(self.encoder, inputs), self.event_shape, "encoder")
 
     def encode_layer(self, layer: int, below: Tensor) -> Tensor:
         """Return the logits of this layer, counted from 0, given samples of the layer before."""
@@ -364,12 +365,13 @@ def _attach_first(
 ) -> Tensor:
     """Apply a network to all samples, with the graph of `DiscreteVAE.log_likelihood`."""
     if attached is None or attached == len(b):
-        return network(b)
+        return apply_network(network, b)
+    first = apply_network(network, b[:attached])
     if differentiated:
-        return torch.cat([network(b[:attached]), _with_constants(network)(b[attached:])])
+        return torch.cat([first, _with_constants(network)(b[attached:])])
     with torch.no_grad():
-        rest = network(b[attached:])
-    return torch.cat([network(b[:attached]), rest])
+        rest = apply_network(network, b[attached:])
+    return torch.cat([first, rest])
 
 
 def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

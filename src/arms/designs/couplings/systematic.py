@@ -24,7 +24,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from arms.arguments import as_count, at_least_float32
+from arms.arguments import as_count, at_least_float32, in_function_transform
 from arms.designs.base import BitCoupling, CategoryCoupling, flip, flip_counts
 from arms.latents.categories import one_hot
 from arms.random import indicator, indicator_below, uniform
@@ -41,13 +41,19 @@ class SystematicBits(BitCoupling):
         # which the noise is multiplied by the second.
         samples_left = torch.arange(n, 1, -1, dtype=phi.dtype, device=phi.device)
         noise[1:].mul_(samples_left.view(-1, *[1] * phi.ndim))
-        first, *others = noise.unbind(0)
+        first, *others = rows = noise.unbind(0)
         _, whole, part = _expected_ones(phi, n)
         left, ones = whole + indicator_below(first, part), []
-        for scaled in others:
-            ones.append(indicator_below(scaled, left))
-            left = left - ones[-1]
-        return flip(torch.stack([*ones, left]), logits)  # the last sample has no choice
+        if torch.compiler.is_compiling() or in_function_transform():
+            for scaled in others:
+                ones.append((scaled < left).to(phi.dtype))
+                left = left - ones[-1]
+            noise = torch.stack([*ones, left])
+        else:  # the same in the memory of the noise, whose first row has been used
+            for sample, scaled in itertools.pairwise(rows):
+                left.sub_(torch.lt(scaled, left, out=sample))
+            rows[-1].copy_(left)
+        return flip(noise, logits)  # the last sample has no choice
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")
