@@ -114,7 +114,7 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
         ),
         (
             ["check", "own:instance"],
-            "got LeaveOneOut: give a coupling, or a function of num_samples such as an estimator's",
+            "got LeaveOneOut: pass a coupling, or a function of num_samples such as an estimator's",
         ),
         (
             ["check", "own:NeedyCoupling"],
