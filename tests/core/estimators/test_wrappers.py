@@ -146,7 +146,7 @@ def test_what_relies_on_the_expectation_refuses_other_targets() -> None:
     estimator = OfAnotherTarget(Independent(2))
     with pytest.raises(ValueError, match="ExtraSample needs an inner estimator of the expectation"):
         ExtraSample(estimator)
-    with pytest.raises(ValueError, match="needs an unbiased estimator of the expectation"):
+    with pytest.raises(ValueError, match="needs an unbiased inner estimator of the expectation"):
         arms.WithTaylor(estimator)
     with pytest.raises(ValueError, match="OnBound needs an estimator of the expectation"):
         arms.OnBound(estimator, 2)
