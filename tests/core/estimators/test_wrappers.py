@@ -148,7 +148,7 @@ def test_what_relies_on_the_expectation_refuses_other_targets() -> None:
         ExtraSample(estimator)
     with pytest.raises(ValueError, match="needs an unbiased inner estimator of the expectation"):
         arms.WithTaylor(estimator)
-    with pytest.raises(ValueError, match="OnBound needs an estimator of the expectation"):
+    with pytest.raises(ValueError, match="OnBound needs an inner estimator of the expectation"):
         arms.OnBound(estimator, 2)
     with pytest.raises(
         ValueError, match=r"arms\.variance compares estimators of the gradient of an expectation"
