@@ -153,7 +153,11 @@ def _on_vaes(name: str) -> str:
     rows = [row for row in result("vae_variance")["rows"] if row["estimator"] == name]
     if not rows:
         note = result("vae_variance")["notes"].get(name)
-        return f"This estimator was not measured on trained VAEs: {note.removeprefix('left out: ')}." if note else ""
+        return (
+            f"This estimator was not measured on trained VAEs: {note.removeprefix('left out: ')}."
+            if note
+            else ""
+        )
     lines = []
     for budget in sorted({row["budget"] for row in rows}):
         mine = by_network(vae_rows(name, budget)) if vae_rows(name, budget) else []
