@@ -66,7 +66,7 @@ def test_dependent_rows_are_seen_beside_a_large_one(name: str, size: float) -> N
         mixed = total + 0.5 * total.roll(1, -1).square()
         return torch.cat([size * total[..., :1], mixed[..., 1:]], -1)
 
-    with pytest.raises(ValueError, match="depends on other samples or other rows"):
+    with pytest.raises(ValueError, match="must not depend on other samples or on other rows"):
         arms.expectation(objective, torch.zeros(6, 3, requires_grad=True), name, 4)
 
 
@@ -108,13 +108,16 @@ def test_arrays_by_dlpack_and_of_any_strides() -> None:
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        (lambda b: torch.nested.nested_tensor([torch.ones(2)] * len(b)), "a nested tensor: pad it"),
+        (
+            lambda b: torch.nested.nested_tensor([torch.ones(2)] * len(b)),
+            "a nested tensor: convert it with .to_padded_tensor",
+        ),
         (lambda b: torch.quantize_per_tensor(b.sum(-1), 0.1, 0, torch.qint8), "quantized"),
         (
             lambda b: np.asmatrix(b.sum(-1).numpy()),
             r"one value per sample, shape \[\d\], got \[1, ",
         ),
-        (lambda b: b.sum(-1).long() + 2**60, r"integers beyond 2\^53"),
+        (lambda b: b.sum(-1).long() + 2**60, r"integers of at most 2\^53"),
         (lambda b: [b.sum(-1)[0], *[1.0] * (len(b) - 1), 0.0], "got list|shape"),
         (lambda b: b.sum(-1).to_sparse(), "to_dense"),
         (lambda b: b.sum(-1).to("meta"), "meta device"),
@@ -133,7 +136,7 @@ def test_what_cannot_be_a_value(objective: object, message: str, chunk: int | No
 
 def test_lists_that_mix_tensors_and_numbers_are_refused() -> None:
     scale = torch.ones((), requires_grad=True)
-    with pytest.raises(ValueError, match=r"got list: stack tensors with torch\.stack"):
+    with pytest.raises(ValueError, match=r"got list: combine them with torch\.stack"):
         arms.expectation(
             lambda b: [scale * b[0].sum(), 1.0], torch.zeros(3, requires_grad=True), "loorf", 2
         )

@@ -3,11 +3,12 @@ r"""Subsets of exactly k of d items.
 $$ p(b) = \frac{1}{Z} \exp\Big(\sum_i b_i \phi_i\Big), \qquad
    b \in \{0, 1\}^d, \quad \sum_i b_i = k $$
 
-This is the distribution of independent bits given that k of them are one (conditional Bernoulli).
-Z is a coefficient of the product over items of 1 + exp(phi_i) z, multiplied along a binary tree.
-Back down, the k items are split between the halves of each node: with their probabilities for the
-mean and the covariance, at random for a sample. All terms are positive, so no digits are lost, and
-the cost is O(d k) in log2(d) steps. Gumbel top-k samples from another distribution.
+This is the distribution of independent bits, given that k of them are one (conditional Bernoulli).
+Z is the coefficient of z^k in the product of all factors 1 + exp(phi_i) z, which is computed on a
+binary tree. From the root down, the k items are then split between the halves of each node. A
+sample splits them at random, and the mean and the covariance use the probabilities of all splits.
+All terms are positive, so no digits are lost. The cost is O(d k) in log2(d) steps. Gumbel top-k
+samples from a different distribution.
 Reference: Chen, Dempster & Liu, "Weighted finite population sampling to maximize entropy",
 Biometrika 1994.
 """

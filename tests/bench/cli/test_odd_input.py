@@ -178,7 +178,7 @@ def test_odd_lines_of_metrics_are_skipped(line: str, run: Run, say: Say) -> None
 def test_a_result_that_is_none_of_ours(result: str, run: Run, say: Say) -> None:
     (run.path / "result.json").write_text(result)
     is_one_line(
-        say(*VERBS[0]), r"runs/run/result.json must hold .*: remove it, and train the run again"
+        say(*VERBS[0]), r"runs/run/result.json must contain .*: remove it, and train the run again"
     )
     (run.path / "result.json").write_text(
         '{"bounds": {"test": {"1": [-1.0]}}}'
@@ -201,7 +201,7 @@ def test_a_checkpoint_without_its_step(counts: torch.Tensor | None, run: Run, sa
     newest, previous = (run.path / name for name in checkpoints.CHECKPOINTS)
     previous.unlink(missing_ok=True)
     save_file(odd, newest, metadata=metadata_of(run, odd))
-    message = "runs/run/checkpoint.safetensors does not name its step"
+    message = "runs/run/checkpoint.safetensors must be a checkpoint, but it does not contain a step"
     for verb in VERBS:
         is_one_line(say(*verb), message)
     assert say("runs")[0] == 0
@@ -528,7 +528,7 @@ class Huge(Systematic):
         (["sys:exit"], r"exit>\(1\) raised SystemExit: 1"),
         (["loorf", "--latent", "sys:exit"], r"exit>\(\) raised SystemExit: give a latent"),
         (["ending:leave"], r"leave at .*>\(1\) raised SystemExit: 0"),
-        (["ending:Leaving"], r"Leaving'>\(\) raised SystemExit: 0: give a coupling object"),
+        (["ending:Leaving"], r"Leaving'>\(\) raised SystemExit: 0: pass a coupling object"),
         (["ending:Huge"], "does not fit into memory: use fewer samples"),
     ],
 )

@@ -139,8 +139,8 @@ def see_through(mode: str) -> list[Image.Image]:
 
 FLOATS = pictures((DEEP / 65535).astype(np.float32))
 UNKNOWN_WHITE = (
-    "must have pixels of 1, 8 or 16 bits, got TIFF pixels of mode {}, for which the file does not "
-    "say what is"
+    "must have pixels of 1, 8 or 16 bits, got TIFF pixels of mode {}, for which the value of white "
+    "is unknown"
 )
 
 

@@ -422,7 +422,7 @@ def test_a_run_finds_its_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         load_model(run)
     with pytest.raises(
         ValueError,
-        match=r"was trained on 'mine@\w+', and .*moved.npy is 'moved@\w+': give the images",
+        match=r"was trained on the data set 'mine@\w+', but .*moved.npy is 'moved@\w+': pass the images",
     ):
         load_model(run, dataset=tmp_path / "moved.npy")
     (tmp_path / "elsewhere").mkdir()

@@ -80,7 +80,7 @@ def test_a_model_and_a_configuration_that_differ(digits: Dataset) -> None:
     layered = build_vae("linear", [20, 10], digits.pixel_mean())
     with pytest.raises(ValueError, match="needs TrainConfig"):
         Trainer(TrainConfig(estimator="vimco"), digits, model=layered)
-    with pytest.raises(ValueError, match="log-weights of whole chains"):
+    with pytest.raises(ValueError, match="call chain_log_weights for several layers"):
         layered(torch.zeros(1, 1, 5, 20), torch.zeros(1, 5, 64), torch.zeros(1, 5, 20))
 
 

@@ -228,7 +228,7 @@ def test_verb_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "1 run · 2 replicas · data: digits" in said
     assert "[bold]none" in said
     assert (tmp_path / "page.html").exists()
-    with pytest.raises(ValueError, match="give at least one run directory"):
+    with pytest.raises(ValueError, match="arms report needs a run directory"):
         verbs.report(())
 
 

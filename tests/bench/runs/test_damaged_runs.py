@@ -27,12 +27,12 @@ BROKEN_RESULTS = {
     "a list as note": (
         '"note": ""',
         '"note": ["x"]',
-        r"must hold text in 'note', got \['x'\]: remove it",
+        r"must contain text in 'note', got \['x'\]: remove it",
     ),
     "an empty list as note": (
         '"note": ""',
         '"note": []',
-        r"must hold text in 'note', got \[\]: remove it",
+        r"must contain text in 'note', got \[\]: remove it",
     ),
     "half a letter": (
         '"note": ""',

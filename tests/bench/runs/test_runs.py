@@ -252,9 +252,7 @@ def test_names_tell_configurations_apart() -> None:
 def test_refusals(tmp_path: Path, whole: Run) -> None:
     with pytest.raises(ValueError, match="contains another run"):
         train(replace(CONFIG, seed=5), whole.path)
-    with pytest.raises(
-        ValueError, match=r"no run directory, or an unfinished one: it has no config\.json"
-    ):
+    with pytest.raises(ValueError, match=r"has no config\.json, so it is not a run directory"):
         Run(tmp_path).config()
     Run(tmp_path / "new").begin(CONFIG)
     with pytest.raises(ValueError, match="no intact checkpoint"):
@@ -494,7 +492,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> Non
         shutil.copy(tmp_path / "theirs" / name, tmp_path / "ours" / name)
     with pytest.raises(ValueError, match="the checkpoint"):
         train(CONFIG, tmp_path / "ours", device="cpu")
-    with pytest.raises(ValueError, match="checkpoint of another configuration"):
+    with pytest.raises(ValueError, match=r"does not belong to the config.json"):
         load_model(Run(tmp_path / "ours"), "cpu")
 
 

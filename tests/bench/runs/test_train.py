@@ -180,7 +180,7 @@ def test_data_sets_of_an_ensemble_are_one_for_each_run(tmp_path: Path, digits: D
         ),
         (
             [digits, wide],
-            "must have the same image shape and levels, got digits with 64 pixels of 16 levels, wide",
+            "must have the same image size and levels, got digits with 64 pixels of 16 levels, wide",
         ),
     ):
         paths = [tmp_path / "a", tmp_path / "b"]

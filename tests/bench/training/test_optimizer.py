@@ -168,5 +168,5 @@ def test_another_optimizer_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None
         if name.startswith("optimizer.")
     )
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"checkpoint lacks optimizer.encoder.mean.0"):
+    with pytest.raises(ValueError, match=r"checkpoint has no optimizer.encoder.mean.0"):
         Trainer(config, digits).load_state(state)

@@ -44,9 +44,9 @@ def test_every_tensor_of_a_trainer_is_declared(state: dict[str, Tensor]) -> None
 
 def test_a_tensor_that_is_not_declared_is_not_cut(state: dict[str, Tensor]) -> None:
     new = state | {"temperature": torch.ones(4)}
-    with pytest.raises(ValueError, match="nothing called 'temperature'"):
+    with pytest.raises(ValueError, match="unknown tensor 'temperature'"):
         of_run(new, 0, 2)
-    with pytest.raises(ValueError, match="nothing called 'temperature'"):
+    with pytest.raises(ValueError, match="unknown tensor 'temperature'"):
         joined([new, new], 0, "cpu")
 
 

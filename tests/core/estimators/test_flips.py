@@ -275,7 +275,7 @@ def test_a_black_box_is_refused_with_advice() -> None:
     def black_box(b: Tensor) -> Any:
         return np.asarray(b.detach()).sum(-1)
 
-    with pytest.raises(ValueError, match=r"Flips needs df/db.*or use arms"):
+    with pytest.raises(ValueError, match=r"Flips needs the derivative df/db.*or use arms"):
         Flips(2)(black_box, torch.zeros(3))
 
 

@@ -316,12 +316,12 @@ def test_compiles_without_graph_breaks(name: str) -> None:
         (lambda f, x: OnBound(LOORF(2), 0), "bound_samples must be an integer >= 1, got 0"),
         (
             lambda f, x: OnBound(arms.Midpoint(4), 2),
-            "OnBound needs an estimator of the expectation from values",
+            "OnBound needs an inner estimator of the expectation that uses only values",
         ),
         (lambda f, x: OnBound(VIMCO(4), 2), "such as arms.ARMS"),
         (
             lambda f, x: OnBound(arms.Exact(), 2),
-            "OnBound needs an estimator of the expectation from values",
+            "OnBound needs an inner estimator of the expectation that uses only values",
         ),
         (lambda f, x: VIMCO(4, baseline="harmonic"), "'geometric', 'arithmetic', 'none'"),  # type: ignore[arg-type]
         (lambda f, x: arms.variance(f, x, ["vimco"], 4), "the gradient of an expectation"),

@@ -284,9 +284,9 @@ def hard_with_weights(weights: Tensor) -> Callable[[Tensor], Tensor]:
     ids=["numpy", "detached", "thresholds"],
 )
 def test_black_boxes_are_refused(name: str, objective: Callable[[Tensor], Tensor]) -> None:
-    with pytest.raises(ValueError, match="needs df/db"):
+    with pytest.raises(ValueError, match="needs the derivative df/db"):
         arms.expectation(objective, torch.zeros(5, 3, requires_grad=True), name, 4)
-    with pytest.raises(ValueError, match="needs df/db"):
+    with pytest.raises(ValueError, match="needs the derivative df/db"):
         arms.as_estimator(name, 4)(objective, torch.zeros(5, 3))
     # If nobody can ask for the gradient, the value needs no derivatives.
     assert arms.expectation(objective, torch.zeros(5, 3), name, 4).shape == (5,)
@@ -306,13 +306,13 @@ def attached(objective: Callable[[Tensor], Tensor], derivatives: Tensor | None =
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: attached(lambda points: points.detach().sum(-1)), "needs df/db"),
+        (lambda: attached(lambda points: points.detach().sum(-1)), "needs the derivative df/db"),
         (
             lambda: attached(lambda points: points.sum(-1), torch.zeros(2, 5, 3)),
             r"derivatives must be .* of shape \[4, 5, 3\]",
         ),
         (lambda: RELAX(3), "must be even"),
-        (lambda: Relaxation(temperature=0.0), "temperature must be positive"),
+        (lambda: Relaxation(temperature=0.0), "temperature must be a positive, finite number"),
         (
             lambda: RELAX(2, control=nn.Identity())(quadratic, torch.zeros(5, 3)),
             "control must return one value",

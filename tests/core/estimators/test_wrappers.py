@@ -96,7 +96,7 @@ def test_wrappers_take_what_all_they_hold_take(latent: arms.Latent) -> None:
         assert takes(stacked, latent) == takes(inner, latent)
         if isinstance(latent, OneHot) and not takes(inner, latent):
             for refused in (ExtraSample(inner), stacked):
-                with pytest.raises(ValueError, match="takes any latent, such as loorf"):
+                with pytest.raises(ValueError, match="accepts any latent, such as loorf"):
                     refused(lambda b: b.sum((-1, -2)), latent)
 
 
@@ -110,7 +110,7 @@ def test_wrappers_take_what_all_they_hold_take(latent: arms.Latent) -> None:
         ([LOORF(4), arms.VIMCO(4)], "must make the same.*expectation.*4-sample bound"),
         ([LOORF(4), Exact()], "Exact enumerates all states"),
         ([REBAR(4), REBAR(4)], "RELAX has parameters"),
-        ([], "estimators need a width each"),
+        ([], "Stacked needs at least one estimator and one width for each"),
     ],
 )
 def test_what_cannot_be_stacked(inners: list[Estimator], words: str) -> None:
@@ -119,7 +119,7 @@ def test_what_cannot_be_stacked(inners: list[Estimator], words: str) -> None:
 
 
 def test_one_sample_cannot_stand_for_a_bound() -> None:
-    with pytest.raises(ValueError, match="ExtraSample needs an estimator of the expectation"):
+    with pytest.raises(ValueError, match="ExtraSample needs an inner estimator of the expectation"):
         ExtraSample(arms.VIMCO(4))
 
 
@@ -144,16 +144,16 @@ class OfAnotherTarget(arms.LeaveOneOut):
 
 def test_what_relies_on_the_expectation_refuses_other_targets() -> None:
     estimator = OfAnotherTarget(Independent(2))
-    with pytest.raises(ValueError, match="ExtraSample needs an estimator of the expectation"):
+    with pytest.raises(ValueError, match="ExtraSample needs an inner estimator of the expectation"):
         ExtraSample(estimator)
-    with pytest.raises(ValueError, match="needs an unbiased estimator of the expectation"):
+    with pytest.raises(ValueError, match="needs an unbiased inner estimator of the expectation"):
         arms.WithTaylor(estimator)
-    with pytest.raises(ValueError, match="OnBound needs an estimator of the expectation"):
+    with pytest.raises(ValueError, match="OnBound needs an inner estimator of the expectation"):
         arms.OnBound(estimator, 2)
     with pytest.raises(
         ValueError, match=r"arms\.variance compares estimators of the gradient of an expectation"
     ):
         arms.variance(lambda b: b.sum(-1), torch.zeros(3), ["loorf", estimator], repeats=3)
     first = arms.draw(torch.zeros(3), estimator)
-    with pytest.raises(ValueError, match="cannot serve the first of several layers"):
+    with pytest.raises(ValueError, match="cannot be used for several layers"):
         arms.draw(torch.zeros(2, 3), given=first)

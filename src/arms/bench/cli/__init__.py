@@ -86,7 +86,7 @@ def main() -> None:
         if not error.filename:
             _discard_output()  # it may be on a full disk
         where = f"cannot use {error.filename}: " if error.filename else ""
-        _end(f"{where}{error.strerror or error}: choose another place, or remove the obstacle")
+        _end(f"{where}{error.strerror or error}: choose another path, or remove the obstacle")
     except KeyboardInterrupt as stop:  # its message says what was saved, if anything was
         saved = f"; {stop}: the same command resumes from there" if stop.args else ""
         _end(f"stopped{saved}", 130 if type(stop) is KeyboardInterrupt else 143)
