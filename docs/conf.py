@@ -27,7 +27,7 @@ myst_links_external_new_tab = False
 
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 600  # of a cell; seconds on an idle machine
 nb_merge_streams = True
 
 autodoc_class_signature = "mixed"

@@ -38,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(
         [*words, "docs", str(folder / "html")],
         cwd=ROOT, env=os.environ | {"PYTHONUTF8": "1"},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "html"
