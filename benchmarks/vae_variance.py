@@ -290,6 +290,7 @@ def main() -> None:
         "--markdown", action="store_true", help="print the tables of the results that are there"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the models and the images")
+    parser.add_argument("--steps", type=int, nargs="+", default=STEPS, help="of training")
     parser.add_argument("--estimators", nargs="+", default=[*UNBIASED, *BIASED])
     options = parser.parse_args()
     if options.plot or options.markdown:
@@ -309,7 +310,7 @@ def main() -> None:
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
         "draws": options.draws, "reference_draws": options.reference_draws, "notes": NOTES, "models": [], "rows": [],
     }  # fmt: skip
-    for network, steps in product(NETWORKS, STEPS):
+    for network, steps in product(NETWORKS, options.steps):
         config = configured(network, steps, "arms", options.seed)
         model, images = trained(config, options.runs)
         result["models"].append({"network": network, "steps": steps, "run": run_name(config)})
