@@ -32,7 +32,7 @@ def _tails(rows: Sequence[Row]) -> str:
 
 
 def vae_table() -> str:
-    """Return the variance on trained VAEs, relative to LOORF with as many evaluations."""
+    """Return the variance on trained VAEs, relative to LOORF at equal evaluations."""
     every, lines = result("vae_variance_seed1")["rows"], []
     for name, budget in ON_VAES:
         rows = _of_models(
@@ -45,7 +45,7 @@ def vae_table() -> str:
 
 
 def bound_table() -> str:
-    """Return the variance on the bound, relative to VIMCO's at as many evaluations."""
+    """Return the variance on the bound, relative to VIMCO at equal evaluations."""
     every, lines = result("bound_variance_seed1")["rows"], []
     for samples, name in product((4, 10), ("flips-ms, K flips", "flips-ms, K/2 flips")):
         rows = _of_models([row for row in every if (row["estimator"], row["n"]) == (name, samples)])
@@ -56,7 +56,7 @@ def bound_table() -> str:
 
 
 def step_table() -> str:
-    """Return the time of a training step, relative to LOORF with as many evaluations."""
+    """Return the time of a training step, relative to LOORF at equal evaluations."""
     rows = {
         row["contender"].removesuffix(" R=1"): row for row in result("train_step_flips")["rows"]
     }
@@ -67,7 +67,7 @@ def step_table() -> str:
 
 
 def small_table() -> str:
-    """Return the variance on small objectives, relative to LOORF with as many evaluations."""
+    """Return the variance on small objectives, relative to LOORF at equal evaluations."""
     every, lines = result("small_problems")["rows"], []
     for kind in dict.fromkeys(row["objective"] for row in every):
         cells = [
