@@ -295,6 +295,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the models and the images")
     parser.add_argument("--estimators", nargs="+", help="default: all; unbiased ones in the figure")
+    parser.add_argument("--steps", type=int, nargs="+", default=STEPS, help="of training")
     options = parser.parse_args()
     if options.plot or options.markdown:
         result = json.loads(options.output.read_text())
@@ -313,7 +314,7 @@ def main() -> None:
         "command": " ".join(["python", *sys.argv]), "torch": torch.__version__, "images": IMAGES,
         "draws": options.draws, "reference_draws": options.reference_draws, "notes": NOTES, "models": [], "rows": [],
     }  # fmt: skip
-    for network, steps in product(NETWORKS, STEPS):
+    for network, steps in product(NETWORKS, options.steps):
         config = configured(network, steps, "arms", options.seed)
         model, images = trained(config, options.runs)
         result["models"].append({"network": network, "steps": steps, "run": run_name(config)})

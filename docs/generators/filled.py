@@ -18,6 +18,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "measured: toy": measured.toy_table,
     "measured: flips on VAEs": flips.vae_table,
     "measured: flips on the bound": flips.bound_table,
+    "measured: flips per step": flips.step_table,
     "measured: flips on small objectives": flips.small_table,
     "measured: agreement": measured.agreement_table,
     "measured: estimators on a CPU": speed.overhead_table,

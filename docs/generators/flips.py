@@ -1,5 +1,6 @@
 """The tables of the page on flips, from the result files of models that no constant was chosen on."""
 
+import math
 from collections.abc import Sequence
 from itertools import product
 
@@ -18,37 +19,55 @@ def _of_models(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
+def _with_error(row: Row) -> str:
+    """Return a ratio and its error, rounded up, with as many digits."""
+    ratio = shown(row["ratio"])
+    digits = len(ratio.partition(".")[2])
+    return f"{ratio} ± {math.ceil(row['ratio_error'] * 10**digits) / 10**digits:.{digits}f}"
+
+
 def _tails(rows: Sequence[Row]) -> str:
     tails = [100 * row["tail"] for row in rows]
     return f"{min(tails):.0f} to {max(tails):.0f} %"
 
 
 def vae_table() -> str:
-    """Return the variance on trained VAEs, relative to LOORF with as many evaluations."""
+    """Return the variance on trained VAEs, relative to LOORF at equal evaluations."""
     every, lines = result("vae_variance_seed1")["rows"], []
     for name, budget in ON_VAES:
         rows = _of_models(
             [row for row in every if (row["estimator"], row["budget"]) == (name, budget)]
         )
-        cells = [f"{shown(row['ratio'])} ± {row['ratio_error']:.1g}" for row in rows]
+        cells = [_with_error(row) for row in rows]
         biased = "" if rows[0]["unbiased"] else " (biased)"
         lines.append([f"`{name}`{biased}", str(rows[0]["evaluations"]), *cells, _tails(rows)])
     return table(["estimator", "evaluations", *HEADS, "largest 1 %"], lines)
 
 
 def bound_table() -> str:
-    """Return the variance on the bound, relative to VIMCO's at as many evaluations."""
+    """Return the variance on the bound, relative to VIMCO at equal evaluations."""
     every, lines = result("bound_variance_seed1")["rows"], []
     for samples, name in product((4, 10), ("flips-ms, K flips", "flips-ms, K/2 flips")):
         rows = _of_models([row for row in every if (row["estimator"], row["n"]) == (name, samples)])
         flips = samples if "K flips" in name else samples // 2
-        cells = [f"{shown(row['ratio'])} ± {row['ratio_error']:.1g}" for row in rows]
+        cells = [_with_error(row) for row in rows]
         lines.append([str(samples), str(flips), *cells, _tails(rows)])
     return table(["K", "flips m", *HEADS, "largest 1 %"], lines, left=0)
 
 
+def step_table() -> str:
+    """Return the time of a training step, relative to LOORF at equal evaluations."""
+    rows = {
+        row["contender"].removesuffix(" R=1"): row for row in result("train_step_flips")["rows"]
+    }
+    unit = rows["loorf"]["time / by hand"]
+    names = ["arms", "midpoint", "reinmax", "flips"]
+    times = [f"{rows[name]['time / by hand'] / unit:.2f}" for name in names]
+    return table([f"`{name}`" for name in names], [times], left=0)
+
+
 def small_table() -> str:
-    """Return the variance on small objectives, relative to LOORF with as many evaluations."""
+    """Return the variance on small objectives, relative to LOORF at equal evaluations."""
     every, lines = result("small_problems")["rows"], []
     for kind in dict.fromkeys(row["objective"] for row in every):
         cells = [
