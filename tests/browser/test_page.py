@@ -154,7 +154,7 @@ def test_plots_are_drawn_in_silence(browser: Browser, page: Path, pictures: Path
     browser.errors(), browser.requests()
     browser.open(page)
     plots = browser.driver.find_elements("css selector", ".plot")
-    assert len(plots) == 3
+    assert len(plots) == 6
     for plot in plots:
         lines = plot.find_elements("css selector", "[class^=curve-] path")
         drawn = [line.get_attribute("d") or "" for line in lines]
@@ -241,7 +241,7 @@ def test_figures_need_no_script(browser: Browser, page: Path, tmp_path: Path) ->
     static.write_text(re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.DOTALL))
     browser.open(static)
     plots = browser.driver.find_elements("css selector", ".plot svg")
-    assert len(plots) == 3
+    assert len(plots) == 6
     assert all(plot.is_displayed() and plot.size["height"] > 200 for plot in plots)
 
 

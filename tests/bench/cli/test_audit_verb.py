@@ -82,18 +82,24 @@ def test_the_exit_code_is_the_verdict(say: Say, words: list[str], code: int, ver
         (["nowhere:function"], "cannot find 'nowhere:function'"),
         (["audited_module:missing"], "has no attribute 'missing'"),
         (["right"], "expected a name in a module, such as my_module:make_model, got 'right'"),
-        (["audited_module.py:right"], "got the path '{}': did you mean audited_module:right?"),
+        (["audited_module.py:right"], "did you mean audited_module:right?"),
         (["/some/where/mine:right"], "did you mean mine:right in the folder /some/where?"),
-        (["./audited_module.py:right"], "got the path '{}': did you mean audited_module:right?"),
+        (["./audited_module.py:right"], "did you mean audited_module:right?"),
         (["audited_module:number"], "function must be callable"),
         (["audited_module:relaxed"], "calling function(objective, logits)"),
-        (["audited_module:endless", "--kind", "weights"], "the weights must be finite"),
+        (
+            ["audited_module:endless", "--kind", "weights"],
+            "returns must be finite, got NaN or infinity",
+        ),
         (["audited_module:leaves", "--kind", "weights"], "raised SystemExit: 0"),
         (["audited_module:right", "--kind", "slope"], "invalid choice"),
         (["audited_module:right", "--draws", "10"], "--draws must be an integer >= 1000"),
         (["audited_module:right", "--latent", "dice"], 'must be "bits", "categories"'),
         (["audited_module:right", "--latent", "audited_module:number"], "or a latent"),
-        (["audited_module:relaxed", "--kind", "sample", "--best-of", "2"], "target of sample"),
+        (
+            ["audited_module:relaxed", "--kind", "sample", "--best-of", "2"],
+            "the target for kind='sample' must be arms.Expectation(), got BestOf(k=2)",
+        ),
     ],
 )
 @pytest.mark.usefixtures("folder")

@@ -134,7 +134,7 @@ def test_check_passes_and_fails_by_exit_code(folder: Path, say: Say) -> None:
         ),
         (
             ["check", "loorf", "--latent", "own:many"],
-            "and at most 65,536 joint states, got Bits with logits of shape [17]",
+            "from 1 to 65,536 joint states, got Bits with logits of shape [17]",
         ),
         (
             ["check", "own:OwnCoupling", "--latent", "own:latent"],

@@ -222,10 +222,7 @@ def test_npz_with_other_content_is_refused(
 
 def test_only_what_can_be_downloaded_is_to_be_deleted(tmp_path: Path) -> None:
     (tmp_path / "some.npz").write_bytes(b"PK")
-    with pytest.raises(
-        ValueError,
-        match=r"/tmp/pytest-of-root/pytest-27/test_only_what_can_be_download0/some.npz cannot",
-    ):
+    with pytest.raises(ValueError, match=r"cannot be read: BadZipFile.*with an intact copy$"):
         TINY.fetch(tmp_path)
     published = replace(TINY, sources=(Source("some.gz", "", ()),) * 2)
     with pytest.raises(ValueError, match=r"copy, or delete it to download the data$"):
@@ -417,10 +414,7 @@ def test_file_put_there_by_hand_is_checked(server: Server, tmp_path: Path) -> No
     path.write_bytes(CONTENT)
     assert source.obtain(tmp_path) == path
     path.write_bytes(b"another")
-    with pytest.raises(
-        ValueError,
-        match=r"the file /tmp/pytest-of-root/pytest-27/test_file_put_there_by_hand_is0/some.bin",
-    ):
+    with pytest.raises(ValueError, match=r"some\.bin has a wrong checksum.*404"):
         source.obtain(tmp_path)
     assert path.read_bytes() == b"another"
     server.files["some.bin"] = CONTENT

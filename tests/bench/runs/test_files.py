@@ -199,7 +199,7 @@ def test_a_pipe_is_not_waited_for(name: str, run: Run, say: Say) -> None:
         code, _, error = say("train", *FLAGS, "--steps", "40", "--name", "run")
     assert (code, error.count("\n")) == (2, 1)
     # Of the result nothing is needed where a run is given more steps, except that it can be replaced.
-    what = "" if name == "result.json" else "cannot be read: it "
+    what = "" if name == "result.json" else "cannot be read: this "
     assert f"runs/run/{name} {what}must be a regular file" in error
     assert "got a pipe" in error
 
@@ -266,7 +266,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, say: Say) -> Non
     for words in (["runs"], REPORT, PACK, sweep):
         assert say(*words)[0] == 0
     closed.chmod(0)
-    message = "runs/closed cannot be read: Permission denied: change its permissions"
+    message = "the folder runs/closed cannot be read (Permission denied): change its permissions"
     try:
         with as_other_user(tmp_path):
             code, said, error = say("runs")

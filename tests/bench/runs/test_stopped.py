@@ -180,10 +180,7 @@ def test_when_none_is_left_the_run_ends(tmp_path: Path, digits: Dataset) -> None
     told: list[str] = []
     config = replace(CONFIG, learning_rate=1e38)
     for _ in range(2):
-        with pytest.raises(
-            DivergedError,
-            match="all replicas of /tmp/pytest-of-root/pytest-28/test_when_none_is_left_the_run0",
-        ):
+        with pytest.raises(DivergedError, match=r"^all replicas of .*below 1e\+38"):
             train(config, tmp_path, device="cpu", dataset=digits, notify=told.append)
     assert told == [
         "replicas 0, 1, 2 of arms stopped at step 10: their ELBO is not finite; none survives, and the run ends"

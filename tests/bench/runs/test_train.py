@@ -153,7 +153,7 @@ def test_options_are_checked_before_anything_is_written(
         (
             [CONFIG, replace(CONFIG, estimator="loorf", seed=7)],
             ["a", "b"],
-            "may differ in estimator, folded, temperature, .* only, got 0 and 7 for seed: train them separately",
+            "may differ only in estimator, folded, temperature, .*, got 0 and 7 for seed: train them separately",
         ),
     ],
 )

@@ -81,7 +81,7 @@ def test_rodeos_estimators_evaluate_the_model_equally_often(name: str, evaluatio
 def test_mistakes_help() -> None:
     with pytest.raises(
         ValueError,
-        match=r"there is no experiment named 'table9': did you mean table4 or table3? Otherwise choose",
+        match=r"there is no experiment named 'table9': did you mean table4 or table3\? Otherwise choose",
     ):
         configs("table9", "smoke")
     with pytest.raises(ValueError, match="scale must be one of smoke"):

@@ -334,11 +334,11 @@ def test_own_models_may_be_double_and_have_idle_weights(name: str, digits: Datas
 
 def test_models_that_do_not_fit_are_refused(digits: Dataset) -> None:
     mean = digits.pixel_mean()
-    with pytest.raises(ValueError, match="must have 2 replicas, as the configuration, got 3"):
+    with pytest.raises(ValueError, match="must have 2 replicas, as the configuration says, got 3"):
         Trainer(SMALL, digits, model=build_vae("linear", 20, mean, 3))
     shared = DiscreteVAE(nn.Linear(64, 20), nn.Linear(20, 64), 20, mean, replicas=2)
     with pytest.raises(
-        ValueError, match=r"leading axis of 2, got encoder.weight of shape \[20, 64\]"
+        ValueError, match=r"leading axis of length 2, got encoder.weight of shape \[20, 64\]"
     ):
         Trainer(SMALL, digits, model=shared)
     for encoder, decoder, message in (

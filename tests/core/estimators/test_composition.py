@@ -26,7 +26,9 @@ LATENTS: list[Latent] = [
         gate=torch.tensor([1.3], dtype=torch.float64),
     ),
 ]
-MISSING = r"needs a latent with .*, which .*\w+ does not have: use an estimator that"
+MISSING = (
+    r"needs a latent with the capability \w+, and .*\w+ does not have it: use an estimator that"
+)
 UNCOUPLED = r"coupling=Gaussian\(\)\)+ cannot draw Joint latents: use an estimator that"
 
 

@@ -297,7 +297,9 @@ def test_values_in_half_precision_are_warned_of(dtype: torch.dtype) -> None:
         return b.sum(-1).to(dtype)
 
     for estimator in (Flips(2), FlipsOnBound(2), arms.ExtraSample(Flips(2))):
-        with pytest.warns(UserWarning, match=r"sum in float32, as in terms.float\(\).sum"):
+        with pytest.warns(
+            UserWarning, match=r"sum in float32 inside the objective, as in terms.float\(\).sum"
+        ):
             estimator(objective, torch.zeros(3), seeded())
 
 
