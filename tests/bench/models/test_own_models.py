@@ -230,7 +230,7 @@ def test_a_replica_that_stopped_is_left_out(tmp_path: Path, digits: Dataset) -> 
             lambda dataset: DiscreteVAE(
                 nn.Conv2d(1, 2, 3), nn.Linear(6, 64), 6, dataset.pixel_mean()
             ),
-            r"the model 'own' must accept images \[3, 2, 64\] \(replicas, images, pixels\) of",
+            r"the model 'own' must accept images \[[13], 2, 64\] \(replicas, images, pixels\) of",
         ),
         (
             lambda dataset: DiscreteVAE(
