@@ -15,7 +15,7 @@ from arms.bench.runs.train import train
 
 IMAGES = 16
 NETWORKS = ("linear", "nonlinear")
-"""Of the models that are measured."""
+"""The networks that are measured."""
 
 
 class Known(NamedTuple):

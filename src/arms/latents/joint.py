@@ -191,7 +191,7 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
     def _by_variable(
         self, variable: Tensor, tensor: Tensor
     ) -> Iterator[tuple[Neighbors, Tensor, Tensor, Tensor]]:
-        """Yield each part that has variables, its share of a tensor, and indices into its variables.
+        """Yield each part that has variables, its share of a tensor, and its variables' indices.
 
         The last item is a mask of where the part has the variable.
         """

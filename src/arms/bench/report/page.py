@@ -68,7 +68,7 @@ def render(
 
 
 def strip(run: RunData) -> str:
-    """Return the shape, as CSS, of the upper part of a run's picture: the images of its first replica."""
+    """Return, as CSS, the shape of the upper part of a run's picture: its first replica."""
     assert run.picture
     width, height = (int.from_bytes(run.picture[at : at + 4]) for at in (16, 20))  # of a PNG
     return f"{width} / {max(1, height * 3 // (1 + 2 * run.config.replicas))}"

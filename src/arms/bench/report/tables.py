@@ -21,7 +21,7 @@ MARKING_RULE = (
     "Mean ± standard deviation s over R replicas, in nats, higher is better. Bold: the highest "
     "mean of the column (in the overview, of the row), and every mean closer to it than the "
     "standard error of their difference, sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no standard "
-    "deviation, and is never bold. Nor is a biased estimator: it takes no part in the comparison. Tables "
+    "deviation, and is never bold. A biased estimator takes no part in the comparison. Tables "
     "beside the paper have no bold."
 )
 CSV_PARTS = ("mean", "std", "replicas", "best")
@@ -77,7 +77,7 @@ def comparison_table(group: Group, name: str) -> Table | None:
 
 
 def headline(group: Group) -> str | None:
-    """Say which unbiased estimator has the highest test bound, or None if fewer than two have one."""
+    """Name the unbiased estimator with the highest test bound; None if fewer than two have one."""
     found = [(row, bound_cell(row, "test", TEST_BOUND_SAMPLES)) for row in group.rows]
     bounds = [(row, cell) for row, cell in found if cell and math.isfinite(cell.mean)]
     bounds.sort(key=lambda bound: -bound[1].mean)

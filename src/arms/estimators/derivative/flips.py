@@ -82,7 +82,7 @@ class Flips(Estimator):
         ends = latent.sum_event((design.copied(at_samples) + derivatives[n:]).mul_(step))
         weight = draw.memory / design.flips
         rule, own = _rule_and_own_bits(latent, samples, at_samples)
-        # What derivatives say at the samples, less what they say at the flips, plus what these find.
+        # What derivatives say at the samples, less what they say at the flips, plus their findings.
         from_derivatives = add_along(latent, rule, ends.mul_(weight), step, -0.5)
         found = weight * (values[n:] - design.copied(values[:n]))
         found = add_along(latent, from_derivatives, found, step)
