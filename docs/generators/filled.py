@@ -30,6 +30,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "measured: estimators on a GPU": speed.gpu_estimators_table,
     "measured: packs": speed.packs_table,
     "measured: gates after 300 steps": partial(gates.gates_table, 300),
+    "measured: gates after 6,000 steps": partial(gates.gates_table, 6000),
     "measured: protocol of RODEO": protocols.or_not_run(protocols.rodeo_table),
     "measured: protocol of ReinMax": protocols.or_not_run(protocols.reinmax_table),
     "measured: exact gradient of ReinMax's 8x4": protocols.or_not_run(protocols.exact_table),
