@@ -75,4 +75,4 @@ oldest:
 	PYTHONPATH=src .venv-oldest/bin/python -m pytest -q tests/core
 
 clean:
-	rm -rf .venv .venv-cluster .venv-oldest .venv-peers build dist demo smoke site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-cluster .venv-oldest .venv-peers build dist demo smoke site jupyter_execute .pytest_cache .mypy_cache .ruff_cache .hypothesis
