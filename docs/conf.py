@@ -49,6 +49,7 @@ nitpick_ignore = [
 ]
 
 html_theme = "furo"
+html_favicon = "assets/favicon.svg"
 html_static_path = ["assets"]
 html_css_files = ["site.css"]
 html_copy_source = False
