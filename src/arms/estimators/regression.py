@@ -75,7 +75,7 @@ def products_of_controls(latent: Latent, estimate: Tensor, first: Tensor, second
     axes = len(latent.batch_shape)
     every = torch.stack([first, second, estimate], axes).flatten(axes + 1)
     products = every @ every.mT  # [*batch, 3, 3]
-    squares = products.diagonal(dim1=-2, dim2=-1)
+    squares = products.flatten(-2)[..., ::4]  # `diagonal` of a product fails to compile for GPUs
     counts = (squares > NEGLIGIBLE * squares[..., 2:]).to(products.dtype)
     products = products * counts.unsqueeze(-1) * counts.unsqueeze(-2)
     size = products[..., 2, 2, None].pow(0.25)
@@ -88,8 +88,8 @@ def coefficients_of_controls(latent: Latent, products: Tensor) -> tuple[Tensor, 
     pseudo = max(0.5, 4 / max(1, latent.event_shape.numel()) ** 2) / max(1, rows - 1)
     # So little that it decides only where no other row estimates anything but 0.
     products.narrow(-1, 4, 2).add_(torch.finfo(products.dtype).tiny)
+    sizes = products[..., ::4].view(*latent.batch_shape, 2) * (1 + pseudo)
     products = products.view(*latent.batch_shape, 2, 3)
-    sizes = products.diagonal(dim1=-2, dim2=-1) * (1 + pseudo)
     # In units of each control's size, where the determinant is never small; 0 where that is 0.
     scaled = (products / sizes.unsqueeze(-1)).nan_to_num_(0.0, 0.0, 0.0)
     _, shared, one, back, _, other = scaled.flatten(-2).unbind(-1)
