@@ -420,6 +420,7 @@ def test_times_in_the_words_of_the_page_on_speed_are_those_of_the_files() -> Non
     assert not re.search(
         r"^\|", filled.PLACE.sub("", page), flags=re.MULTILINE
     )  # every table is made of a file
+    page = " ".join(page.split())
     files = ("gpu_step_n4", "gpu_step_n10", "gpu_estimators_r25", "gpu_estimators_r5")
     starts = [measured.result(name)["rows"][0]["start s"] for name in files]
     first = {
@@ -432,14 +433,14 @@ def test_times_in_the_words_of_the_page_on_speed_are_those_of_the_files() -> Non
     hours = {archive: speed.hours(archive) for archive in speed.packs()}
     relax = hours.pop(("relax",))
     assert (
-        f"add up to {sum(hours.values()):.1f} hours on one H200, and `relax` alone to another {relax:.1f}"
+        f"take {sum(hours.values()):.1f} hours in total on one H200. `relax` takes another {relax:.1f}"
         in page
     )
     trained = (
         len(all_printed()) // 2
     )  # a run has a number on the training set and one on the test set
     assert (
-        f"They are {trained} configurations with five seeds, {trained * 5} trainings of a million steps"
+        f"{trained} configurations with five seeds, which is {trained * 5} trainings of a million steps"
         in page
     )
     precision = measured.result("precision")
