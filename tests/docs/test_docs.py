@@ -169,7 +169,7 @@ def test_the_page_of_commands_counts_runs_rightly() -> None:
     assert f"one table, {len(configs('table1', 'laptop'))} runs" in text
     one, two = len(configs("table1", "paper")), len(configs("table2", "paper"))
     assert (
-        f"One table is {one} runs of five seeds (table 1, and 3, which has the same runs) or {two} (table 2, and 4)"
+        f"Tables 1 and 3 have the same {one} runs, and tables 2 and 4 the same {two}, each with five seeds"
         in text
     )
 

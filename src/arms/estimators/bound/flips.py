@@ -1,9 +1,10 @@
-r"""FLIPS for the K-sample bound: log-weights are extrapolated, and what is known is not.
+r"""FLIPS for the K-sample bound: derivatives extrapolate only the log-weights.
 
-With x_i = log w(b_i) - log sum_{l != i} w_l, the bound's gradient is that of E[sum_i h(x_i)], one
-sample after the other, h(x) = log(1 + e^x) - e^x / (1 + e^x) (see `arms.estimators.bound.slots`).
-A flip moves log w by nats, and h bends within one. So the derivative G = d log w/db extrapolates
-log w alone, and h is taken as it is. For bits, with x^1, x^0 and G^1, G^0 at latent k's ends,
+Let x_i = log w(b_i) - log sum_{l != i} w_l and h(x) = log(1 + e^x) - e^x / (1 + e^x). The gradient
+of the bound is E[sum_i h(x_i) grad log q(b_i)] (see `arms.estimators.bound.slots`). A flip changes
+log w by several nats, but h is curved within one nat. So the derivative G = d log w/db extrapolates
+only log w, and h is evaluated exactly. For bits, with x^1 and G^1 for latent k at 1, and x^0 and
+G^0 for latent k at 0,
 
 $$ D^1 = h(x^1) - h(x^1 - G^1_k + c_k/2), \qquad D^0 = h(x^0 + G^0_k + c_k/2) - h(x^0), $$
 
@@ -11,15 +12,15 @@ $$ g_k = \sum_i \tfrac12 |b_{ik} - p_k|\, D_{ik}
        + \frac1m \sum_j \frac{K\, 1[K_j = k]}{q_k}\, v_k
          \Big[ h(x^1_j) - h(x^0_j) - \tfrac12 \big(D^0_j + D^1_j\big) \Big] $$
 
-where D_ik is that of the end that was drawn, and flip j changes latent K_j of sample j. The
-curvature c_k of log w in its own bit is fitted on the other rows of the batch. Categories are
-extrapolated one by one, without c.
+where D_ik is D^1 if b_ik = 1 and D^0 otherwise, and flip j changes latent K_j of sample j. The
+curvature c_k of log w in bit k is fitted on the other rows of the batch. For categories, each other
+category is extrapolated separately, without c.
 
 Unbiased because, given everything but b_ik, the mean of |b_ik - p_k| D_ik / 2 is
-v_k/2 (D^0 + D^1), and the flip of that bit, which has the same x_l for all other samples, adds what
-is missing to v_k (h(x^1) - h(x^0)). Each sample is flipped with probability 1/K, hence the factor.
-If q is the posterior, log w is constant, and the estimate is zero in every draw. The samples are
-independent, because a coupling would change the bound itself.
+v_k/2 (D^0 + D^1), and the flip of that bit adds the difference to v_k (h(x^1) - h(x^0)). The other
+samples have the same weights before and after the flip. The factor K is needed because one flip
+changes only one of the K samples. If q is the posterior, log w is constant, and every estimate is
+zero. The samples are independent, because a coupling would change the bound itself.
 Reference: this project (docs/flips.md).
 """
 

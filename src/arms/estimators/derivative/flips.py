@@ -1,4 +1,4 @@
-r"""FLIPS: derivatives at coupled samples; flips of single latents correct their error.
+r"""FLIPS: derivatives at coupled samples, with flips of single latents that correct their error.
 
 For n samples b_i of bits, m flips of one latent K each, drawn with probability q_K, and G = df/db,
 
@@ -6,27 +6,30 @@ $$ g_k = \frac1n \sum_i \tfrac12 |b_{ik} - p_k|\, G_k(b_i)
        + \frac1m \sum_j \frac{1[K_j = k]}{q_k}\, v_k
          \Big[ f(b_j^1) - f(b_j^0) - \tfrac12 \big(G_k(b_j^0) + G_k(b_j^1)\big) \Big], $$
 
-where v = p (1 - p), and b^1 and b^0 are sample j with latent k at 1 and at 0: one of them is the
-sample, the other its flip. The first sum is `reinmax`, the trapezoid rule. Its error in one bit is
-of third order, and the flips measure it.
+where v = p (1 - p), and b^1 and b^0 are sample j with latent k at 1 and at 0. One of them is the
+sample, and the other its flip. The first sum is `reinmax`, the trapezoid rule. Its error in one bit
+is of third order. The flips estimate this error.
 
-Unbiased because, first, the mean of the first sum is v_k/2 (E G_k(b^0) + E G_k(b^1)), however the
-samples are coupled, since b_ik is independent of sample i's other latents. Second, K is independent
-of the samples, so the mean of the second sum is v_k E[f(b^1) - f(b^0)] minus that. In sum, this is
-the gradient. Nothing is asked of G: wrong derivatives cost variance.
+Unbiased because the two means add up to the gradient. First, b_ik is independent of the other
+latents of sample i, so the mean of the first sum is v_k/2 (E G_k(b^0) + E G_k(b^1)) for any
+coupling of the samples. Second, K is independent of the samples, so the mean of the second sum is
+v_k E[f(b^1) - f(b^0)] minus the mean of the first sum. This is true for any G. Inaccurate
+derivatives only increase the variance.
 
-For categories, the first sum has 1/2 sum_a p_a (G_a - G_b) (e_a - e_b) for the drawn category b,
-and a flip to a, drawn with p_a / (1 - p_b), has the weight (1 - p_a)(1 - p_b) / (2 - p_a - p_b).
+For categories, the terms of the first sum are 1/2 sum_a p_a (G_a - G_b) (e_a - e_b) for the drawn
+category b. A flip draws category a with probability p_a / (1 - p_b), and has the weight
+(1 - p_a)(1 - p_b) / (2 - p_a - p_b).
 
-Other rows of the batch help in three ways, all without bias. The latents whose logits move most
-over the rows are flipped most often. A latent's own curvature h_k, the regression of G_k on b_k
-over the other rows, predicts -1/2 (1 - p_k)(mean_i b_ik - p_k) h_k, which has mean zero. And the
-*safe* form subtracts two differences of mean zero, with coefficients from the other rows:
+The other rows of the batch lower the variance in three ways, without bias. First, latents whose
+logits differ most between rows are flipped most often. Second, let the curvature h_k be the
+coefficient of the regression of G_k on b_k over the other rows. The estimate contains the term
+-1/2 (1 - p_k)(mean_i b_ik - p_k) h_k, which has mean zero and removes noise. Third, the *safe* form
+subtracts two differences with mean zero, with coefficients from the other rows:
 
 $$ g - \beta\,(g - g_{\mathrm{flips}}) - \gamma\,(g - g_{\mathrm{ARMS}}), $$
 
-where g_flips has no derivatives and g_ARMS is ARMS on the same samples. If derivatives mislead,
-this falls back on values.
+where g_flips uses only the flips, without derivatives, and g_ARMS is ARMS on the same samples. If
+derivatives are misleading, the coefficients give more weight to these two estimates.
 Reference: this project (docs/flips.md).
 """
 
