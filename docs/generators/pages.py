@@ -342,9 +342,11 @@ def estimator_index() -> str:
     ]
     parts = [
         "# Estimators",
-        "Every estimator has a page with its formula, the reason why it is unbiased or biased, its cost, "
-        "and its measurements. [Choosing an estimator](../choosing.md) helps you pick one. "
-        "`arms estimators` prints this list.",
+        (
+            "Every estimator has a page with its formula, the reason why it is unbiased or biased, its cost, "
+            "and its measurements. [Choosing an estimator](../choosing.md) helps you pick one. "
+            "`arms estimators` prints this list."
+        ),
         table(["", "for the expectation", "for the bound"], rows, left=3),
         "## Other names",
         "These names from papers and earlier versions remain valid.",
