@@ -1,14 +1,15 @@
-"""What an estimator of the bound learns without the direct term, -sum_k (w_k / sum w) grad log q(b_k), which is biased.
+"""Train on a bound without its direct term, -sum_k (w_k / sum w) grad log q(b_k), which is biased.
 
     python benchmarks/direct_term.py train --runs direct_term
     python benchmarks/direct_term.py show
     python benchmarks/direct_term.py linear --device cuda
     python benchmarks/direct_term.py show --result benchmarks/results/direct_term_linear.json
 
-The released function for multi-sample ARMS returns the score part alone; whoever differentiates nothing else trains
-like that. Nonlinear VAEs on dynamic MNIST with n = 4, a cosine from 1e-3, one run per seed: about ten minutes each on a
-core. Runs that are finished are not trained again; with `--only`, several processes share the work, and a last call
-without it writes the result. Keep the folder of these runs apart: what says `-score` is not what its config.json says.
+The released function for multi-sample ARMS returns the score part alone. Code that differentiates nothing else trains
+without the direct term. `train` trains nonlinear VAEs on dynamic MNIST with n = 4 and a cosine schedule from 1e-3, one
+run per seed: about ten minutes each on a core. Runs that are finished are not trained again; with `--only`, several
+processes share the work, and a last call without it writes the result. Keep these runs in a folder of their own: the
+config.json of a `-score` run does not say that the direct term is missing.
 
 `linear` trains linear VAEs for 30,000 steps, three seeds side by side, and keeps no runs. It adds estimators with the
 direct term folded in: these are unbiased and have less noise, which tells the effects of noise and bias apart.
@@ -150,7 +151,10 @@ def show(result: Path) -> None:
     """Print the table."""
     rows = json.loads(result.read_text())["rows"]
     base = [
-        value for row in rows if row["estimator"] == "vimco" for value in row.get("variance", [])
+        value
+        for row in rows
+        if row["estimator"] == "vimco" and row["direct term"]
+        for value in row.get("variance", [])
     ]
     more = ["gradient variance relative to VIMCO"] if base else []
     print(f"| n = {N} | direct term | seeds | {' | '.join([*SHOWN, *more])} |")

@@ -101,6 +101,17 @@ def test_a_perceptron_as_one_node_has_the_gradients_of_its_layers(
     assert all((own - truth).abs().max() <= 1e-4 * truth.abs().max() for own, truth in pairs)
 
 
+def test_the_output_of_a_perceptron_can_be_changed_in_place() -> None:
+    network, x = nonlinear(2, None), normal(3, 2, 5, 6).float()
+    weights = normal(3, 2, 5, 7, seed=4).float()
+    derivatives = [
+        torch.autograd.grad(apply(network, x).mul_(2), list(network.parameters()), weights)
+        for apply in (apply_network, nn.Module.__call__)
+    ]
+    for fused, plain in zip(*derivatives, strict=True):
+        assert torch.allclose(fused, plain, rtol=1e-4, atol=1e-4)
+
+
 def test_a_perceptron_with_a_hook_is_called_layer_by_layer() -> None:
     network, seen = nonlinear(1, None), []
     network[1].register_forward_hook(lambda module, args, output: seen.append(output.shape))

@@ -114,8 +114,10 @@ def apply_network(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         return network(x)
     slopes = [one.negative_slope for one in units]
     weights = [tensor for one in affine for tensor in (one.weight, one.bias)]
-    found: Tensor = _Perceptron.apply(network, slopes, x, *weights)  # type: ignore[no-untyped-call]
-    return found
+    first = x.movedim(-3, 0)
+    rows = first.flatten(1, -2)
+    out: Tensor = _Perceptron.apply(network, slopes, rows, *weights)  # type: ignore[no-untyped-call]
+    return out.view(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
 
 
 def _is_plain(layer: nn.Module) -> bool:
@@ -125,49 +127,46 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 class _Perceptron(torch.autograd.Function):
-    """Affine maps with LeakyReLU units between them, and perhaps one after the last."""
+    """Affine maps of rows `[R, rows, inputs]`, with LeakyReLU units between them.
+
+    There may be one more unit after the last map.
+    """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        network, slopes, x, *weights = inputs
-        ctx.network, ctx.slopes = network, slopes
-        first = x.movedim(-3, 0)
-        rows = [first.flatten(1, -2)]  # of every affine map
+        network, slopes, rows, *weights = inputs
+        ctx.network, ctx.slopes, ctx.tensors = network, slopes, len(weights)
+        outputs = [rows]  # the rows, then the output of each map and its unit
         for index in range(0, len(weights), 2):
-            out = multiply(rows[-1], weights[index], weights[index + 1])
+            out = multiply(outputs[-1], weights[index], weights[index + 1])
             if index // 2 < len(slopes):
                 torch.nn.functional.leaky_relu_(out, slopes[index // 2])
-            rows.append(out)
-        ctx.save_for_backward(x, *weights)
-        ctx.rows = rows
-        return out.view(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
+            outputs.append(out)
+        # Without a unit after the last map, users may change the output in place.
+        ctx.save_for_backward(*weights, *outputs[: len(slopes) + 1])
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, *weights = ctx.saved_tensors
+        weights, outputs = ctx.saved_tensors[: ctx.tensors], ctx.saved_tensors[ctx.tensors :]
+        (grad,) = grads
         if torch.is_grad_enabled():  # only if this derivative is to be differentiated in turn
-            return _plain_backward(ctx.network, x, weights, grads[0], ctx.needs_input_grad)
+            return _plain_backward(ctx.network, outputs[0], weights, grad, ctx.needs_input_grad)
         of_weights: list[Tensor | None] = []
-        grad = grads[0].movedim(-3, 0).flatten(1, -2)
-        for index in reversed(range(len(weights) // 2)):
-            below, out = ctx.rows[index : index + 2]
+        for index in reversed(range(ctx.tensors // 2)):
             if index < len(ctx.slopes):  # the sign of the output is that of the input
-                slope = ctx.slopes[index]
+                out, slope = outputs[index + 1], ctx.slopes[index]
                 grad = torch.ops.aten.leaky_relu_backward(grad, out, slope, True)
             of_weight, of_bias = ctx.needs_input_grad[3 + 2 * index : 5 + 2 * index]
             of_weights.append(grad.sum(1, keepdim=True) if of_bias else None)
-            of_weights.append(multiply(below.mT, grad) if of_weight else None)
+            of_weights.append(multiply(outputs[index].mT, grad) if of_weight else None)
             if index or ctx.needs_input_grad[2]:
                 grad = multiply(grad, weights[2 * index].mT)
-        of_x = None
-        if ctx.needs_input_grad[2]:
-            first = x.movedim(-3, 0)
-            of_x = grad.view(first.shape).movedim(0, -3)
-        return None, None, of_x, *reversed(of_weights)
+        return None, None, grad if ctx.needs_input_grad[2] else None, *reversed(of_weights)
 
 
 def _plain_backward(
-    network: nn.Module, x: Tensor, weights: list[Tensor], grad: Tensor, wanted: Sequence[bool]
+    network: nn.Module, x: Tensor, weights: Sequence[Tensor], grad: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients as `_Perceptron.backward` does, with a graph of their own."""
     inputs = [one for one, is_wanted in zip((x, *weights), wanted[2:], strict=True) if is_wanted]

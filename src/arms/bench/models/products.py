@@ -59,13 +59,6 @@ def is_faster(a: Tensor, b: Tensor) -> bool:
     return fits and not (torch.compiler.is_compiling() or in_function_transform())
 
 
-def _multiply_each(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-    biases = [None] * len(a) if bias is None else bias.squeeze(1)
-    if len(a) == 1:
-        return multiply_matrices(a[0], b[0], biases[0]).unsqueeze(0)
-    return torch.stack([multiply_matrices(*one) for one in zip(a, b, biases, strict=True)])
-
-
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:

@@ -6,30 +6,30 @@ $$ g_k = \frac1n \sum_i \tfrac12 |b_{ik} - p_k|\, G_k(b_i)
        + \frac1m \sum_j \frac{1[K_j = k]}{q_k}\, v_k
          \Big[ f(b_j^1) - f(b_j^0) - \tfrac12 \big(G_k(b_j^0) + G_k(b_j^1)\big) \Big], $$
 
-where v = p (1 - p), and b^1 and b^0 are sample j with latent k at 1 and at 0. One of them is the
-sample, and the other its flip. The first sum is `reinmax`, the trapezoid rule. Its error in one bit
-is of third order. The flips estimate this error.
+where v = p (1 - p), and b^1 and b^0 are sample j with latent k set to 1 and to 0. One of the two is
+the sample itself, the other is its flip. The first sum is `reinmax`, the trapezoid rule. Its error
+for a single bit is of third order. The flips measure this error.
 
-Unbiased because the two means add up to the gradient. First, b_ik is independent of the other
-latents of sample i, so the mean of the first sum is v_k/2 (E G_k(b^0) + E G_k(b^1)) for any
-coupling of the samples. Second, K is independent of the samples, so the mean of the second sum is
-v_k E[f(b^1) - f(b^0)] minus the mean of the first sum. This is true for any G. Inaccurate
-derivatives only increase the variance.
+Unbiased because the means of the two sums add up to the gradient. First, b_ik is
+independent of the other latents of sample i, so the first sum has the mean
+v_k/2 (E G_k(b^1) + E G_k(b^0)) under every coupling. Second, K is independent of the samples, so
+the second sum has the mean v_k E[f(b^1) - f(b^0)] minus the mean of the first sum. This holds for
+any G, so wrong derivatives increase the variance, but cause no bias.
 
-For categories, the terms of the first sum are 1/2 sum_a p_a (G_a - G_b) (e_a - e_b) for the drawn
-category b. A flip draws category a with probability p_a / (1 - p_b), and has the weight
+For categories, the first sum is 1/2 sum_a p_a (G_a - G_b) (e_a - e_b), where b is the category that
+was drawn. A flip changes b to a with probability p_a / (1 - p_b), and has the weight
 (1 - p_a)(1 - p_b) / (2 - p_a - p_b).
 
-The other rows of the batch lower the variance in three ways, without bias. First, latents whose
-logits differ most between rows are flipped most often. Second, let the curvature h_k be the
-coefficient of the regression of G_k on b_k over the other rows. The estimate contains the term
--1/2 (1 - p_k)(mean_i b_ik - p_k) h_k, which has mean zero and removes noise. Third, the *safe* form
-subtracts two differences with mean zero, with coefficients from the other rows:
+The other rows of the batch reduce the variance in three ways, without bias. First, latents whose
+logits vary most over the rows are flipped most often. Second, the curvature h_k of a latent, the
+regression coefficient of G_k on b_k over the other rows, predicts the error
+-1/2 (1 - p_k)(mean_i b_ik - p_k) h_k, which has mean zero and is subtracted. Third, the *safe* form
+subtracts two differences of mean zero, with coefficients fitted on the other rows:
 
 $$ g - \beta\,(g - g_{\mathrm{flips}}) - \gamma\,(g - g_{\mathrm{ARMS}}), $$
 
-where g_flips uses only the flips, without derivatives, and g_ARMS is ARMS on the same samples. If
-derivatives are misleading, the coefficients give more weight to these two estimates.
+where g_flips uses the flips without derivatives, and g_ARMS is ARMS on the same samples. If the
+derivatives mislead, the estimate relies on the values alone.
 Reference: this project (docs/flips.md).
 """
 
@@ -57,8 +57,8 @@ class Flips(Estimator):
     Args:
         num_samples: n. Each flip is one more evaluation, and all points are differentiated.
         flips: m; one for every two samples by default.
-        safe: Whether coefficients from the other rows of the batch draw the estimate to values
-            where derivatives mislead; by default, in batches of at least 8 rows.
+        safe: Whether to rely less on derivatives where they mislead, with coefficients fitted on
+            the other rows of the batch. By default, this is done from 8 rows on.
         coupling: The coupling of the samples; None if they are independent.
 
     >>> Flips(4)(lambda b: (b.sum(-1) - 2.0) ** 2, torch.zeros(100, 5)).values.shape
@@ -85,7 +85,7 @@ class Flips(Estimator):
         ends = latent.sum_event((design.copied(at_samples) + derivatives[n:]).mul_(step))
         weight = draw.memory / design.flips
         rule, own = _rule_and_own_bits(latent, samples, at_samples)
-        # What derivatives say at the samples, less what they say at the flips, plus their findings.
+        # The trapezoid rule at the samples, minus the rule at the flips, plus the true differences.
         from_derivatives = add_along(latent, rule, ends.mul_(weight), step, -0.5)
         found = weight * (values[n:] - design.copied(values[:n]))
         found = add_along(latent, from_derivatives, found, step)
@@ -99,10 +99,10 @@ class Flips(Estimator):
             if n > 1:
                 alone = leave_one_out(latent, samples, values[:n])
                 from_values = found - design.correct(latent, alone)
-            # Without the own part: that of another row has seen this row.
+            # The noise that the curvature predicts is left out here: it depends on other rows.
             of_rows.append(products_of_controls(latent, found, from_derivatives, from_values))
-        # Side by side, all sums over other rows are one matrix product. A row of NaN must not
-        # spoil the others.
+        # Concatenated, all sums over other rows are one matrix product. NaN in one row must not
+        # spread to the others.
         sums = sum_of_others(torch.cat(of_rows, -1).nan_to_num_(0.0, 0.0, 0.0), -2)
         if own:
             width = found.shape[-1]
@@ -141,16 +141,17 @@ def add_along(
 
 
 def curvature_of_other_rows(latent: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
-    """Return each bit's slope as a regression on that bit over the other rows; 0 for categories.
+    """Return the coefficient of each bit in a regression of its derivative on the bit.
 
-    It is fitted within rows, and pooled over them; one more observation says 0.
+    The regression uses the other rows. It is centered within each row and pooled over rows, plus
+    one artificial observation with derivative 0. The result is 0 for categories.
     """
 
-    def of_part(part: Latent, b: Tensor, slope: Tensor) -> Tensor:
-        if not part.has(Binary) or not part.batch_shape:  # without a batch, no row is another
-            return torch.zeros_like(slope[0])
-        moments = _of_bits(part, b, slope)[2:]
-        # A row of NaN must not spoil the others. Side by side, they are one matrix product.
+    def of_part(part: Latent, b: Tensor, derivative: Tensor) -> Tensor:
+        if not part.has(Binary) or not part.batch_shape:  # without a batch there is one row
+            return torch.zeros_like(derivative[0])
+        moments = _of_bits(part, b, derivative)[2:]
+        # NaN in one row must not spread. Concatenated, the sums are one matrix product.
         sums = torch.cat(moments, -1).nan_to_num_(0.0, 0.0, 0.0)
         along, square = sum_of_others(sums, -2).chunk(2, -1)
         return along / (square + 1)
@@ -161,7 +162,7 @@ def curvature_of_other_rows(latent: Latent, samples: Tensor, derivatives: Tensor
 def _rule_and_own_bits(
     latent: Neighbors, samples: Tensor, derivatives: Tensor
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Return the mean trapezoid rule, and of bits what `_of_bits` says about their curvature."""
+    """Return the mean trapezoid rule, and the moments from `_of_bits` if there are any bits."""
     if any(one.has(Binary) for one in latent.elements()):
         rule, *own = latent.map_parts_to_many(_of_bits, samples, derivatives)
         return rule, own
@@ -169,10 +170,10 @@ def _rule_and_own_bits(
 
 
 def _of_bits(part: Latent, samples: Tensor, derivatives: Tensor) -> tuple[Tensor, ...]:
-    """Return the mean trapezoid rule of a part, and for its bits what predicts its own noise.
+    """Return the mean trapezoid rule of a part, and three tensors that predict its noise.
 
-    That is the factor of their curvature, (1 - p) (mean of b - p) / 2, and two sums over samples:
-    of derivatives times b - mean of b, and of the square of the latter.
+    These are, for bits, the factor (1 - p) (mean of b - p) / 2 of the curvature, and two sums over
+    samples: of the derivative times (b - mean of b), and of the square of (b - mean of b).
     """
     if not isinstance(part, Binary):
         rule = mean_trapezoid(part, samples, derivatives)
