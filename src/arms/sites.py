@@ -17,6 +17,7 @@ different Jacobians. The number of rows therefore decides between the two cases,
 never compared.
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -196,6 +197,7 @@ class Sampling:
         self._costs: list[tuple[int, Tensor]] = []
         self._token: Token[Sampling | None] | None = None
         self._state = "new"
+        self._asked = False  # whether `expectation` was called
         self._began = 0  # when the first site drew, by autograd's numbers of nodes
 
     def __enter__(self) -> Self:
@@ -208,10 +210,21 @@ class Sampling:
         self._token, self._state = _BLOCK.set(self), "open"
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._token is not None
         _BLOCK.reset(self._token)
         self._token = None
+        if kind is not None:
+            self._asked = True  # the error is enough
+
+    def __del__(self) -> None:
+        # `expectation` may be called after the block, so only the end of the object is late enough.
+        if not getattr(self, "_asked", True) and self._sites:
+            warnings.warn(
+                "an arms.sampling block ended without s.expectation, so the logits of its sites "
+                "got no gradient: call s.expectation(loss), or sample under torch.no_grad()",
+                stacklevel=2,
+            )
 
     def repeat(self, *tensors: Tensor, batch_dim: int = 0) -> Any:
         """Return n copies of each tensor along the batch axis: all rows of copy 1, then of copy 2.
@@ -259,6 +272,7 @@ class Sampling:
                 passed to `cost` are added to it.
         """
         self._require_entered("s.expectation")
+        self._asked = True
         if self._state == "closed" and self._costs:
             raise ValueError(
                 "s.expectation was called twice in a block with s.cost, so the costs would count "

@@ -7,7 +7,7 @@ share noise, or statistics of the batch, as long as different calls are independ
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -61,6 +61,8 @@ class AuditRow:
     """The largest absolute z-score of the mean estimate over all logits."""
     varied_score: float
     """The largest absolute z-score over logits whose estimates vary enough for a verdict."""
+    mixed: bool = False
+    """Whether some rows of a call have the objective f and others have -f."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,10 @@ class Audit:
     @property
     def varied(self) -> bool:
         """Whether the estimates varied enough for the verdict."""
-        return not self.biased or max(row.varied_score for row in self.rows) > self.limit
+        biased = [row for row in self.rows if row.largest_score > self.limit]
+        # Different objectives in different rows make every function vary.
+        decisive = [row for row in biased if not row.mixed] or biased
+        return not decisive or max(row.varied_score for row in decisive) > self.limit
 
     @property
     def verdict(self) -> str:
@@ -149,7 +154,8 @@ def audit(
 ) -> Audit:
     """Test any gradient estimator for bias by enumeration, and measure its variance.
 
-    A row is an independent problem. The kinds of functions are:
+    A row is an independent problem. In the last test, some rows have the objective f and others have
+    -f, chosen at random in each call, to detect functions that mix rows. The kinds of functions are:
 
     - `"sample"`: `function(logits)` returns differentiable samples in the shape of the logits,
       `[rows, d, K]` for categories (one-hot or relaxed) and `[rows, d]` for bits. Autograd must
@@ -201,17 +207,21 @@ def audit(
     generator = torch.Generator().manual_seed(seed)
     with _seeded(seed):  # objectives are tried on a sample
         problems = _problems(kind, latent, generator)
-    limit = score_limit(sum(one.latent.logits.numel() for one in problems), failure_rate)
+    tests = [[one] for one in problems]
+    if batched and draws >= 2 * CALLS:
+        tests.append([problems[0], _negated(problems[0])])  # for functions that mix rows
+    numbers = [one.latent.logits.numel() for parts in tests for one in parts]
+    limit = score_limit(sum(numbers), failure_rate)
     subject = f"{getattr(function, '__module__', '?')}:{getattr(function, '__name__', '?')}"
     caller = _Caller(function, kind, n, batched, generator)
     rows = []
     with _seeded(seed), _one_thread():
-        for problem in problems:
-            found = caller.estimates(problem, draws)
+        for parts in tests:
+            found = caller.estimates(parts, draws)
             evaluations = caller.evaluations
             reference = max(2, math.ceil(evaluations), target.size)
-            spread = _reference_variance(problem, reference, target, generator)
-            rows.append(_row(problem, target, found, spread))
+            spread = sum(_reference_variance(one, reference, target, generator) for one in parts)
+            rows.append(_row(parts, target, found, spread))
     name = f"{label(LOORF(reference, target))} with {reference} samples"
     return Audit(subject, kind, tuple(rows), limit, failure_rate, evaluations, name)
 
@@ -239,6 +249,11 @@ def _problems(kind: Kind, latent: object, generator: Generator) -> list[bias.Pro
     return found
 
 
+def _negated(problem: bias.Problem) -> bias.Problem:
+    name = f"{problem.name}, rows of f and -f"
+    return bias.Problem(name, problem.latent, lambda b: -problem.objective(b))
+
+
 def _zero_or_one(problem: bias.Problem) -> TensorObjective:
     """Return 1 for states where the objective is above its median, and 0 otherwise."""
     assert isinstance(problem.latent, Enumerable)
@@ -246,13 +261,23 @@ def _zero_or_one(problem: bias.Problem) -> TensorObjective:
     return lambda b: (problem.objective(b) > middle).double()
 
 
+def _of_rows(objectives: Sequence[TensorObjective], which: Tensor) -> TensorObjective:
+    """Return an objective that is `objectives[which[r]]` in row r."""
+
+    def of_rows(b: Tensor) -> Tensor:
+        values = torch.stack([one(b) for one in objectives], -1)
+        return values.gather(-1, which.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+
+    return of_rows
+
+
 @dataclass
 class _Found:
-    """Sums over the estimates of one problem."""
+    """Sums over the estimates of one test, with a leading axis for its problems."""
 
     means: list[Tensor]  # of each call
     squares: Tensor  # the sum of squares of all estimates
-    count: int = 0
+    count: int = 0  # of estimates per problem
 
 
 class _Caller:
@@ -270,22 +295,31 @@ class _Caller:
         self.batched, self.generator = batched, generator
         self.evaluations = 1.0
 
-    def estimates(self, problem: bias.Problem, draws: int) -> _Found:
+    def estimates(self, problems: Sequence[bias.Problem], draws: int) -> _Found:
+        """Call the function with rows that are divided at random among problems of one latent."""
         one = {"sample": self._of_sample, "gradient": self._of_gradient}.get(
             self.kind, self._of_weights
         )
-        rows = max(1, draws // CALLS) if self.batched else 1
+        each = max(1, draws // CALLS // len(problems)) if self.batched else 1
+        latent = problems[0].latent
+        rows, shape = each * len(problems), latent.logits.shape
+        latent = latent.expand(rows) if self.batched else latent
         found = _Found([], torch.zeros(()))
         for _ in range(max(CALLS, math.ceil(draws / rows))):
-            latent = problem.latent.expand(rows) if self.batched else problem.latent
-            grads = one(latent, problem.objective).detach().double()
-            grads = grads.reshape(rows, *problem.latent.logits.shape)
+            order, objective = None, problems[0].objective
+            if len(problems) > 1:
+                order = torch.randperm(rows, generator=self.generator)
+                objective = _of_rows([one.objective for one in problems], order % len(problems))
+            grads = one(latent, objective).detach().double().reshape(rows, *shape)
             if not grads.isfinite().all():
                 what = f"the {self.kind} that the audited function returns"
                 raise ValueError(f"{what} must be finite, got NaN or infinity")
+            # Sorted by row's number, rows alternate between the problems.
+            grads = grads if order is None else grads[order.argsort()]
+            grads = grads.view(each, len(problems), *shape)
             found.means.append(grads.mean(0))
             found.squares = found.squares + grads.square().sum(0)
-            found.count += rows
+            found.count += each
         return found
 
     def _of_sample(self, latent: Latent, objective: TensorObjective) -> Tensor:
@@ -357,9 +391,13 @@ def _reference_variance(
     return spread
 
 
-def _row(problem: bias.Problem, target: Target, found: _Found, reference: Tensor) -> AuditRow:
-    wide = problem.latent.with_logits(problem.latent.logits.double())
-    exact = oracle.exact_target_gradient(problem.objective, wide, target)
+def _row(
+    problems: Sequence[bias.Problem], target: Target, found: _Found, reference: Tensor | int
+) -> AuditRow:
+    wide = problems[0].latent.with_logits(problems[0].latent.logits.double())
+    exact = torch.stack(
+        [oracle.exact_target_gradient(one.objective, wide, target) for one in problems]
+    )
     means = torch.stack(found.means)
     calls, mean = len(means), means.mean(0)
     moved = means - means[0]  # exactly 0 where no call differs
@@ -377,7 +415,7 @@ def _row(problem: bias.Problem, target: Target, found: _Found, reference: Tensor
     length = exact.norm()
     along = (mean * exact).sum() / length.square()
     return AuditRow(
-        problem.name,
+        problems[-1].name,
         bias=((mean - exact).norm() / length).item(),
         bias_error=((spread / calls).sum().sqrt() / length).item(),
         along=along.item(),
@@ -385,6 +423,7 @@ def _row(problem: bias.Problem, target: Target, found: _Found, reference: Tensor
         variance=(variance / reference).item(),
         largest_score=sizes.amax().item(),
         varied_score=torch.where(varied >= FEW_CALLS, sizes, 0.0).amax().item(),
+        mixed=len(problems) > 1,
     )
 
 

@@ -165,6 +165,35 @@ def test_parts_along_and_across_the_gradient() -> None:
 # ---- What hardly ever varies
 
 
+def mean_over_rows(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    return leave_one_out(objective, logits).mean(0, keepdim=True).expand_as(logits)
+
+
+def of_the_next_row(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    return leave_one_out(objective, logits).roll(1, 0)
+
+
+@pytest.mark.parametrize("function", [mean_over_rows, of_the_next_row])
+def test_a_function_that_mixes_rows_is_called_biased(function: Callable[..., Any]) -> None:
+    found = audit(function, "gradient", 20_000)
+    *same, last = found.rows
+    assert found.verdict == "biased"
+    assert max(row.largest_score for row in same) < found.limit  # all rows alike: nothing to see
+    assert (last.mixed, [row.mixed for row in same]) == (True, [False] * len(same))
+    assert last.bias > 0.9
+
+
+def test_the_baseline_may_come_from_other_rows() -> None:
+    def batch_baseline(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+        p = torch.sigmoid(logits.detach())
+        b = torch.bernoulli(p)
+        f = objective(b)
+        others = (f.sum() - f) / (len(f) - 1)
+        return (f - others).unsqueeze(-1) * (b - p)
+
+    assert audit(batch_baseline, "gradient", 20_000).verdict == "no bias seen"
+
+
 def rarely(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
     """Unbiased, but zero in all but one of a million rows."""
     kept = (torch.rand(logits.shape[0], 1) < 1e-6).float() * 1e6
@@ -276,7 +305,11 @@ def test_a_latent_of_your_own() -> None:
 
     found = audit(reinforce, "gradient", 20_000, latent=latent)
     assert not found.biased, found
-    assert [row.problem for row in found.rows] == ["Subset 1", "Subset 2"]
+    assert [row.problem for row in found.rows] == [
+        "Subset 1",
+        "Subset 2",
+        "Subset 1, rows of f and -f",
+    ]
 
 
 def test_an_audit_can_be_repeated_and_leaves_the_generators_alone() -> None:

@@ -154,3 +154,28 @@ def test_a_loss_that_is_no_array_is_refused(given: object) -> None:
         arms.sample(torch.zeros(5, 3, requires_grad=True))
     with pytest.raises(ValueError, match="the loss must be a tensor or an array, got"):
         s.expectation(given)  # type: ignore[arg-type]
+
+
+def sample_in_a_block(logits: Tensor) -> None:
+    with arms.sampling(num_samples=2):
+        arms.sample(logits)
+
+
+def test_a_block_without_an_expectation_warns() -> None:
+    with pytest.warns(UserWarning, match="ended without s.expectation, so the logits of its sites"):
+        sample_in_a_block(torch.zeros(3, 4, requires_grad=True))
+
+
+def test_a_block_that_needs_no_gradient_does_not_warn() -> None:
+    sample_in_a_block(torch.zeros(3, 4))  # warnings are errors here
+    with torch.no_grad():
+        sample_in_a_block(torch.zeros(3, 4, requires_grad=True))
+    with pytest.raises(ValueError, match=r"s\.cost was called after s\.expectation"):
+        fail_in_a_block(torch.zeros(3, 4, requires_grad=True))
+
+
+def fail_in_a_block(logits: Tensor) -> None:
+    with arms.sampling(num_samples=2) as s:
+        arms.sample(logits)
+        s.expectation(torch.zeros(6))
+        s.cost(torch.zeros(6))

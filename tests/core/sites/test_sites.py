@@ -149,7 +149,7 @@ def test_shapes_of_all_kinds_of_choices() -> None:
         for logits in (bits, bits.clone().requires_grad_()):
             if not block and logits.requires_grad:
                 continue
-            with arms.sampling("arms", 3) if block else torch.no_grad():
+            with arms.sampling("arms", 3) if block else torch.no_grad() as s:
                 rows = 18 if block else 6
                 assert arms.sample(logits).shape == (rows, 2, 4)
                 for one_hot in (arms.OneHot(logits), OneHotCategorical(logits=logits)):
@@ -164,6 +164,8 @@ def test_shapes_of_all_kinds_of_choices() -> None:
                 joint = arms.sample(arms.Joint(a=logits[:, 0], c=arms.OneHot(logits)))
                 assert joint["a"].shape == (rows, 4)
                 assert joint["c"].shape == (rows, 2, 4)
+                if s is not None:
+                    s.expectation(torch.zeros(rows))
     del choice
 
 
