@@ -139,7 +139,7 @@ class EstimatorConfig(_Group):
     estimator: str = "arms"
     """Name of the gradient estimator (see `arms estimators`)."""
     num_samples: int = 4
-    """Evaluations of the decoder per image and step."""
+    """Samples per image and step. Some estimators need more evaluations (see `arms estimators`)."""
     folded: bool = True
     """Whether estimators of the bound include the direct term; False is as in the papers."""
     decoder_samples: DecoderSamples = "all"

@@ -216,6 +216,20 @@ def test_overview_says_only_what_differs(tmp_path: Path) -> None:
     assert [[is_best(cell) for cell in cells] for _, cells in table.rows] == [[False, True]] * 2
 
 
+def test_more_evaluations_than_n_are_not_bold_in_the_overview(tmp_path: Path) -> None:
+    for n in (4, 6):
+        for estimator, level in (("loorf", -100.0), ("arms", -90.0), ("flips", -80.0)):
+            config = TrainConfig(estimator=estimator, num_samples=n, replicas=2)
+            make_run(tmp_path / f"{estimator}{n}", config, bounds_of(config, level))
+    table = overview_table(groups_of(tmp_path), "overview")
+    assert table is not None
+    assert list(table.columns) == ["loorf", "arms", "flips"]
+    bold = [[is_best(cell) for cell in cells] for _, cells in table.rows]
+    assert bold == [[False, True, False]] * 2
+    (caveat,) = table.caveats
+    assert "flips, n = 4: 6 evaluations, 6 derivatives; flips, n = 6: 9 evaluations" in caveat
+
+
 def test_seeds_are_pooled_and_other_differences_are_rows(tmp_path: Path) -> None:
     make_run(tmp_path / "a", TrainConfig(seed=0, replicas=2))
     make_run(tmp_path / "b", TrainConfig(seed=1, replicas=3))

@@ -16,6 +16,7 @@ from arms.bench.output import format_number, is_drawable
 from arms.bench.report import paper
 from arms.bench.report.groups import Group, Row, cost_in_words
 from arms.bench.runs.files import replace_file
+from arms.estimators import ALL_ESTIMATORS, as_estimator
 
 MARKING_RULE = (
     "Mean ± standard deviation s over R replicas, in nats, higher is better. Bold: the highest "
@@ -24,6 +25,7 @@ MARKING_RULE = (
     "deviation, and is never bold. A biased estimator takes no part in the comparison. Tables "
     "beside the paper have no bold."
 )
+UNEQUAL_RULE = "In this table, a run with more than n evaluations is never bold."
 CSV_PARTS = ("mean", "std", "replicas", "best")
 """The attributes of a cell; each has its own column in the CSV file."""
 LATEX_ESCAPES = str.maketrans(
@@ -131,20 +133,40 @@ def overview_table(groups: Sequence[Group], name: str) -> Table | None:
 
     Return None if fewer than two groups have such bounds.
     """
-    biased = {row.label: row.biased for group in groups for row in group.rows if row.evaluated_runs}
+    labels = [row.label for group in groups for row in group.rows if row.evaluated_runs]
+    columns = list(dict.fromkeys(labels))
     places = list(zip(*(group.setting.parts for group in groups), strict=True))
     shared = [place[0] for place in places if place[0] and len({*place}) == 1]
-    rows = []
+    rows, costs = [], []
     for index, group in enumerate(groups):
         own = [place[index] for place in places if place[index] and len({*place}) > 1]
-        found = {row.label: bound_cell(row, "test", TEST_BOUND_SAMPLES) for row in group.rows}
-        cells = [found.get(label) for label in biased]
+        found = {row.label: row for row in group.rows if row.evaluated_runs}
+        n, unequal = group.setting.num_samples, []
+        cells: list[Cell | None] = []
+        for label in columns:
+            row = found.get(label)
+            cells.append(bound_cell(row, "test", TEST_BOUND_SAMPLES) if row else None)
+            cost = cost_in_words(row.runs[0].config.estimator, n) if row else []
+            unequal.append(row is None or row.biased or _has_more_evaluations(row))
+            if cost:
+                costs.append(f"{label}, n = {n}: {', '.join(cost)}")
         if any(cells):
-            rows.append((", ".join(own), mark_best(cells, list(biased.values()))))
+            rows.append((", ".join(own), mark_best(cells, unequal)))
     title = ", ".join([f"test K={TEST_BOUND_SAMPLES}", *shared])
     if len(rows) < 2:
         return None
-    return Table(title, name, list(biased), rows, label_heading="comparison")
+    listed = "; ".join(dict.fromkeys(costs))
+    caveat = f"Costs per image and step other than n evaluations: {listed}. {UNEQUAL_RULE}"
+    caveats = (caveat,) if costs else ()
+    return Table(title, name, columns, rows, caveats, label_heading="comparison")
+
+
+def _has_more_evaluations(row: Row) -> bool:
+    config = row.runs[0].config
+    if config.estimator not in ALL_ESTIMATORS:
+        return False
+    needed = as_estimator(config.estimator, config.num_samples).design.needs.evaluations
+    return needed is None or needed > config.num_samples
 
 
 def bound_cell(row: Row, split: str, k: int) -> Cell | None:
