@@ -113,7 +113,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: arms.RELAX(4, control=arms.relax_control(5))(total, torch.zeros(3, 2)),
-        r"the control must accept a tensor of shape \[4, 3, 2\], but it raised: mat1 and",
+        r"the control must accept a tensor of shape \[4, 3, 2\], but raised: mat1 and",
     ),
     (
         lambda: arms.designs.Systematic().count_distribution(

@@ -299,7 +299,7 @@ def test_the_page_on_own_models_is_true(
         monkeypatch.setattr(sys, "argv", [*words, *quick.get(words[1], [])])
         main()
         said.append(capsys.readouterr().out)
-    assert "runs/conv goes on from step 20 to 30" in said[2]
+    assert "runs/conv continues from step 20 to 30" in said[2]
     assert Run("runs/conv").config().steps == 30
     assert "shapes@" in said[3]
     page = Path("report.html").read_text()

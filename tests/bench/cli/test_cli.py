@@ -234,7 +234,8 @@ def test_variance_counts_the_work(say: Say, monkeypatch: pytest.MonkeyPatch) -> 
     cells = {line.split()[0]: line.split()[1:4] for line in lines}
     assert cells["arms"] == ["4", "4", "0"]
     assert (
-        "left out: rebar, relax, rodeo (parameters of their own: compare trained objects)" in lines
+        "left out: rebar, relax, rodeo (they have parameters: train estimator objects and pass these)"
+        in lines
     )
     assert list(cells).index("marked") > list(cells).index(
         "reinforce"

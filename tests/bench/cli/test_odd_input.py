@@ -491,7 +491,7 @@ def test_a_file_without_a_checksum_is_readable(say: Say, monkeypatch: pytest.Mon
     monkeypatch.setattr("arms.bench.data.fetch", lambda name, data_dir: (path,))
     assert (
         say("data", "get", "dynamic-mnist")[1]
-        == "readable, without a checksum to compare: folder/mnist.npz\n"
+        == "readable (no checksum is known): folder/mnist.npz\n"
     )
     cached = Path("cache/train-images-idx3-ubyte.gz")
     monkeypatch.setattr("arms.bench.data.fetch", lambda name, data_dir: (cached,))

@@ -196,5 +196,5 @@ def test_a_training_whose_reader_leaves_is_finished(tmp_path: Path, usual: Run) 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["estimators"]])
 def test_a_full_disk_for_the_output_is_one_line(words: list[str], tmp_path: Path) -> None:
     done = completed(["sh", "-c", 'exec "$@" >/dev/full', "sh", *ARMS, *words], cwd=tmp_path)
-    message = "arms: No space left on device: choose another path, or remove the obstacle\n"
+    message = "arms: No space left on device: choose another path, or correct this problem\n"
     assert (done.returncode, done.stderr) == (2, message)

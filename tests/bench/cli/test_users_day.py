@@ -72,7 +72,7 @@ def test_by_command(say: Callable[..., str]) -> None:
     assert "unfinished: step 100 of 150" in say("runs")
     say(*TRAIN, "--steps", "150")  # resumes
     assert "(finished before)" in say(*TRAIN, "--steps", "150")
-    assert f"{conv} goes on from step 150 to 250" in say(*TRAIN, "--steps", "250")
+    assert f"{conv} continues from step 150 to 250" in say(*TRAIN, "--steps", "250")
     assert "(finished before)" in say(*TRAIN, "--steps", "250")
     assert list(Path("runs").iterdir()) == [conv]
     say(*TRAIN, "--steps", "250", "--runs", "whole")

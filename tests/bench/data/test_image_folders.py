@@ -115,10 +115,10 @@ def test_a_tiff_of_12_bits_says_so_itself(tmp_path: Path) -> None:
         ("1", ".png", ""),
         ("L", ".png", ""),
         ("LA", ".png", ""),
-        ("RGB", ".png", "color images turned gray"),
-        ("RGBA", ".png", "color images turned gray"),
-        ("CMYK", ".tif", "color images turned gray"),
-        ("P", ".gif", "color images turned gray"),
+        ("RGB", ".png", "color images converted to gray"),
+        ("RGBA", ".png", "color images converted to gray"),
+        ("CMYK", ".tif", "color images converted to gray"),
+        ("P", ".gif", "color images converted to gray"),
     ],
 )
 def test_other_kinds_of_pixels_are_turned_gray(
@@ -154,7 +154,7 @@ UNKNOWN_WHITE = (
             see_through("LA"),
             ".png",
             {},
-            "must be opaque, got transparent pixels: put it on a background first",
+            "must be opaque, got transparent pixels: put the image on a background first",
         ),
         (see_through("RGBA"), ".png", {}, "must be opaque, got transparent pixels"),
         (
@@ -354,7 +354,9 @@ def test_an_uncompressed_tiff_on_its_side_is_refused(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     folder = write(tmp_path / "images", pictures(), ".tif", exif=exif)
-    with pytest.raises(ValueError, match=r"000.tif must be upright, got an uncompressed TIFF"):
+    with pytest.raises(
+        ValueError, match=r"000.tif must be upright, got a rotated uncompressed TIFF"
+    ):
         load(folder)
 
 

@@ -132,7 +132,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows(load(tmp_path / "faces" / "test")) == sorted(image.tobytes() for image in GRAY[40:])
     colored = np.stack([GRAY[0]] * 3, -1)
     Image.fromarray(colored).save(tmp_path / "faces" / "train" / "color.png")
-    assert load("faces").note == "color images turned gray"
+    assert load("faces").note == "color images converted to gray"
 
 
 @pytest.mark.parametrize(

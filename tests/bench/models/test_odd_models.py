@@ -391,7 +391,7 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
     ),
     (
         with_encoder(lambda: Exits(64, 6)),
-        r", 2, 64\] \(replicas, images, pixels\) of digits, but it raised SystemExit: 0",
+        r", 2, 64\] \(replicas, images, pixels\) of digits, but raised SystemExit: 0",
         (1, 2),
     ),
     (
@@ -447,8 +447,8 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
         (1, 2),
     ),
     (frozen, "must have parameters to train, got none with requires_grad=True", (1, 2)),
-    (failing, "the function 'failing' must return a DiscreteVAE for digits, but it raised", (1, 2)),
-    (leaving, "the function 'leaving' must return a DiscreteVAE for digits, but it raised", (1, 2)),
+    (failing, "the function 'failing' must return a DiscreteVAE for digits, but raised", (1, 2)),
+    (leaving, "the function 'leaving' must return a DiscreteVAE for digits, but raised", (1, 2)),
 ]
 
 
@@ -537,19 +537,19 @@ def told_to_fail(dataset):
     [
         (
             "raises",
-            "the function 'raises' must return a DiscreteVAE for digits, but it raised RuntimeError: too bad: call it",
+            "the function 'raises' must return a DiscreteVAE for digits, but raised RuntimeError: too bad: call it",
         ),
         (
             "exits",
-            "the function 'exits' must return a DiscreteVAE for digits, but it raised SystemExit: 0: call it in Python",
+            "the function 'exits' must return a DiscreteVAE for digits, but raised SystemExit: 0: call it in Python",
         ),
         (
             "raises_later",
-            "the model odd:raises_later must run without an error, but it raised IndexError: too late: call it",
+            "the model odd:raises_later must run without an error, but raised IndexError: too late: call it",
         ),
         (
             "exits_later",
-            "the model odd:exits_later must run without an error, but it raised SystemExit: 0: call it in Python",
+            "the model odd:exits_later must run without an error, but raised SystemExit: 0: call it in Python",
         ),
     ],
 )

@@ -374,7 +374,7 @@ def test_more_steps_go_on_to_the_same_numbers(model: Any, tmp_path: Path, digits
     for steps in (20, 40, 60):
         config = replace(CONFIG, steps=steps)
         run = train(config, tmp_path / "parts", dataset=digits, model=model, notify=told.append)
-    assert told == [f"{run.path} goes on from step {done} to {done + 20}" for done in (20, 40)]
+    assert told == [f"{run.path} continues from step {done} to {done + 20}" for done in (20, 40)]
     assert run.result() == whole.result()
     assert run.metrics() == whole.metrics()
     assert same(weights(run), weights(whole))

@@ -196,7 +196,7 @@ def test_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     assert len(pictures) == 1
     assert str(pictures[0]).startswith("data:image/png;base64,")
     assert [problem.what for problem in found.problems] == [
-        "samples.png is larger than 4 MiB, or not a PNG file; omitted"
+        "samples.png is omitted, because it is larger than 4 MiB or not a PNG file"
     ]
     text = " ".join(parsed.shown)
     assert "2 runs · 3 replicas · data: digits" in text

@@ -244,7 +244,7 @@ def test_a_seed_is_pooled_once(tmp_path: Path) -> None:
     make_run(tmp_path / "e-other-rate", TrainConfig(replicas=2, learning_rate=1e-3))
     found = collect([tmp_path])
     assert [run.path.name for run in found.runs] == ["b-large", "d-other-seed", "e-other-rate"]
-    what = f"the same seed and training as {tmp_path / 'b-large'}; skipped"
+    what = f"skipped: the same seed and training as {tmp_path / 'b-large'}"
     assert [(Path(one.where).name, one.what) for one in found.problems] == [
         ("a-small", what),
         ("c-reports", what),

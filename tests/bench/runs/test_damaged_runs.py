@@ -122,7 +122,7 @@ def test_a_record_of_an_impossible_step_is_skipped(step: str, say: Say) -> None:
     code, said, error = say("report", "runs", "-o", "page.html")
     assert (code, error) == (0, "")
     assert "2 runs" in said
-    assert "metrics.jsonl: 1 of 6 lines are incomplete; skipped" in said
+    assert "metrics.jsonl: skipped 1 of 6 lines, which are incomplete" in said
     assert say("runs")[0] == 0
     assert "2 runs" in say("archive", "runs", "-o", "archive.json")[1]
 
@@ -180,7 +180,7 @@ def test_a_damaged_run_of_a_pack_leaves_the_others(kind: str, say: Say) -> None:
     content = json.loads(Path("archives/archive.json").read_text())
     content["runs"][0] |= DAMAGED_ENTRIES[kind]  # in the order of their names: "bad" is the first
     Path("archives/archive.json").write_text(json.dumps(content))
-    what = r"archives/archive.json: run 1 is damaged, as .*: archive the run again, or remove it from the file"
+    what = r"archives/archive.json: run 1 is damaged, because .*: archive the run again, or remove it from the file"
     for place in ("archives", "archives/archive.json"):
         code, said, error = say("runs", place)
         assert (code, error) == (0, "")

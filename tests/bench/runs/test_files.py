@@ -373,5 +373,5 @@ def test_the_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path
     (tmp_path / "closed").mkdir(mode=0o555)
     with as_other_user(tmp_path):
         code, _, error = say("archive", "runs", "-o", "closed/archive.json")
-    message = "Permission denied: choose another path, or remove the obstacle"
+    message = "Permission denied: choose another path, or correct this problem"
     assert (code, error) == (2, f"arms: cannot use closed/archive.json: {message}\n")

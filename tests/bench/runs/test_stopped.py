@@ -333,7 +333,7 @@ def test_verbs_say_how_many_are_left(
     verbs.variance(source, repeats=5, estimators=("loorf",), device="cpu")
     verbs.sample(source, count=2)
     said = capsys.readouterr().out
-    assert said.count("2 of 3 replicas are left: stopped replica 1 at step 10") == 3
+    assert said.count("2 of 3 replicas survive: stopped replica 1 at step 10") == 3
     assert "nan" not in said
     assert "(2 of 3 replicas)" in output.describe_result(run.result() or {})
     assert figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")

@@ -340,7 +340,7 @@ def test_a_cpu_says_that_it_has_one_precision(tmp_path: Path, digits: Dataset) -
     for precision in ("highest", "medium"):
         config = replace(CONFIG, precision=precision)
         train(config, tmp_path / precision, device="cpu", dataset=digits, notify=told.append)
-    assert told == ["precision 'medium' has an effect on a GPU only: a CPU computes in float32"]
+    assert told == ["precision 'medium' has no effect on a CPU, which computes in float32"]
 
 
 def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) -> None:

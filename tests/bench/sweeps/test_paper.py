@@ -252,9 +252,9 @@ def test_a_sweep_stops_in_time_and_resumes(tmp_path: Path, clock: Clock) -> None
     assert [run.is_finished() for run in found] == [True, False]
     assert 0 < found[1].step() < 200
     assert found[1].step() % 20  # between two records: it used what time was left
-    assert "the time is up, saved at step" in told[-2]
+    assert "the time limit was reached, saved at step" in told[-2]
     assert told[-1].startswith("1/3 done, 0 running, 0 failed")
-    assert told[-1].endswith("the time is up: repeat the call to train the rest")
+    assert told[-1].endswith("the time limit was reached: repeat the call to train the rest")
 
     clock.now += 1000
     began = clock.now

@@ -276,7 +276,7 @@ def test_killed_processes_lose_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     steps = LONG.steps // 5
     options: dict[str, Any] = {"checkpoint_seconds": 0, "notify": told.append}
     sweep(four_runs(steps), tmp_path / "killed", engine=Murderous(), **options)
-    assert any("its process ended with code -9" in line for line in told)
+    assert any("the worker process ended with code -9" in line for line in told)
     assert table(tmp_path / "killed") == uninterrupted(tmp_path / "whole", steps)
     command = {run.provenance()["command"] for run in find_runs(tmp_path / "killed")}
     assert command == {"arms sweep typed"}, "the user's, not the worker's"
@@ -339,7 +339,7 @@ def test_what_cannot_be_trained_ends_no_sweep(
         workers.append(len(engine._workers))
 
     with pytest.raises(
-        SweepError, match=rf"2 of 3 runs failed, the last of them: {run_name(blocked)}"
+        SweepError, match=rf"2 of 3 runs failed, the last one with: {run_name(blocked)}"
     ):
         sweep(wanted, tmp_path, engine=engine, notify=note, progress=False)
     assert Run(tmp_path / run_name(good)).result() is not None

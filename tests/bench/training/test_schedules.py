@@ -97,7 +97,7 @@ def test_a_cosine_ends_near_zero_and_a_rate_that_never_changes_is_no_work() -> N
         ({"warmup_steps": 30}, r"warmup_steps must be below 30 steps, got 30"),
         (
             {"schedule": "step"},
-            "schedule 'step' needs decay_every, got 0: try a third of steps, 10",
+            "schedule 'step' needs decay_every, got 0: try a third of all steps, 10",
         ),
         ({"decay_every": 10}, "decay_every needs schedule 'step', got 10 with schedule 'constant'"),
         (

@@ -195,8 +195,8 @@ def test_what_hardly_varies_is_not_called_biased_with_certainty(
     found = audit(function, "gradient", 20_000)
     assert found.biased  # so that a test of your own fails
     assert not found.varied
-    assert found.verdict == "wrong mean, but it hardly varied"
-    assert "does it seed itself, or is it almost always zero?" in str(found)
+    assert found.verdict == "wrong mean, but the estimates hardly varied"
+    assert "does the function set a seed, or is its result almost always zero?" in str(found)
 
 
 def test_a_bias_of_one_logit_is_certain_although_another_never_varies() -> None:

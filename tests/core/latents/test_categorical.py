@@ -415,7 +415,7 @@ def test_single_precision_keeps_its_digits() -> None:
 
 def test_the_dirichlet_copula_refuses_many_categories() -> None:
     with pytest.raises(
-        ValueError, match="coupling can draw at most 32 categories, got 33: use arms, which has the"
+        ValueError, match="coupling accepts at most 32 categories, got 33: use arms, which has the"
     ):
         ARMS(4, Dirichlet())(lambda z: z.sum((-1, -2)), OneHot(torch.zeros(1, 33)))
 

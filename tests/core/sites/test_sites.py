@@ -365,7 +365,7 @@ def test_what_needs_an_open_block_says_so() -> None:
         s,
         pytest.raises(
             ValueError,
-            match=r"must come after a call of s\.repeat or arms\.sample, and there was none",
+            match=r"was called before any call of s\.repeat or arms\.sample in the block",
         ),
     ):
         s.expectation(torch.zeros(2))

@@ -32,7 +32,7 @@ class DisARMOnBound(Estimator):
     Args:
         num_samples: n, even; K is half of it.
         folded: Whether the direct term is part of each slot's function; in the paper it is not.
-        tree: For categories: "balanced", or "stick", whose bit k takes category k or goes on.
+        tree: The binary tree over categories, "balanced" or "stick": see `arms.designs.Pairs`.
 
     >>> DisARMOnBound(4).target
     ImportanceBound(samples=2)

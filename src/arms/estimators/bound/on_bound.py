@@ -31,7 +31,7 @@ class OnBound(Wrapper):
     """Applies an inner estimator, which uses values only, to the K-sample bound.
 
     Args:
-        inner: The estimator; its m samples come on top of the K of the bound.
+        inner: The estimator; its m samples are drawn in addition to the K samples of the bound.
         bound_samples: K.
         folded: Whether `inner` differentiates the direct term too. If not, it is computed from the
             K samples and added, as in the paper.
