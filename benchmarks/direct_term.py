@@ -1,17 +1,18 @@
-"""What an estimator of the bound learns without the direct term, -sum_k (w_k / sum w) grad log q(b_k), which is biased.
+"""Train on the bound without the direct term, -sum_k (w_k / sum w) grad log q(b_k), which is biased.
 
     python benchmarks/direct_term.py train --runs direct_term
     python benchmarks/direct_term.py show
     python benchmarks/direct_term.py linear --device cuda
     python benchmarks/direct_term.py show --result benchmarks/results/direct_term_linear.json
 
-The released function for multi-sample ARMS returns the score part alone; whoever differentiates nothing else trains
-like that. Nonlinear VAEs on dynamic MNIST with n = 4, a cosine from 1e-3, one run per seed: about ten minutes each on a
-core. Runs that are finished are not trained again; with `--only`, several processes share the work, and a last call
-without it writes the result. Keep the folder of these runs apart: what says `-score` is not what its config.json says.
+The released function for multi-sample ARMS returns the score part only, so training with this function alone omits the
+direct term. `train` trains nonlinear VAEs on dynamic MNIST with n = 4, a cosine schedule from 1e-3, and one run per
+seed, in about ten minutes per run on one core. Finished runs are not trained again. With `--only`, several processes
+share the work, and a last call without it writes the result. Use a separate folder for these runs, because the
+config.json of a run named `-score` does not show the missing term.
 
-`linear` trains linear VAEs for 30,000 steps, three seeds side by side, and keeps no runs. It adds estimators with the
-direct term folded in: these are unbiased and have less noise, which tells the effects of noise and bias apart.
+`linear` trains linear VAEs for 30,000 steps with three seeds, and keeps no runs. It adds estimators that include the
+direct term by folding. They are unbiased and have less noise, which separates the effects of noise and bias.
 """
 
 import argparse
@@ -51,7 +52,7 @@ SHOWN = {
 
 @contextmanager
 def without_direct_term(config: TrainConfig) -> Iterator[None]:
-    """Have an estimator return its score part alone."""
+    """Make an estimator return only its score part."""
     kind: Any = type(config.make_estimator())
     combine = kind.combine
 
@@ -71,7 +72,7 @@ def without_direct_term(config: TrainConfig) -> Iterator[None]:
 
 
 def contenders() -> dict[str, tuple[str, bool]]:
-    """Return estimator and whether it has its direct term, by the name of a folder."""
+    """Return the estimator, and whether it has a direct term, for the name of a folder."""
     return {
         f"{name}{'' if whole else '-score'}": (name, whole)
         for name in ESTIMATORS
@@ -101,9 +102,9 @@ def configured(key: str, network: str, steps: int, **fields: Any) -> TrainConfig
 
 
 def trained(folder: Path, key: str, seed: int, steps: int, images: int) -> dict[str, object]:
-    """Train a run, unless it is there; return its final bounds."""
+    """Train a run, unless it exists, and return its final bounds."""
     _, whole = contenders()[key]
-    from arms.bench.runs.train import train  # it needs more packages than the rest
+    from arms.bench.runs.train import train  # imported here, because it needs further packages
 
     config = configured(key, "nonlinear", steps, seed=seed)
     with nullcontext() if whole else without_direct_term(config):
@@ -181,7 +182,7 @@ def main() -> None:
     linear.add_argument("--only", nargs="+", choices=contenders() | FOLDED)
     linear.add_argument("--steps", type=int, default=30_000)
     linear.add_argument("--replicas", type=int, default=3, help="seeds")
-    linear.add_argument("--images", type=int, help="of each split; all by default")
+    linear.add_argument("--images", type=int, help="number of images per split; all by default")
     linear.add_argument("--device", default="cpu")
     training = verbs.add_parser("train")
     training.add_argument("--runs", type=Path, required=True)
@@ -189,7 +190,7 @@ def main() -> None:
     training.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     training.add_argument("--steps", type=int, default=60_000)
     training.add_argument(
-        "--images", type=int, default=5_000, help="of each split in the final bounds"
+        "--images", type=int, default=5_000, help="number of images per split in the final bounds"
     )
     args = parser.parse_args()
     if args.verb == "show":

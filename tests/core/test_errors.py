@@ -1,4 +1,4 @@
-"""Bad input: one clear ValueError each, and nothing changed before it."""
+"""Bad input raises a clear ValueError, before anything changes."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,7 +20,7 @@ def total(b: Tensor) -> Tensor:
 
 
 def nothing(b: Tensor) -> Any:
-    """Forget to return."""
+    """An objective without a return statement."""
 
 
 class WrongShape(arms.designs.Systematic):

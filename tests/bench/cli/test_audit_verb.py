@@ -1,4 +1,4 @@
-"""The verb audit: verdicts by exit code, and one line for what cannot be audited."""
+"""The subcommand audit: exit codes for verdicts, and one-line errors."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Folders of image files: every kind of pixel, every layout of folders, and what is refused."""
+"""Folders of image files: every pixel format, every folder layout, and errors."""
 
 import os
 import re
@@ -89,7 +89,7 @@ def test_files_of_1_8_and_16_bits_can_be_mixed(tmp_path: Path) -> None:
 
 
 def test_a_tiff_of_12_bits_says_so_itself(tmp_path: Path) -> None:
-    """Pillow calls it 16 bits, and cannot write one: two pixels are three bytes."""
+    """Pillow reads this format as 16 bits, and cannot write it: two pixels are three bytes."""
     entries = [
         (256, 2),
         (257, 2),
@@ -175,7 +175,12 @@ UNKNOWN_WHITE = (
             {"transparency": int(DEEP[0, 0, 0])},
             "must be opaque, got transparent pixels",
         ),
-        (pictures(), ".tif", {"tiffinfo": {339: 2}}, "must be without signed numbers, got some"),
+        (
+            pictures(),
+            ".tif",
+            {"tiffinfo": {339: 2}},
+            "must be without signed numbers, got signed pixels",
+        ),
         *(
             (
                 pictures()[:1],
@@ -345,7 +350,7 @@ def test_photographs_are_turned_as_their_camera_says(
     assert (dataset.height, dataset.width) == shape
     image = dataset.train[0].view(shape).numpy() > 127
     rows, columns = np.flatnonzero(image.any(1)), np.flatnonzero(image.any(0))
-    # The tag names the side on which the first row and the first column are shown.
+    # The tag gives the sides at which the first row and the first column are displayed.
     lower, right = orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
     assert (rows[0], columns[0]) == (lower * shape[0] // 2, right * shape[1] // 2)
 

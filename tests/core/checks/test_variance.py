@@ -1,4 +1,4 @@
-"""Claims about variance, against closed forms; and the table that compares estimators."""
+"""Variances against closed forms, and the table that compares estimators."""
 
 import inspect
 import math
@@ -69,7 +69,7 @@ def test_measured_variance_agrees_with_closed_form(n: int) -> None:
 
 
 def test_closed_forms_tell_estimators_apart() -> None:
-    """The tolerance above is not so wide that any curve would pass for any other."""
+    """The tolerance above distinguishes different curves."""
     curves = toy.variance_curves(
         10, ["loorf", "arms-dirichlet", "arms"], 9, 20_000, torch.Generator().manual_seed(0)
     )

@@ -1,4 +1,4 @@
-"""What a model may do to samples, logits and rows: it is right, or refused, and never biased."""
+"""Unusual uses of samples, logits and rows: they are correct or raise an error, and are never biased."""
 
 import itertools
 import math
