@@ -27,9 +27,7 @@ PIXELS, UNITS, KEPT, PRICE = 64, 100, 15, 0.02  # nats per image for an open gat
 SAMPLES = {"flips": 4, "midpoint": 4, "arms": 6, "loorf": 6}  # at most six evaluations
 SAMPLES |= {"st": 6, "st-sigmoid": 6, "gumbel-softmax": 6, "reinmax": 6}  # biased
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument(
-    "--steps", type=int, default=300, help="half as many further steps train only the weights"
-)
+parser.add_argument("--steps", type=int, default=300, help="half as many more train only weights")
 parser.add_argument("--seeds", type=int, default=1, help="trained side by side")
 parser.add_argument("--rates", type=float, nargs="+", default=[0.03, 0.3], help="of the gates")
 parser.add_argument("--output", type=Path)

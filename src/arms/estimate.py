@@ -159,7 +159,7 @@ def gradient(
 
 
 def propagate_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
-    """Return `result` with NaN wherever its logit is NaN and was not checked before.
+    """Return `result` with NaN for every NaN logit, unless the logits were checked before.
 
     Bits that are drawn with p = NaN look like ordinary bits, so the result must show the error.
     """

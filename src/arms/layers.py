@@ -5,8 +5,8 @@ $$ g_i = \frac{1}{n-1} \Big(f_i - \frac1n \sum_j f_j\Big)\,\nabla \log p(b_i) $$
 This is the gradient for the logits of chain i of n. The logits depend on the earlier samples of the
 chain. The estimate is unbiased because, given all earlier layers of all chains, b_i is independent
 of f_j for j != i. The first layer may have points that are not samples, such as midpoints. At such
-a point, a deeper layer takes its *mean*, and derivatives treat deeper layers as constants. Both are
-valid, because a control variate may be any function of the point. Proofs: docs/layers.md.
+a point, a deeper layer takes its *mean*, and derivatives treat deeper layers as constants. This is
+unbiased, because a control variate may be any function of the point. Proofs: docs/layers.md.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019,
 applied to chains.
 """
@@ -42,7 +42,7 @@ def reason_not_first_layer(estimator: Estimator) -> str:
 def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None) -> Tensor:
     """Draw the next layer, given its logits `[m, *batch, *event]`.
 
-    Each chain gets one sample. Each point of `first` that is not a sample gets the mean instead.
+    Each chain gets one sample. Points of `first` that are not samples get the mean.
     """
     latent = latent.detach()
     points = latent.sample(1, generator)[0]

@@ -126,7 +126,7 @@ DEFAULTS: Fields = {field.name: field.default for field in fields(TrainConfig)}
 
 
 def apply_preset(name: str, given: Fields | None = None) -> TrainConfig:
-    """Return a configuration. Given fields have priority over the preset, and then defaults.
+    """Return a configuration. Given fields override the preset, which overrides defaults.
 
     >>> config = apply_preset("rodeo", {"dataset": "fashion-mnist", "estimator": "flips"})
     >>> config.learning_rate, config.estimator

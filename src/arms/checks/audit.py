@@ -78,7 +78,7 @@ class Audit:
     failure_rate: float
     """The probability that an audit calls a correct function biased.
 
-    This holds if its estimates vary enough.
+    This holds if the function's estimates vary enough.
     """
     evaluations: float
     """Evaluations of the objective for one estimate."""
@@ -200,7 +200,7 @@ def audit(
     if kind == "weights" and isinstance(target, BestOf) and target.k > n:
         raise ValueError(f"{target!r} needs num_samples of at least {target.k}, got {n}")
     generator = torch.Generator().manual_seed(seed)
-    with _seeded(seed):  # objectives are tried on a sample
+    with _seeded(seed):  # objectives are called once on a sample
         problems = _problems(kind, latent, generator)
     limit = score_limit(sum(one.latent.logits.numel() for one in problems), failure_rate)
     subject = f"{getattr(function, '__module__', '?')}:{getattr(function, '__name__', '?')}"

@@ -44,7 +44,7 @@ def findings(
     is compared with the gradient, for up to four samples and logits up to ±14. Means over many
     draws are compared for every number of samples. Further comparisons use one number of samples:
     at large logits, in float32, and with one or two rows per call. Other tests cover
-    shapes, reproducibility and extreme logits. The result lists what was not tested.
+    shapes, reproducibility and extreme logits. The result lists properties that were not tested.
 
     **Couplings.** For bits, the tests cover marginals, correlation, counts, exchangeability,
     independence between latents and extreme logits. For categories, they cover marginals and the

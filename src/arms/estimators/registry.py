@@ -69,7 +69,7 @@ __all__ += ["relax_control", "variance_loss"]
 
 DEFAULT_NUM_SAMPLES = 8
 Factory = Callable[..., Estimator]
-"""Makes an estimator for a number of samples; some factories take options, such as `folded`."""
+"""A function that makes an estimator for a number of samples; some take options like `folded`."""
 Tier = Literal["recommended", "published", "experimental"]
 """Whether an estimator is recommended, published elsewhere, or new and little used."""
 LONGEST, LONGEST_VALUE = 60, 24  # the most characters of a label, and of a value in a label

@@ -463,7 +463,7 @@ def test_a_model_for_other_images_is_refused(tmp_path: Path, digits: Dataset) ->
     model = linear_model(digits, pixels=12)
     with pytest.raises(
         ValueError,
-        match="the model is for images of 12 pixels, but those of digits have 64: pass a model",
+        match="the model is for images of 12 pixels, but digits has 64 pixels: pass a model",
     ):
         train(
             replace(CONFIG, replicas=1), tmp_path / "run", device="cpu", dataset=digits, model=model

@@ -119,7 +119,7 @@ def test_the_report_says_what_is_not_checked() -> None:
     assert lines[-1].startswith("not checked: other numbers of samples; finite logits beyond ±10")
     assert "parameters other than the initial ones" in lines[-1]
     biased = findings(arms.BIASED_ESTIMATORS["st"], draws=2000, num_samples=[2])
-    assert any("marked biased" in note for note in biased.not_checked)
+    assert any("labeled biased" in note for note in biased.not_checked)
 
 
 @pytest.mark.parametrize("name", ["loorf", "vimco"])

@@ -32,7 +32,7 @@ def check(
 ) -> None:
     """Test an estimator or a coupling by enumeration and by many draws.
 
-    The output ends with a list of what was not tested.
+    The output ends with a list of properties that were not tested.
 
     Args:
         subject: A name (see `arms estimators`), or module:attribute of your own class. The current

@@ -362,7 +362,7 @@ def _read_image(path: Path) -> _Image:
     values, white, transparent = read(path, image)
     tags = image.tag_v2 if image.format == "TIFF" else {}
     signed = SIGNED in tags.get(SAMPLE_FORMAT, ()) and image.mode not in DEEP_MODES
-    # The MPO file of a camera contains a photograph and previews. Other formats contain frames.
+    # The frames of a camera's MPO file are a photograph and previews, so only the first is used.
     for refused, expected, got in (
         (frames > 1 and image.format != "MPO", "one image", f"{frames} frames: save each one"),
         (scrambled, "upright", "a rotated uncompressed TIFF, which Pillow misreads: rotate it"),

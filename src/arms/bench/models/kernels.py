@@ -31,8 +31,9 @@ def affine_log_prob(
     """Return sum over pixels of log Bernoulli(x; sigmoid(h weight + bias)) as `[n, R, B]`.
 
     Shapes are h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]` and x `[R,
-    B, pixels]`. Only the first `attached` samples have gradients. For h, the first `inward` samples
-    have gradients if that is more. With `rough`, gradients use bfloat16 products.
+    B, pixels]`. Only the first `attached` samples have gradients with respect to weight and bias.
+    For h, the first max(`attached`, `inward`) samples have gradients. With `rough`, gradients use
+    bfloat16 products.
     """
     samples, replicas, batch, _ = h.shape
     # [R, nB, inputs] gives one matrix product per replica.
@@ -125,7 +126,7 @@ _forward.register_autograd(_backward, setup_context=_remember)
 
 @torch.library.custom_op("arms::product", mutates_args=())
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply batches of matrices in float32, whatever the dtype of the factors."""
+    """Multiply batches of matrices of any dtype, with results in float32."""
     if a.dtype == torch.float32 or not a.is_cuda:
         return torch.bmm(a.float(), b.float())
     return torch.bmm(a, b, out_dtype=torch.float32)

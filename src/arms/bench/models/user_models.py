@@ -171,7 +171,7 @@ def check_savable(model: nn.Module) -> None:
             raise ValueError(f"{wanted}, got {got}: store it in a buffer")
         if value.layout != torch.strided or value.is_nested:
             got = f"parameters and buffers must be dense, got {name} of layout {value.layout}"
-            raise ValueError(f"{got}: call .to_dense(), or register it with persistent=False")
+            raise ValueError(f"{got}: call .to_dense(), or register a buffer with persistent=False")
 
 
 def check_finite(model: nn.Module) -> None:

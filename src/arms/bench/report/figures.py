@@ -1,8 +1,8 @@
 """Figures, drawn with matplotlib, for files and for the page.
 
 Every estimator has the same color, dash and marker in all figures. Two estimators of the same
-target never share a color. The colors are those of Okabe and Ito and of Tol, for color-blind
-readers. Dashes and markers distinguish curves in black and white.
+target never share a color. The colors come from the palettes of Okabe and Ito and of Tol, which
+suit color-blind readers. Dashes and markers distinguish curves in black and white.
 """
 
 import io

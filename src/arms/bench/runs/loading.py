@@ -143,9 +143,7 @@ def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
     """Raise if the user's own model cannot be trained on a data set."""
     width, pixels = model.pixel_mean.shape[-1], dataset.train.shape[1]
     if width != pixels:
-        what = (
-            f"the model is for images of {width} pixels, but those of {dataset.name} have {pixels}"
-        )
+        what = f"the model is for images of {width} pixels, but {dataset.name} has {pixels} pixels"
         raise ValueError(f"{what}: pass a model for images of this size")
     model.likelihood.check_levels(dataset.levels)
     x, logits, weights = _try_on_images(model, dataset)

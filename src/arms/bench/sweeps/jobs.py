@@ -26,7 +26,7 @@ STATES: tuple[State, ...] = get_args(State)
 class Task:
     """A requested run, with its directory and its progress.
 
-    The configuration is the requested one, with the precision of an existing run.
+    If a run exists, the requested configuration gets the precision of this run.
     """
 
     config: TrainConfig

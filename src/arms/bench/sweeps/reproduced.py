@@ -409,7 +409,7 @@ def gaps(
     value: Callable[[Beside], float],
     other: str = "loorf",
 ) -> list[float]:
-    """Return the advantage of one estimator over another wherever both were run."""
+    """Return the advantage of one estimator over another in all settings with both."""
     theirs = {(one.setting, one.split): value(one) for one in numbers if one.estimator == other}
     mine = {(one.setting, one.split): value(one) for one in numbers if one.estimator == estimator}
     return [mine[key] - theirs[key] for key in mine if key in theirs]

@@ -27,7 +27,7 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class DisARMOnBound(Estimator):
-    """DisARM for the n/2-sample bound. The first sample of each pair makes the bound.
+    """DisARM for the n/2-sample bound, which is computed from the first sample of each pair.
 
     Args:
         num_samples: n, even; K is half of it.

@@ -17,7 +17,7 @@ slots. This is the midpoint estimator for sum_k h_{-k}. For a single pair, omega
 the samples of the bound.
 
 Unbiased because the pair of slot k is independent of the other slots, and C_k depends on this pair
-only through b_k + b'_k. The first sample of each pair makes the bound.
+only through b_k + b'_k. The bound is computed from the first sample of each pair.
 Reference: this project (docs/bound.md).
 """
 
