@@ -246,7 +246,9 @@ def _configs(content: Mapping[str, object]) -> Iterator[TrainConfig]:
     common = {name: value for name, value in content.items() if name != "runs"}
     tables = content.get("runs", [{}])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ValueError("runs must be a list of tables: write [[runs]] above each of them")
+        raise ValueError(
+            f"runs must be a list of tables, got {tables!r}: write [[runs]] above each"
+        )
     for table in tables:
         given = common | table
         if unknown := [name for name in given if name not in FIELDS]:

@@ -261,15 +261,15 @@ def test_layouts_that_are_clear(
     [
         (
             {"car": 5, "plane": 5, "train": 3},
-            "or no image in folders named after splits, got train and, outside,",
+            "or no image in folders named after splits, got images in train, and also",
         ),
         (
             {".": 8, "train": 4},
-            "or no image in folders named after splits, got train and, outside,",
+            "or no image in folders named after splits, got images in train, and also",
         ),
         (
             {"train": 8, "test": 3, "unlabeled": 3},
-            "or no image in folders named after splits, got test and train and, outside,",
+            "or no image in folders named after splits, got images in test and train, and also",
         ),
         (
             {"train": 8, "val": 3, "validation": 3, "dev": 3},

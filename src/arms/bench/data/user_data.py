@@ -317,7 +317,7 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
         expected = f"{folder} must have either all images or no image in folders named after splits"
         names = " and ".join(place.name for place in named.values())
         remedy = f"move this image into a split, or rename {names} if the name means a class"
-        raise ValueError(f"{expected}, got {names} and, outside, {min(outside)}: {remedy}")
+        raise ValueError(f"{expected}, got images in {names}, and also {min(outside)}: {remedy}")
     owners: dict[Path, str] = {}
     for split, file in ((split, file) for split, part in found.items() for file in part):
         if (other := owners.setdefault(file.resolve(), split)) != split:
