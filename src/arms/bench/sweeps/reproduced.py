@@ -338,8 +338,8 @@ def against_vimco(numbers: Sequence[Beside]) -> str:
         "trained on the bound with K = n, and ARMS with K = n/2. Below K = n, ARMS is equal or "
         "above: [by K](#on-the-bound-by-k). DisARM is trained on the same bound as ARMS, with the "
         f"same number of evaluations. ARMS minus DisARM is {above(to_disarm)}, as expected from "
-        "the [gradient variances](bound.md#measured). We do not know why the paper differs, because "
-        "the code that made its numbers [is not released](released_code.md#estimators), except for "
+        "the [gradient variances](bound.md#measured). We do not know why the paper differs, "
+        "because the code that made its numbers [is not released](released_code.md#estimators), except for "
         "one unused function that omits the direct term. Training with that function alone is "
         "biased, and in short runs it also [ends above VIMCO](direct_term.md)."
     )
