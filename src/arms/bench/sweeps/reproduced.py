@@ -339,9 +339,9 @@ def against_vimco(numbers: Sequence[Beside]) -> str:
         "above: [by K](#on-the-bound-by-k). DisARM is trained on the same bound as ARMS, with the "
         f"same number of evaluations. ARMS minus DisARM is {above(to_disarm)}, as expected from "
         "the [gradient variances](bound.md#measured). We do not know why the paper differs, "
-        "because the code that made its numbers [is not released](released_code.md#estimators), except for "
-        "one unused function that omits the direct term. Training with that function alone is "
-        "biased, and in short runs it also [ends above VIMCO](direct_term.md)."
+        "because the code that made its numbers [is not released](released_code.md#estimators), "
+        "except for one unused function that omits the direct term. Training with that function "
+        "alone is biased, and in short runs it also [ends above VIMCO](direct_term.md)."
     )
 
 
